@@ -44,12 +44,16 @@ class Taken:
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
 
-    def notes(self) -> list[str]:
-        """What a user should know about these ranges, one sentence each."""
-        found = [
+    def note(self) -> str:
+        """Where these ranges come from, as a sentence."""
+        return (
             f"ranges of {len(self.ranges.tensors) - len(self.missing)} tensors come from the calibration cache, which "
             "holds no minimum and maximum, so plus and minus the range count as observed values"
-        ]
+        )
+
+    def mismatches(self) -> list[str]:
+        """Where cache and model differ, one sentence each; empty where the cache holds all tensors and no others."""
+        found = []
         if self.missing:
             found.append(
                 f"the calibration cache lacks {_listed(self.missing)} of the model, calibrated from the data instead"

@@ -91,10 +91,16 @@ class Built:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Ranges of every float tensor, and what is noteworthy about them, one sentence each."""
+    """Ranges of every float tensor.
+
+    Attributes:
+        notes: what is noteworthy about the ranges, one sentence each.
+        mismatches: where a calibration cache that was given and the model differ, one sentence each.
+    """
 
     ranges: Ranges
     notes: Sequence[str]
+    mismatches: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_every_evaluation_that_was_not_obeyed_is_marked() -> None:
     counts = rows("select not_obeyed, count(*) from bf_evaluation group by not_obeyed order by 1")
     assert counts == [(0, 4), (1, 4)]
     assert len(asked_int8()) == 4
-    assert "4 not obeyed" in Path("said").read_text()
+    assert "4 not obeyed" in Path("said").read_text()  # told without --verbose, as these cannot be picked
 
 
 def test_none_of_them_is_feasible_or_on_the_front() -> None:

@@ -68,7 +68,7 @@ class Calibrations:
         calibrated = None if set(tensors) <= cache.keys() else self._collect_selected(method)
         taken = calibration_cache.take(cache, tensors, calibrated)
         ranges = set_ranges(taken.ranges, self._rules())
-        return Calibrated(ranges, [*taken.notes(), *activations.notes(ranges)])
+        return Calibrated(ranges, [taken.note(), *activations.notes(ranges)], taken.mismatches())
 
     def _rules(self) -> list[RangeRule]:
         return [RangeRule.parse(text) for text in self._opened.job.hand_ranges]

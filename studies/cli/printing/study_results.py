@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from search.errors import RunError
+from search.values import Answer
 from studies.cli.printing.output import (
     out,
     print_cells,
@@ -49,7 +50,7 @@ def print_finished(finished: SearchResult, storage: str | None) -> None:
     """Print why a search stopped, its front, what recovery won back, and what to do next."""
     now = finished.standing
     say(f"{finished.reason}.")
-    if verbose():
+    if verbose() or any(answer is Answer.NOT_OBEYED for _, answer in finished.obedience):
         say(f"Audit of every engine that was built: {obedience_text(finished.obedience)}.")
     if text := replaced_text(finished.deaths):
         say_command(f"{text[:1].upper()}{text[1:]}. More:", suggestions.command("show", now.study.name, "TRIAL"))

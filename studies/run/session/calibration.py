@@ -95,6 +95,8 @@ class _Calibration:
         found = line.calibrations.calibrate(self._good.config.calibration, self._cache)
         for note in found.notes:
             self._progress.detail(f"calibration: {note}")
+        for text in found.mismatches:
+            self._progress.note(f"calibration: {text}")
         return found.ranges
 
     def _keep(self, ranges: Ranges, key: str | None) -> str:

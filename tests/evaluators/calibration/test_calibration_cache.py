@@ -132,7 +132,11 @@ def test_taken_ranges_say_what_they_are() -> None:
     assert taken.ranges.observed == taken.ranges.tensors
     assert taken.ranges.samples == 8
     assert (taken.missing, taken.unknown) == (("y",), ("other",))
-    assert [any(word in note for note in taken.notes()) for word in ("1 tensor (y)", "1 tensor (other)")] == [True] * 2
+    assert "ranges of 1 tensors come" in taken.note()
+    missing, unknown = taken.mismatches()
+    assert "lacks 1 tensor (y)" in missing
+    assert "has 1 tensor (other)" in unknown
+    assert take({"x": 3.0, "y": 2.0}, ["x", "y"], None).mismatches() == []
 
 
 @pytest.mark.slow

@@ -78,8 +78,9 @@ def test_a_fourth_precision_goes_through_a_whole_search(
     monkeypatch.setenv("BITFRONT_TEST_TOY", "1")
     write_inputs(tmp_path / "in")
     given = ("--study", "s", "--trials", 12, "--backend", "fake")
-    said = ok("search", "in/model.onnx", "--data", "in/data.npz", *given)
+    said = ok("search", "in/model.onnx", "--data", "in/data.npz", "--verbose", *given)
     assert "toy: " in said  # the audit of all engines
+    assert "Audit" not in ok("resume", "s")  # where all obeyed it is a detail
 
     baselines = {}
     for trial in range(4):
