@@ -8,6 +8,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -21,10 +22,13 @@ from evaluators.data.dataset import Arrays, Indices
 from evaluators.data.label_arrays import join_labels, label_names
 from evaluators.data.reading.read_source import read_function
 from evaluators.data.reading.stored_arrays import (
+    Form,
     RowArrays,
     Rows,
     StoredArray,
     blocks,
+    form_folders,
+    form_of,
     in_memory,
     map_npz,
     read_folder,
@@ -70,9 +74,13 @@ def npy_shard(path: Path, inputs: Sequence[TensorSpec]) -> Shard:
     return Shard(path.name, lambda: _whole_if_small({inputs[0].name: read_npy(path)}))
 
 
-def folder_shard(folder: Path, name: str) -> Shard:
-    """A folder of `.npy` files, one for each array, which are named as the arrays."""
-    return Shard(name, lambda: _whole_if_small(read_folder(folder)))
+def folder_shards(folder: Path, name: str) -> list[Shard]:
+    """A folder of `.npy` files, one for each array, which are named as the arrays; a part for each form of samples."""
+    return [Shard(name, partial(_read_arrays, each)) for each in form_folders(folder)]
+
+
+def _read_arrays(folder: Path) -> RowArrays:
+    return _whole_if_small(read_folder(folder))
 
 
 def _whole_if_small(arrays: Mapping[str, Rows]) -> RowArrays:
@@ -161,16 +169,25 @@ class ArrayDataset:
         self._checker = Checker(inputs)
         self._cache = Cache[Rows]()
         content = Content()
-        starts, ids = [0], []
+        sizes: list[int] = []
+        forms: list[int] = []
+        ids = []
         for number, shard in enumerate(shards):
             arrays = self._arrays(number)
-            starts.append(starts[-1] + self._checker.check(arrays, shard.name, starts[-1]))
+            sizes.append(self._checker.check(arrays, shard.name, sum(sizes)))
             content.check_names(arrays, shard.name)
             if self._checker.takes(CLUSTERS) and CLUSTERS in arrays:
                 ids.append(read_ids(np.asarray(arrays[CLUSTERS][:]), shard.name))
-            content.add(self._without_clusters(arrays), shard.name)
-        self._starts = np.array(starts, np.int64)
-        self._clusters = join_ids(ids, [shard.name for shard in shards]) if ids else None
+            forms.append(content.add(self._without_clusters(arrays), shard.name))
+        if max(forms) > 0:
+            order = np.argsort(forms, kind="stable")  # samples of one form stand together, however they came
+            self._shards = [shards[place] for place in order]
+            sizes, forms = ([values[place] for place in order] for values in (sizes, forms))
+            ids = [ids[place] for place in order] if ids else ids
+            self._cache = Cache[Rows]()
+        self._starts = np.cumsum([0, *sizes], dtype=np.int64)
+        self._forms = np.repeat(np.array(forms, np.int64), sizes) if max(forms) > 0 else None
+        self._clusters = join_ids(ids, [shard.name for shard in self._shards]) if ids else None
         self._digest = content.digest(len(self), self._clusters)
         self._labels = label_names(name for name in content.names if self._checker.takes(name))
 
@@ -189,13 +206,27 @@ class ArrayDataset:
     def clusters(self) -> NDArray[Any] | None:
         return self._clusters
 
+    @property
+    def forms(self) -> Indices | None:
+        return self._forms
+
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         rows = self._rows(indices)
         labels = {name: rows.pop(name) for name in self._labels}
         return rows, join_labels(labels) if labels else None
 
     def labels(self, indices: Indices) -> NDArray[Any] | None:
-        return join_labels(self._rows(indices, only=self._labels)) if self._labels else None
+        if not self._labels or not self._have_one_shape(indices):
+            return None
+        return join_labels(self._rows(indices, only=self._labels))
+
+    def _have_one_shape(self, indices: Indices) -> bool:
+        """Whether the labels of all these samples have the same shape."""
+        if self._forms is None:
+            return True
+        owners = np.unique(np.searchsorted(self._starts, indices, side="right") - 1)
+        parts = (self._arrays(int(owner)) for owner in owners)
+        return len({tuple(part[name].shape[1:] for name in self._labels) for part in parts}) == 1
 
     def _rows(self, indices: Indices, only: Sequence[str] = ()) -> Arrays:
         """Rows of all arrays, or of some."""
@@ -223,11 +254,14 @@ class ArrayDataset:
 
 @dataclass
 class Content:
-    """Digest of arrays that come in parts; independent of where the parts are cut."""
+    """Digest of arrays that come in parts; independent of where the parts are cut.
+
+    Rows may have several shapes, as batches of texts do. Then every form has a digest of its own.
+    """
 
     names: set[str] = field(default_factory=set)
-    _rows: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    _bytes: dict[str, Any] = field(default_factory=dict)
+    _kinds: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _forms: dict[Form, dict[str, Any]] = field(default_factory=dict)
 
     def check_names(self, arrays: Mapping[str, Rows], where: str) -> None:
         """Refuse a part that has other arrays than those before it."""
@@ -235,21 +269,29 @@ class Content:
             raise DataError(f"{where} has arrays {sorted(arrays)}, the parts before it have {sorted(self.names)}")
         self.names = set(arrays)
 
-    def add(self, arrays: Mapping[str, Rows], where: str) -> None:
-        """Take in the rows of one part."""
+    def add(self, arrays: Mapping[str, Rows], where: str) -> int:
+        """Take in the rows of one part; returns the number of their form, in the order in which forms were seen."""
         for name, array in arrays.items():
-            native = array.dtype.newbyteorder("=")
-            row = (native.str, array.shape[1:])
-            if self._rows.setdefault(name, row) != row:
-                raise DataError(f"{where}: {name!r} has rows of {row}, the parts before it of {self._rows[name]}")
-            sha = self._bytes.setdefault(name, hashlib.sha256())
+            kind = (array.dtype.newbyteorder("=").str, len(array.shape))
+            if self._kinds.setdefault(name, kind) != kind:
+                raise DataError(
+                    f"{where}: {name!r} has rows of {kind[0]} with {kind[1]} axes, the parts before it of "
+                    f"{self._kinds[name][0]} with {self._kinds[name][1]}"
+                )
+        form = form_of(arrays)
+        digests = self._forms.setdefault(form, {name: hashlib.sha256() for name in arrays})
+        for name, array in arrays.items():
             for block in blocks(array):
-                sha.update(np.ascontiguousarray(block, native).reshape(-1).view(np.uint8).data)
+                native = np.ascontiguousarray(block, array.dtype.newbyteorder("="))
+                digests[name].update(native.reshape(-1).view(np.uint8).data)
+        return list(self._forms).index(form)
 
     def digest(self, samples: int, clusters: NDArray[Any] | None) -> str:
         """64 hex digits of all parts; clusters, which may be texts of any length, count by their values."""
-        content = {
-            name: [dtype, list(shape), self._bytes[name].hexdigest()] for name, (dtype, shape) in self._rows.items()
-        }
+        contents = [self._digest_form(form, digests) for form, digests in self._forms.items()]
         ids = {} if clusters is None else {"clusters": digest_of(clusters.tolist())}
-        return digest_of({"samples": samples, "arrays": content, **ids})
+        arrays = {"arrays": contents[0]} if len(contents) == 1 else {"forms": contents}
+        return digest_of({"samples": samples, **arrays, **ids})
+
+    def _digest_form(self, form: Form, digests: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: [self._kinds[name][0], list(shape), digests[name].hexdigest()] for name, shape in form}

@@ -82,8 +82,8 @@ class Checker:
 
 
 def _check_array(array: Rows, spec: TensorSpec, where: str) -> None:
-    if not array.shape or array.shape[1:] != spec.shape[1:]:
-        expected = ", ".join(["samples", *map(str, spec.shape[1:])])
+    if not array.shape or not spec.takes(array.shape[1:]):
+        expected = ", ".join(["samples", *spec.describe_row()])
         raise DataError(
             f"{where}: input {spec.name!r} has to be of shape ({expected}), got {array.shape}; "
             "shape the samples as the model takes them, or fix the model's input shape"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,20 +28,27 @@ class Dataset(Protocol):
     def clusters(self) -> NDArray[Any] | None:
         """(samples,) int64 or text: the same for samples that belong together; None if the data do not say."""
 
+    @property
+    def forms(self) -> Indices | None:
+        """(samples,) the same number for samples of one shape, labels included; None where all have the same."""
+
     def __len__(self) -> int:
         """Number of samples."""
 
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         """Rows in the order of `indices`: (len(indices), …) arrays by input name in the model's dtypes, and labels.
 
-        Several labels are one array with a field for each, see `label_arrays`.
+        Several labels are one array with a field for each, see `label_arrays`. All samples have to be of one form.
 
         Raises:
             DataError: a sample that is only now read does not fit the model, or its file is gone.
         """
 
     def labels(self, indices: Indices) -> NDArray[Any] | None:
-        """The labels that `batch` gives, (len(indices), …), without reading more than they need."""
+        """The labels that `batch` gives, (len(indices), …), without reading more than they need.
+
+        None where there are none, and where labels of these samples have several shapes, which no array holds.
+        """
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,11 @@ def batches(dataset: Dataset, indices: Indices, batch: int, sizes: Sequence[int]
     """The samples at `indices`, in this order, in batches that are filled up to `batch` rows. Reads lazily.
 
     Args:
-        sizes: real rows of each batch, at most `batch`, which sum to the number of samples; None for full batches but
-            for the last.
+        sizes: real rows of each batch, at most `batch`, which sum to the number of samples; None for batches as full as
+            they can be. A batch holds samples of one form, so it also ends where the next sample has another.
     """
     start = 0
-    for size in _full_sizes(len(indices), batch) if sizes is None else sizes:
+    for size in batch_sizes(dataset.forms, indices, batch) if sizes is None else sizes:
         wanted = indices[start : start + size]
         start += size
         padded = np.pad(wanted, (0, batch - len(wanted)), mode="edge")
@@ -74,5 +82,28 @@ def batches(dataset: Dataset, indices: Indices, batch: int, sizes: Sequence[int]
         yield Batch(rows, None if labels is None else labels[: len(wanted)], len(wanted))
 
 
-def _full_sizes(samples: int, batch: int) -> Iterator[int]:
-    return (min(batch, samples - start) for start in range(0, samples, batch))
+def batch_sizes(forms: Indices | None, indices: Indices, batch: int) -> Iterator[int]:
+    """How many samples each batch holds: full ones, but for the last before a sample of another form.
+
+    Args:
+        forms: of all samples of the data set; None where there is one.
+        indices: of the samples, in their order.
+    """
+    changes = [] if forms is None else (np.flatnonzero(np.diff(forms[indices])) + 1).tolist()
+    for start, stop in pairwise([0, *changes, len(indices)]):
+        yield from (min(batch, stop - first) for first in range(start, stop, batch))
+
+
+def gather_forms(dataset: Dataset, indices: Indices, batch: int) -> Indices:
+    """The same samples in an order in which batches hold one form each and are full where they can be.
+
+    The batches stand in an order that depends on the content of the data alone, so that the first of them are a fair
+    part of all. Where the data have one form, the order stays as it is.
+    """
+    forms = dataset.forms
+    if forms is None:
+        return indices
+    parts = [indices[forms[indices] == form] for form in np.unique(forms[indices])]
+    whole = [part[start : start + batch] for part in parts for start in range(0, len(part), batch)]
+    order = np.random.RandomState(int(dataset.digest[:8], 16)).permutation(len(whole))
+    return np.concatenate([indices[:0], *(whole[place] for place in order)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ class ImageDataset:
                 f"takes; give a preset, {', '.join(PRESETS)}, or a function of yours, file.py:function"
             )
         self._images = images
-        self._checker = Checker(inputs)
+        self._checker = Checker([replace(spec, least=(), most=()) for spec in inputs])  # images have one size
         self._reference = preprocess
         self._function = make_preset(preprocess, inputs) or import_function(preprocess, "--preprocess")
         self._labels = _folder_labels(folder, images)
@@ -56,6 +57,10 @@ class ImageDataset:
     @property
     def clusters(self) -> NDArray[Any] | None:
         return self._clusters
+
+    @property
+    def forms(self) -> Indices | None:
+        return None
 
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         samples = [self._sample(int(index)) for index in indices]

@@ -48,6 +48,11 @@ class LimitedDataset:
         found = self._whole.clusters
         return None if found is None else found[self._kept]
 
+    @property
+    def forms(self) -> Indices | None:
+        found = self._whole.forms
+        return None if found is None else found[self._kept]
+
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         return self._whole.batch(self._kept[indices])
 

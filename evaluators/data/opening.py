@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluators.data.arrays import ArrayDataset, folder_shard, function_shards, npy_shard, npz_shard
+from evaluators.data.arrays import ArrayDataset, folder_shards, function_shards, npy_shard, npz_shard
 from evaluators.data.checks import LABELS
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS
 from evaluators.data.dataset import Dataset
@@ -83,7 +83,7 @@ def _open_function(source: str, inputs: Sequence[TensorSpec], cache: Path | None
         return ArrayDataset(function_shards(source, inputs, most), inputs)
     if not cache.is_dir():
         write_function(source, inputs, cache, most=most)
-    return ArrayDataset([folder_shard(cache, source)], inputs)
+    return ArrayDataset(folder_shards(cache, source), inputs)
 
 
 def check_source(source: str) -> None:
@@ -129,5 +129,5 @@ def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | N
     if preprocess is not None:
         raise DataError(f"--preprocess {preprocess!r} is for image folders, and {str(folder)!r} holds {kinds[0]}")
     if single:
-        return ArrayDataset([folder_shard(folder, folder.name)], inputs)
+        return ArrayDataset(folder_shards(folder, folder.name), inputs)
     return ArrayDataset([npz_shard(path) for path in arrays], inputs)

@@ -115,8 +115,14 @@ def _look(emulator: Emulator, network: Network, piece: Piece, precision: Precisi
 
 
 def _rows(arrays: Sequence[NDArray[Any]], piece: Piece) -> NDArray[Any]:
-    """(channels, values) of one tensor over all batches."""
-    return np.concatenate([by_channel(array, piece.axis) for array in arrays], axis=1)
+    """(channels, values) of one tensor over all batches.
+
+    One channel where batches differ along that axis: it counts positions then, as in the product of attention.
+    """
+    rows = [by_channel(array, piece.axis) for array in arrays]
+    if len({len(each) for each in rows}) > 1:
+        rows = [each.reshape(1, -1) for each in rows]
+    return np.concatenate(rows, axis=1)
 
 
 def _worst(distances: Sequence[Distance]) -> Distance | None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data import Batch, Dataset, Indices, batches
+from evaluators.data.dataset import batch_sizes
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ScoreOrder:
 
     def left_over(self, batch: int) -> int:
         """Real samples of a batch that is not full; 0 if all are full."""
-        sizes = self.sizes or (len(self.indices) % batch,)
+        sizes = self.sizes or batch_sizes(self.dataset.forms, self.indices, batch)
         return next((size for size in sizes if size < batch), 0)
 
     def batches(self, batch: int) -> Iterator[Batch]:
@@ -44,7 +45,7 @@ def order_scores(dataset: Dataset, indices: Indices, batch: int, *, accumulating
 
     An accumulating metric gives one value per batch, so no batch may hold a part of a cluster and samples of another
     one: clusters that fit share a batch, larger ones fill batches of their own, which are one block then. What is left
-    of a batch stays empty.
+    of a batch stays empty. A block whose samples have several forms has a batch for each.
 
     Args:
         indices: in random order, or sorted; kept for metrics that score each sample.
@@ -58,10 +59,15 @@ def order_scores(dataset: Dataset, indices: Indices, batch: int, *, accumulating
     if not accumulating:
         return ScoreOrder(dataset, indices, clusters=codes)
     groups = [np.flatnonzero(codes == code) for code in _by_appearance(codes)]
-    packed = list(_pack([len(group) for group in groups], batch))
-    order = np.concatenate(groups)
-    blocks = np.repeat(np.arange(len(packed)), [len(sizes) for sizes in packed])
-    return ScoreOrder(dataset, indices[order], tuple(size for sizes in packed for size in sizes), blocks)
+    packed = [_by_form(dataset, indices[block]) for block in _pack(groups, batch)]
+    sizes = [list(batch_sizes(dataset.forms, block, batch)) for block in packed]
+    blocks = np.repeat(np.arange(len(packed)), [len(each) for each in sizes])
+    return ScoreOrder(dataset, np.concatenate(packed), tuple(size for each in sizes for size in each), blocks)
+
+
+def _by_form(dataset: Dataset, indices: Indices) -> Indices:
+    """Samples of one form together, otherwise in their order."""
+    return indices if dataset.forms is None else indices[np.argsort(dataset.forms[indices], kind="stable")]
 
 
 def _by_appearance(codes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -69,17 +75,12 @@ def _by_appearance(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     return known[np.argsort(first)]
 
 
-def _pack(clusters: list[int], batch: int) -> Iterator[list[int]]:
-    """Sizes of the batches of each block, given the sizes of the clusters in their order."""
-    filled = 0
-    for size in clusters:
-        if filled and filled + size > batch:
-            yield _batch_sizes(filled, batch)
-            filled = 0
-        filled += size
-    yield _batch_sizes(filled, batch)
-
-
-def _batch_sizes(samples: int, batch: int) -> list[int]:
-    rest = samples % batch
-    return [batch] * (samples // batch) + [rest] * (rest > 0)
+def _pack(clusters: list[Indices], batch: int) -> Iterator[Indices]:
+    """The samples of each block, given those of the clusters in their order."""
+    block: list[Indices] = []
+    for cluster in clusters:
+        if block and sum(map(len, block)) + len(cluster) > batch:
+            yield np.concatenate(block)
+            block = []
+        block.append(cluster)
+    yield np.concatenate(block)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations
 from evaluators.cores import usable_processors
-from evaluators.data import Batch, Dataset, batches
+from evaluators.data import Batch, Dataset, batches, gather_forms
 from evaluators.lowering.placement import Placement
 from evaluators.metrics.contract import Metric
 from evaluators.recovery.auto import Recovered, Trials
@@ -195,8 +195,10 @@ class _Run:
         self._until = until
         self._folder = folder
         self._steps_until = until
-        self._fitting, held_out = subject.samples.divide()
-        self._held_out = self._usual(held_out)
+        dataset, batch = subject.samples.dataset, subject.given.batch
+        fitting, held_out = subject.samples.divide()
+        self._fitting = gather_forms(dataset, fitting, batch)
+        self._held_out = gather_forms(dataset, self._usual(held_out), batch)
         self._wild = len(held_out) - len(self._held_out)
         self.context = RecoveryContext(
             given=subject.given,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators import data
 from evaluators.data import Batch, Dataset
 from evaluators.engine import Runner
 from evaluators.measure.output_noise import compared_names, row_squares
@@ -44,7 +45,7 @@ def choose_samples(
     if choice.count >= len(indices):
         return indices
     if choice.kind == "diverse":
-        features = np.concatenate([_features(exact.run(batch.inputs), batch.count) for batch in batches])
+        features = _stacked([_features(exact.run(batch.inputs), batch.count) for batch in batches])
         places = farthest_first(features, choice.count)
     else:
         rough = open_int8() if choice.kind == "worst" else None
@@ -62,11 +63,11 @@ def usual_samples(dataset: Dataset, indices: Indices, batch: int) -> Indices:
         batch: how many samples are read at once.
     """
     powers: dict[str, list[Floats]] = {}
-    for start in range(0, len(indices), batch):
-        arrays, _ = dataset.batch(indices[start : start + batch])
-        for name, array in arrays.items():
+    for some in data.batches(dataset, indices, batch):
+        for name, array in some.inputs.items():
             if array.dtype.kind == "f":
-                powers.setdefault(name, []).append(sample_powers(array.reshape(len(array), 1, -1)))
+                rows = array[: some.count]
+                powers.setdefault(name, []).append(sample_powers(rows.reshape(len(rows), 1, -1)))
     usual = np.ones(len(indices), bool)
     for found in powers.values():
         usual &= power_weights(np.concatenate(found)) >= USUAL
@@ -113,6 +114,12 @@ def _features(outputs: Arrays, count: int) -> Floats:
                 flat = flat @ signs / np.sqrt(flat.shape[1])
             parts.append(flat)
     return np.concatenate(parts, axis=1) if parts else np.zeros((count, 1))
+
+
+def _stacked(parts: Sequence[Floats]) -> Floats:
+    """The features of all samples; those of small outputs have zeros where larger ones have values."""
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])
 
 
 def farthest_first(features: Floats, count: int) -> Indices:

@@ -116,7 +116,7 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
     if all(group.pinned for group in groups):
         raise ModelError(_nothing_to_quantize(graph, groups, path))
     _refuse_non_finite(graph, groups, path)
-    inputs, outputs = measured_shapes(graph.graph, inferred, path)
+    inputs, outputs = measured_shapes(graph.graph, inferred, profiles, path)
     return Model(
         graph, inputs, outputs, inferred, groups, edges, onnx_file.digest(path, proto, request, batch), profiles
     )

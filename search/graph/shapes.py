@@ -15,11 +15,31 @@ Profile = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A graph input or output: the name of its numpy dtype and the measured shape, batch first."""
+    """A graph input or output: the name of its numpy dtype and the measured shape, batch first.
+
+    Attributes:
+        least, most: smallest and largest shape of an input that stays dynamic; empty if the shape is fixed.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    least: tuple[int, ...] = ()
+    most: tuple[int, ...] = ()
+
+    def takes(self, row: tuple[int, ...]) -> bool:
+        """Whether one sample may have this shape, which is without the axis of samples."""
+        low, high = self.least or self.shape, self.most or self.shape
+        return len(row) == len(self.shape) - 1 and all(
+            least <= size <= most for least, size, most in zip(low[1:], row, high[1:], strict=True)
+        )
+
+    def describe_row(self) -> tuple[str, ...]:
+        """The sizes of one sample: `3`, or `8 to 40` where the model takes several."""
+        low, high = self.least or self.shape, self.most or self.shape
+        return tuple(
+            str(least) if least == most else f"{least} to {most}" for least, most in zip(low[1:], high[1:], strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +111,7 @@ def _ask_shape(
 
 
 def measured_shapes(
-    graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], path: Path
+    graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], profiles: Mapping[str, Profile], path: Path
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs of the clean graph at the measured shapes."""
     specs = []
@@ -101,7 +121,8 @@ def measured_shapes(
             name = value.name or ""
             if value.dtype is None:
                 raise ModelError(f"loading {path}: tensor {name!r} has no type; run ONNX shape inference on the file.")
-            found.append(TensorSpec(name, str(value.dtype.numpy()), tuple(shapes.get(name, ()))))
+            least, _, most = profiles.get(name, ((), (), ()))
+            found.append(TensorSpec(name, str(value.dtype.numpy()), tuple(shapes.get(name, ())), least, most))
         specs.append(tuple(found))
     return specs[0], specs[1]
 

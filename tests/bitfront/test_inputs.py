@@ -136,7 +136,7 @@ def test_constants_are_no_inputs(folder: Path) -> None:
         ([([np.zeros(2), np.zeros(2)], np.zeros(2))], "expected 1 arrays, for the model's inputs image, got 2"),
         ([np.zeros((2, 3)), "text"], "batch 1 of the data: 'image': expected an array with one row per sample"),
         ([{"image": np.zeros((2, 3))}, {"picture": np.zeros((2, 3))}], "one batch has"),
-        ([{"image": np.zeros((2, 3))}, {"image": np.zeros((2, 4))}], "batches do not fit together"),
+        ([{"image": np.zeros((2, 3))}, {"image": np.zeros((2, 3), int)}], "batches do not fit together"),
     ],
 )
 def test_what_is_no_data_is_named(data: Any, says: str, folder: Path, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class ArrayDataset:
     digest: str = "0" * 64
     has_labels: bool = False
     clusters: None = None
+    forms: None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))

@@ -36,7 +36,7 @@ class TensorRTSession:
     Args:
         trt: the tensorrt module.
         engine: a deserialized engine.
-        shapes: input name → shape to run at.
+        shapes: input name → shape to run at, until inputs of another shape are given.
         plan_bytes: size of its plan, the larger part of which is weights.
         log: where TensorRT's errors go.
 
@@ -47,7 +47,8 @@ class TensorRTSession:
     def __init__(self, trt: Any, engine: Any, shapes: Mapping[str, tuple[int, ...]], plan_bytes: int, log: Any) -> None:
         self._trt = trt
         self._engine = engine
-        self._shapes = shapes
+        self._shapes = dict(shapes)
+        self._bound: Mapping[str, NDArray[Any]] = {}
         self._log = log
         self._cuda = cudart()
         self._device: dict[str, int] = {}
@@ -115,12 +116,15 @@ class TensorRTSession:
         return {name: self._host[name].copy() for name in self._outputs}
 
     def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        self._bound = inputs
         self._fill(inputs)
         self._upload()
         self._launch()
         self._wait()
 
     def time(self, count: int) -> NDArray[np.float64]:
+        if any(array.shape != self._host[name].shape for name, array in self._bound.items()):
+            self.bind(self._bound)  # samples of another shape were run since
         return np.array([self._timed(self._launch) for _ in range(count)])
 
     def around(self) -> dict[str, float]:
@@ -136,10 +140,10 @@ class TensorRTSession:
 
         In a context of its own: one with a profiler cannot be captured in a graph.
         """
+        self._fill(inputs)
         context, profiler = self._new_context(), make_profiler(self._trt)
         self._point(context)
         context.profiler = profiler
-        self._fill(inputs)
         self._upload()
         for i in range(_PROFILE_WARM_UP + count):
             if i == _PROFILE_WARM_UP:
@@ -149,6 +153,16 @@ class TensorRTSession:
         return {name: sum(times) / count for name, times in profiler.times.items()}
 
     def close(self) -> None:
+        self._release()
+        for event in self._events:
+            self._cuda.cudaEventDestroy(event)
+        if self._stream is not None:
+            self._cuda.cudaStreamDestroy(self._stream)
+        self._events, self._stream = [], None
+        self._context = self._engine = None
+
+    def _release(self) -> None:
+        """Give back what depends on the shapes: the captured graph, and the memory of inputs and outputs."""
         if self._graph is not None:
             self._cuda.cudaGraphExecDestroy(self._graph)
         for pointer in self._device.values():
@@ -156,16 +170,36 @@ class TensorRTSession:
         self._host = {}
         for pointer in self._pinned.values():
             self._cuda.cudaFreeHost(pointer)
-        for event in self._events:
-            self._cuda.cudaEventDestroy(event)
-        if self._stream is not None:
-            self._cuda.cudaStreamDestroy(self._stream)
-        self._device, self._pinned, self._events, self._stream, self._graph = {}, {}, [], None, None
-        self._context = self._engine = None
+        self._device, self._pinned, self._graph = {}, {}, None
 
     # -- one step --------------------------------------------------------------------------------------------------
 
+    def _take_shapes(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        """Go on at the shapes of these inputs, as far as the engine's optimization profile has room for them.
+
+        Raises:
+            DataError: naming an input whose shape it does not take.
+        """
+        given = {name: inputs[name].shape for name in self._inputs}
+        changed = {name: shape for name, shape in given.items() if self._host[name].shape != shape}
+        if not changed:
+            return
+        for name, shape in changed.items():
+            fixed = -1 not in tuple(self._engine.get_tensor_shape(name))
+            if fixed or not self._context.set_input_shape(name, shape):
+                held = self._host[name].shape
+                for known, before in self._shapes.items():
+                    self._context.set_input_shape(known, tuple(before))
+                _check_shape(name, shape, held)
+        self._wait()
+        self._release()
+        self._shapes = given
+        for name in (*self._inputs, *self._outputs):
+            self._allocate(name)
+        self._point(self._context)
+
     def _fill(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        self._take_shapes(inputs)
         for name in self._inputs:
             _check_shape(name, inputs[name].shape, self._host[name].shape)
             _check_fits(name, inputs[name], self._host[name].dtype)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.data.reading.stored_arrays import file_name
+from evaluators.data.reading.stored_arrays import Form, file_name, form_folder, form_of
 from evaluators.data.reading.user_batches import count_samples
 from search.errors import DataError
 
@@ -26,7 +26,8 @@ _PARTIAL = ".partial-"
 class SampleFiles:
     """A folder of `.npy` files that is being written. A context manager: the folder appears whole at its end, or never.
 
-    What was at the folder before is replaced.
+    What was at the folder before is replaced. Samples of another shape than the first ones go to folders within it, one
+    for each form, see `form_folders`.
 
     Args:
         folder: which it will be.
@@ -35,7 +36,8 @@ class SampleFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._partial = folder.with_name(f"{_PARTIAL}{os.getpid()}-{secrets.token_hex(4)}")
-        self._arrays: dict[str, _ArrayFile] = {}
+        self._forms: dict[Form, dict[str, _ArrayFile]] = {}
+        self._dtypes: dict[str, str] = {}
         self._batches = self._samples = 0
 
     def __enter__(self) -> SampleFiles:
@@ -46,8 +48,9 @@ class SampleFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            for array in self._arrays.values():
-                array.close()
+            for arrays in self._forms.values():
+                for array in arrays.values():
+                    array.close()
             if error is None:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._partial.rename(self._folder)
@@ -63,62 +66,78 @@ class SampleFiles:
         """Write the samples of one batch.
 
         Raises:
-            DataError: it has other arrays than those before, or rows of another dtype or shape.
+            DataError: it has other arrays than those before, or rows of another dtype or with other axes.
             OSError: the disk is full.
         """
-        if not self._arrays:
-            self._arrays = {name: _ArrayFile(self._partial / file_name(name), name) for name in batch}
-        if batch.keys() != self._arrays.keys():
-            raise DataError(
-                f"reading the data: one batch has {list(self._arrays)}, another {list(batch)}. Name the same in each."
-            )
+        self._check_kinds(batch)
+        form = form_of(batch)
+        if form not in self._forms:
+            folder = form_folder(self._partial, len(self._forms))
+            folder.mkdir(exist_ok=True)
+            self._forms[form] = {name: _ArrayFile(folder / file_name(name)) for name in batch}
         for name, array in batch.items():
-            self._arrays[name].add(array, self._batches)
+            self._forms[form][name].add(array)
         self._batches += 1
         self._samples += count_samples(batch)
+
+    def _check_kinds(self, batch: Mapping[str, NDArray[Any]]) -> None:
+        found = {name: _kind_of(array) for name, array in batch.items()}
+        self._dtypes = self._dtypes or found
+        if found.keys() != self._dtypes.keys():
+            raise DataError(
+                f"reading the data: one batch has {list(self._dtypes)}, another {list(batch)}. Name the same in each."
+            )
+        for name, kind in found.items():
+            if kind != self._dtypes[name]:
+                raise DataError(
+                    f"reading the data: batches do not fit together: {name!r} is {kind} in batch {self._batches}, and "
+                    f"{self._dtypes[name]} in those before. Give all samples one type and as many axes."
+                )
+
+
+def _kind_of(array: NDArray[Any]) -> str:
+    """What all batches have in common: dtype and number of axes. Texts may become longer from batch to batch."""
+    dtype = "text" if array.dtype.kind in "US" else str(array.dtype.newbyteorder("="))
+    return f"{dtype} with {array.ndim} ax{'i' if array.ndim == 1 else 'e'}s"
 
 
 @dataclass
 class _ArrayFile:
-    """One array that grows. Texts may become longer from batch to batch: they are written at the end."""
+    """One array that grows. Its file is open only while something is written, because there may be many.
+
+    Texts may become longer from batch to batch: they are written at the end.
+    """
 
     path: Path
-    name: str
-    _file: BinaryIO | None = None
     _dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype("f4"))
     _row: tuple[int, ...] = ()
     _rows: int = 0
     _texts: list[NDArray[Any]] = field(default_factory=list)
 
-    def add(self, array: NDArray[Any], number: int) -> None:
+    def add(self, array: NDArray[Any]) -> None:
         if array.dtype.kind in "US":
             self._texts.append(array)
             return
         native = array.dtype.newbyteorder("=")
-        if self._file is None and not self._texts:
-            self._file, self._dtype, self._row = self.path.open("wb"), native, array.shape[1:]
-            self._write_header()
-        if self._file is None or (native, array.shape[1:]) != (self._dtype, self._row):
-            raise DataError(
-                f"reading the data: batches do not fit together: {self.name!r} has rows of {native} {array.shape[1:]} "
-                f"in batch {number}, and of {self._dtype} {self._row} in those before. Give all samples one form."
-            )
-        self._file.write(np.ascontiguousarray(array, native).reshape(-1).view(np.uint8).data)
+        if not self.path.exists():
+            self._dtype, self._row = native, array.shape[1:]
+            with self.path.open("wb") as file:
+                self._write_header(file)
+        with self.path.open("ab") as file:
+            file.write(np.ascontiguousarray(array, native).reshape(-1).view(np.uint8).data)
         self._rows += len(array)
 
     def close(self) -> None:
-        if self._file is not None:
-            with self._file as file:
-                file.seek(0)
-                self._write_header()
-        elif self._texts:
+        if self._texts:
             np.save(self.path, np.concatenate(self._texts), allow_pickle=False)
+        elif self.path.exists():
+            with self.path.open("r+b") as file:
+                self._write_header(file)
 
-    def _write_header(self) -> None:
+    def _write_header(self, file: BinaryIO) -> None:
         """A header has room for more rows, so the last one takes no more bytes than the first."""
-        assert self._file is not None
         told = {**_HEADER, "descr": np.lib.format.dtype_to_descr(self._dtype), "shape": (self._rows, *self._row)}
-        np.lib.format.write_array_header_1_0(self._file, told)
+        np.lib.format.write_array_header_1_0(file, told)
 
 
 def first_samples(batches: Iterable[Mapping[str, NDArray[Any]]], most: int | None) -> Iterable[dict[str, NDArray[Any]]]:

@@ -34,6 +34,7 @@ class Rows(Protocol):
 
 
 RowArrays = dict[str, Rows]
+Form = tuple[tuple[str, tuple[int, ...]], ...]  # name and shape of a row of each array, sorted
 
 
 class StoredArray:
@@ -189,6 +190,21 @@ def read_folder(folder: Path) -> dict[str, StoredArray]:
         DataError: one cannot be read.
     """
     return {unquote(path.name.removesuffix(_SUFFIX)): read_npy(path) for path in sorted(folder.glob(f"*{_SUFFIX}"))}
+
+
+def form_of(arrays: Mapping[str, Rows]) -> Form:
+    """What samples have in common that fit into one batch: the shape of a row of each array."""
+    return tuple(sorted((name, array.shape[1:]) for name, array in arrays.items()))
+
+
+def form_folder(folder: Path, number: int) -> Path:
+    """Where samples of one form are in a folder of samples: those of the first form are in the folder itself."""
+    return folder / f"form-{number:05d}" if number else folder
+
+
+def form_folders(folder: Path) -> list[Path]:
+    """The folders of all forms of a folder of samples, in the order in which they were first seen."""
+    return [folder, *sorted(folder.glob("form-[0-9]*"))]
 
 
 def in_memory(arrays: Mapping[str, Rows]) -> dict[str, NDArray[Any]]:

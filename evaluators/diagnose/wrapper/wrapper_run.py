@@ -78,4 +78,11 @@ def _collect(session: Session, names: Sequence[str], batches: Iterable[Batch]) -
         found = session.run(batch.inputs)
         for name, some in parts.items():
             some.append(found[name][: batch.count])
+    for name, some in parts.items():
+        if len({array.shape[1:] for array in some}) > 1:
+            raise DataError(
+                f"comparing outputs: expected samples of one shape, but {name!r} has rows of "
+                f"{' and '.join(map(str, sorted({array.shape[1:] for array in some})))}. Take a study whose final data "
+                "have one length."
+            )
     return {name: np.concatenate(some) for name, some in parts.items()}

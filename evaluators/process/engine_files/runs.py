@@ -124,7 +124,7 @@ class _Scoring:
         self._metric, self._notes = (given, []) if given is not None else self._choose_metric(outputs)
         self._order = _order(self._data, baseline.inputs[0].shape[0], self._metric)
         if self._metric.fit is not None:
-            check_labels(self._metric, outputs, self._data, self._order.indices, "gate")
+            check_labels(self._metric, lambda some: outputs, self._data, self._order.indices, "gate")
 
     def _choose_metric(self, outputs: Arrays) -> tuple[Metric, list[str]]:
         labels = self._data.labels(np.array([0])) if self._data.has_labels else None

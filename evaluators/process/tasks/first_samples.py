@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import tempfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from evaluators.engine import RefusedError, Session
+from evaluators.data import Dataset, Indices, batches
+from evaluators.engine import Arrays, RefusedError, Session
 from evaluators.measure import accuracy
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.labels import check_labels
@@ -55,9 +57,12 @@ class FirstSamples:
             except (DataError, MetricError) as error:
                 raise type(error)(f"scoring the first final samples: {error}") from error
         elif data.metric.fit is not None:
-            outputs = session.run(data.first_batch())
-            check_labels(data.metric, outputs, data.data, data.search_indices, "search")
-            check_labels(data.metric, outputs, data.final_data, data.final_indices, "final")
+            for name, dataset, indices in (
+                ("search", data.data, data.search_indices),
+                ("final", data.final_data, data.final_indices),
+            ):
+                run = partial(_run_first, session, dataset, batch=data.batch)
+                check_labels(data.metric, run, dataset, indices, name)
 
     def _check_splits(self) -> None:
         data, batch = self._data, self._opened.model.batch
@@ -76,3 +81,8 @@ class FirstSamples:
                     f"splitting the data: metric {data.metric.name} needs {wanted} samples to {name} on, for an "
                     f"interval; of {len(data.data)} samples, {len(indices)} are for that. Give more data."
                 )
+
+
+def _run_first(session: Session, dataset: Dataset, indices: Indices, batch: int) -> Arrays:
+    """Outputs of a batch with the first of some samples."""
+    return session.run(next(batches(dataset, indices, batch)).inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -88,10 +88,11 @@ class OpenData:
         check_apart(given)
 
     def _divide(self) -> None:
-        self.calibration_indices, search, self.final_indices = self._split()
+        self.calibration_indices, search, final = self._split()
+        self.final_indices = data.gather_forms(self.final_data, final, self.batch)
         # Shuffled once by the data's own digest, so that the beginning is a fair subset in every process.
         order = np.random.RandomState(int(self.data.digest[:8], 16)).permutation(len(search))
-        self.search_indices = search[order]
+        self.search_indices = data.gather_forms(self.data, search[order], self.batch)
         self.score_orders = {
             split: order_scores(dataset, indices, self.batch, accumulating=self.metric.kind == "accumulating")
             for split, dataset, indices in (
@@ -145,8 +146,19 @@ class OpenData:
             yield from self._tell_alive(batches)
 
     def first_batch(self) -> dict[str, NDArray[Any]]:
-        """Inputs of the first batch of the search split, by name."""
-        return next(self.search_batches(self.search_indices)).inputs
+        """Inputs by name at the shape that is measured: the first batch of the search split.
+
+        Of data with several shapes it is the first batch of the measured one. If there is none, the values of the
+        first batch are repeated along the axes where it is shorter, and cut where it is longer.
+        """
+        indices, inputs = self.search_indices, self._opened.model.inputs
+        if self.data.forms is not None:
+            firsts = indices[np.sort(np.unique(self.data.forms[indices], return_index=True)[1])]
+            found = (index for index in firsts if _is_measured(self.data.batch(np.array([index]))[0], inputs))
+            form = self.data.forms[next(found, firsts[0])]
+            indices = indices[self.data.forms[indices] == form]
+        batch = next(self.search_batches(indices)).inputs
+        return {spec.name: _resized(batch[spec.name], spec.shape) for spec in inputs}
 
     def _tell_alive(self, batches: Iterator[data.Batch]) -> Iterator[data.Batch]:
         for batch in batches:
@@ -267,7 +279,20 @@ class FinalSplit:
 
     def _drawn(self, count: int) -> Indices:
         random = np.random.RandomState(int(self._opened.final_data.digest[:8], 16))
-        return self._indices[random.permutation(self.count)[:count]]
+        drawn = self._indices[random.permutation(self.count)[:count]]
+        return data.gather_forms(self._opened.final_data, drawn, self._opened.batch)
+
+
+def _is_measured(rows: Mapping[str, NDArray[Any]], inputs: Sequence[TensorSpec]) -> bool:
+    return all(rows[spec.name].shape[1:] == spec.shape[1:] for spec in inputs)
+
+
+def _resized(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The array with the sizes of `shape`: repeated from its beginning, or cut."""
+    for axis, size in enumerate(shape):
+        if array.shape[axis] != size:
+            array = np.take(array, np.arange(size), axis, mode="wrap")
+    return array
 
 
 def _all(dataset: data.Dataset) -> Indices:

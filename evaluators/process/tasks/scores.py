@@ -79,6 +79,8 @@ class Scores:
                 results.append({name: _row_wise(array) for name, array in session.run(batch.inputs).items()})
                 if sum(array.nbytes for result in results for array in result.values()) >= _CHECK_BYTES:
                     break
+        if self._data.final_data.forms is not None:  # rows of several shapes: their values, one after the other
+            results = [{name: array.reshape(-1) for name, array in result.items()} for result in results]
         return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
 
 

@@ -2,42 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from evaluators.data.reading.row_shapes import read_row_shapes
+from evaluators.data.reading.row_shapes import Span, join_spans, read_row_spans
 from search.errors import ModelError
+from search.graph.model import Model, TensorSpec
 from search.graph.onnx_file import Dims, read_input_shapes
 from studies.options.config import SearchConfig
 from studies.options.quantities import ShapeSpec
 
+_ANY = 2**31 - 1
 
-def with_shapes_of_data(config: SearchConfig) -> SearchConfig:
+
+def with_shapes_of_data(config: SearchConfig, folders: Mapping[str, str] | None = None) -> SearchConfig:
     """The configuration with a shape for each dynamic input that has none, if the data tell it.
 
-    The batch is never that of the data: it is what `--batch` says.
+    Where samples have several sizes, the shape is a range from the smallest to the largest, which is measured. The
+    batch is never that of the data: it is what `--batch` says.
+
+    Args:
+        folders: function that gives data → folder with its samples; of the others only the first batch is read.
 
     Raises:
         ModelError: the model cannot be read, or nothing says how large its batch is.
         DataError: a function that gives data fails.
     """
     inputs = read_input_shapes(Path(config.model))
-    named = {shape.name for shape in config.shapes}
-    unknown = {name: dims for name, dims in inputs.items() if name not in named and _is_open(dims)}
+    unknown = _unknown_shapes(config, inputs)
     if not unknown or not config.data:
         return config
-    found = read_row_shapes(config.data, list(inputs))
-    known = {name: found[name] for name, dims in unknown.items() if len(found.get(name, ())) == len(dims) - 1}
+    found = _read_spans(config, list(inputs), folders or {})
+    known = {
+        name: found[name] for name, dims in unknown.items() if name in found and len(found[name].least) == len(dims) - 1
+    }
     without = [name for name in known if config.batch is None and not isinstance(unknown[name][0], int)]
     if without:
-        told = ", ".join(f"{name} {'x'.join(map(str, found[name]))}" for name in without)
+        told = ", ".join(f"{name} {'x'.join(map(str, found[name].most))}" for name in without)
         raise ModelError(
             f"loading {config.model}: expected a size for the batch, which is dynamic in the input"
             f"{'s' * (len(without) > 1)} {', '.join(without)}. Give it with --batch 8; the other sizes are those of "
             f"the data: {told}."
         )
-    shapes = [_shape_of(name, unknown[name], row, config.batch) for name, row in known.items()]
+    shapes = [_shape_of(name, unknown[name], span, config.batch) for name, span in known.items()]
     return replace(config, shapes=(*config.shapes, *shapes))
+
+
+def open_inputs(config: SearchConfig, inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """The inputs of a model as they are before their dynamic sizes are read from the data: any size is taken there.
+
+    Args:
+        config: as it was given, so without shapes of the data.
+    """
+    unknown = _unknown_shapes(config, read_input_shapes(Path(config.model)))
+    return [_opened(spec, unknown[spec.name]) if spec.name in unknown else spec for spec in inputs]
+
+
+def range_text(model: Model, given: SearchConfig) -> str:
+    """At which shape latency is measured, where the data have several; empty where they have one, or it was given."""
+    named = {shape.name for shape in given.shapes}
+    found = [(name, *shapes) for name, shapes in model.profiles.items() if name not in named]
+    if not found:
+        return ""
+    spans = ", ".join(f"{name} {_spelled(low)} to {_spelled(high)}" for name, low, _, high in found)
+    options = " ".join(f"--shape {name}:{':'.join(map(_spelled, shapes))}" for name, *shapes in found)
+    return (
+        f"the data have samples of several shapes, {spans}. Each is scored at its own shape. Latency is measured at "
+        f"the largest, because it is the slowest. To measure another one, change the middle shape of {options}"
+    )
+
+
+def _unknown_shapes(config: SearchConfig, inputs: Mapping[str, Dims]) -> Mapping[str, Dims]:
+    """The inputs with a dynamic size besides the batch whose shape nobody gave."""
+    named = {shape.name for shape in config.shapes}
+    return {name: dims for name, dims in inputs.items() if name not in named and _is_open(dims)}
+
+
+def _read_spans(config: SearchConfig, names: Sequence[str], folders: Mapping[str, str]) -> Mapping[str, Span]:
+    """Of all data sets; those of files and folders, and of functions for those of `--data`, whose calls take long."""
+    more = [source for source in (config.calibration_data, config.final_data) if source]
+    sources = [config.data, *(source for source in more if Path(source).exists() or source in folders)]
+    found = [read_row_spans(folders.get(source, source), names) for source in sources]
+    shapes = [(name, span) for part in found for name, span in part.items()]
+    return join_spans({name: shape} for name, span in shapes for shape in (span.least, span.most))
 
 
 def _is_open(dims: Dims) -> bool:
@@ -45,7 +93,22 @@ def _is_open(dims: Dims) -> bool:
     return any(not isinstance(size, int) for size in dims[1:])
 
 
-def _shape_of(name: str, dims: Dims, row: tuple[int, ...], batch: int | None) -> ShapeSpec:
+def _shape_of(name: str, dims: Dims, span: Span, batch: int | None) -> ShapeSpec:
+    """Sizes that the model fixes are its own: data of other sizes are refused when they are opened."""
     first = dims[0] if isinstance(dims[0], int) else batch
     assert first is not None
-    return ShapeSpec(name, *[(first, *row)] * 3)
+    fixed = [size if isinstance(size, int) else None for size in dims[1:]]
+    least, most = (
+        (first, *(known or size for known, size in zip(fixed, row, strict=True))) for row in (span.least, span.most)
+    )
+    return ShapeSpec(name, least, most, most)
+
+
+def _opened(spec: TensorSpec, dims: Dims) -> TensorSpec:
+    sizes = list(zip(dims, spec.shape, strict=True))
+    least = tuple(size if isinstance(dim, int) else 1 for dim, size in sizes)
+    return replace(spec, least=least, most=tuple(size if isinstance(dim, int) else _ANY for dim, size in sizes))
+
+
+def _spelled(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search.graph.model import Model
+from search.graph.model import Model, TensorSpec
 from studies.options.config import SearchConfig
 
 _MOST = 2  # times the measured batch: what the advice names as the largest
@@ -14,7 +14,7 @@ def frozen_batch_text(model: Model, config: SearchConfig) -> str:
     if not frozen:
         return ""
     spec, size = frozen[0], model.batch
-    ways = " ".join(f"--shape {each.name}:{_range_text(each.shape, size)}" for each in frozen)
+    ways = " ".join(f"--shape {each.name}:{_range_text(each, size)}" for each in frozen)
     samples = "one sample" if size == 1 else f"exactly {size} samples"
     head = f"engines take {samples} at a time and no other number:"
     if config.batch is not None or any(shape.name == spec.name for shape in config.shapes):
@@ -31,6 +31,7 @@ def _is_open(model: Model, name: str) -> bool:
     return low[0] != high[0]
 
 
-def _range_text(shape: tuple[int, ...], size: int) -> str:
+def _range_text(spec: TensorSpec, size: int) -> str:
     """`1x3x224x224:8x3x224x224:16x3x224x224`: from one sample to more than are measured."""
-    return ":".join("x".join(map(str, (batch, *shape[1:]))) for batch in (1, size, _MOST * size))
+    shapes = (1, spec.least or spec.shape), (size, spec.shape), (_MOST * size, spec.most or spec.shape)
+    return ":".join("x".join(map(str, (batch, *shape[1:]))) for batch, shape in shapes)

@@ -30,8 +30,8 @@ from studies.options.config import SearchConfig
 from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.mistakes import run_checks
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
-from studies.run.session.data_caches import read_sources
-from studies.run.session.data_shapes import with_shapes_of_data
+from studies.run.session.data_caches import function_sources, read_sources
+from studies.run.session.data_shapes import open_inputs, range_text, with_shapes_of_data
 from studies.run.session.folders import work_folder
 
 _WORK_PREFIX = "bitfront-run-"
@@ -94,9 +94,17 @@ def checked(
         InputError: naming what cannot be used.
         EvaluatorError: the evaluator process does not start.
     """
+    given = config
     config, model = load_checked(config, more)
     with work_folder() as folder, ExitStack() as stack:
         place = cache or folder / "samples"
+        if function_sources(config) and config.shapes != given.shapes:  # of a function only one batch was looked at
+            open_specs = open_inputs(given, model.inputs)
+            read = read_sources(config, open_specs, place, events or Quiet(), shared=cache is not None)
+            config = with_shapes_of_data(given, read)
+            model = load_model(config)
+        if events is not None and (text := range_text(model, given)):
+            events.note(text)
         caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
         job = replace(_job(config, folder), undivided=undivided, caches=caches)
         keeper = stack.enter_context(EvaluatorProcess(job, folder / "log", _bounds(config)))
@@ -204,14 +212,13 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
     """
     config = config.changed({"timing_cache": "none"})  # nothing is built
     check_backend_options(config)
-    config = with_shapes_of_data(config) if calibrated else config
-    model = load_model(config)
     if not calibrated:
+        model = load_model(config)
         backend = open_backend(config.backend, device_of(config), backend_options(config), config.capabilities)
         return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
     with checked(config, scored=False) as good:
         ranges = calibrate(good, config.calibration)
-        return model, make_space(model, good.capability, ranges, config.keep, config.granularity), good.target
+        return good.model, make_space(good.model, good.capability, ranges, config.keep, config.granularity), good.target
 
 
 def calibrate(good: Checked, method: str) -> Ranges:

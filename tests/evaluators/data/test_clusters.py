@@ -262,7 +262,7 @@ class TestSplits:
 class Numbers:
     """A dataset of which only the clusters matter."""
 
-    digest, has_labels = "ab" * 32, False
+    digest, has_labels, forms = "ab" * 32, False, None
 
     def __init__(self, clusters: NDArray[Any] | None) -> None:
         self.clusters = clusters

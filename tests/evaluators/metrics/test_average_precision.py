@@ -292,4 +292,4 @@ def test_labels_are_checked_before_anything_is_built(tmp_path: Path, row: list[f
     np.savez(tmp_path / "data.npz", x=np.zeros((3, 1), np.float32), labels=labels)
     dataset = open_data(str(tmp_path / "data.npz"), [TensorSpec("x", "float32", (1, 1))])
     with pytest.raises(DataError, match=words):
-        check_labels(get_metric("map"), {"y": np.zeros((1, 1, 6))}, dataset, np.arange(3), "final")
+        check_labels(get_metric("map"), lambda some: {"y": np.zeros((1, 1, 6))}, dataset, np.arange(3), "final")

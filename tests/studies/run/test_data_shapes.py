@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from evaluators.data.reading.row_shapes import read_row_shapes
+from evaluators.data.reading.row_shapes import Span, read_row_spans
 from search.errors import ModelError
 from search.graph.model import load
 from studies.options.config import SearchConfig
@@ -47,12 +47,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("source", ["data.npz", "small.npz", "image.npy", "npz", "npy", "shape_loader.py:load"])
 def test_every_form_of_data_tells_the_shape(here: Path, source: str) -> None:
-    assert read_row_shapes(source, ["image"])["image"] == (3, 8, 6)
+    assert read_row_spans(source, ["image"])["image"] == Span((3, 8, 6), (3, 8, 6))
 
 
 def test_what_tells_no_shape_is_left_to_who_opens_it(here: Path) -> None:
     (here / "text.npz").write_text("text")
-    assert [read_row_shapes(source, ["image"]) for source in ("text.npz", "nowhere.npz")] == [{}, {}]
+    assert [read_row_spans(source, ["image"]) for source in ("text.npz", "nowhere.npz")] == [{}, {}]
 
 
 def test_a_search_needs_the_batch_alone_and_remembers_the_rest(here: Path) -> None:

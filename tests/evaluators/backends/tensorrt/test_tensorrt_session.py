@@ -10,8 +10,9 @@ import pytest
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.errors import DataError
+from search.graph.model import ShapeRequest, load
 from tests.support.assignments import uniform_and_mixed
-from tests.support.networks import feeds, loaded, ranged
+from tests.support.networks import feeds, loaded, ranged, residual_cnn, save
 from tests.support.tensorrt.stand_in import V8, V10, standing_in
 
 
@@ -38,4 +39,28 @@ def test_inputs_of_another_shape_are_refused(tmp_path: Path, version: str) -> No
                 with pytest.raises(DataError, match=says.format(shape)):
                     ask({"image": wrong})
         np.testing.assert_array_equal(session._host["image"], held)
+        session.close()
+
+
+@pytest.mark.parametrize("version", [V8, V10])
+def test_a_dynamic_engine_runs_each_batch_at_its_shape_and_is_timed_at_the_bound_one(
+    tmp_path: Path, version: str
+) -> None:
+    low, best, high = ((n, 3, 16, 16) for n in (1, 4, 8))
+    path = save(residual_cnn(batch="n"), tmp_path / "net.onnx")
+    model = load(path, shapes={"image": ShapeRequest(low, best, high)})
+    with standing_in(version):
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
+        session = builder.load(builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "a.plan").path)
+        image = feeds(model)["image"]
+        session.bind({"image": image})
+        for count in (1, 8, 4, 2):
+            wanted = np.resize(image, (count, *image.shape[1:]))
+            assert session.run({"image": wanted})["logits"].shape == (count, 10)
+            np.testing.assert_array_equal(session._host["image"], wanted)
+        assert len(session.time(2)) == 2
+        np.testing.assert_array_equal(session._host["image"], image)
+        with pytest.raises(DataError, match=r"its input image is 4x3x16x16, and the data are 9x3x16x16"):
+            session.run({"image": np.resize(image, (9, 3, 16, 16))})
+        assert session.run({"image": image})["logits"].shape == (4, 10)
         session.close()
