@@ -128,7 +128,7 @@ class ForkedProcess:
             fds = [told, ours[-1], *(fd for _, fd in streams), *pass_fds]
             with _ASKING:
                 socket.send_fds(server[0], [json.dumps(request).encode()], fds)
-                self.pid = int(server[0].recv(MESSAGE_BYTES))
+                self.pid = _number(server[0].recv(MESSAGE_BYTES))
         finally:
             for fd in ours:
                 os.close(fd)
@@ -162,7 +162,7 @@ class ForkedProcess:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             with self._reading:
                 if self.returncode is None:  # the code can be read once, by the first of the threads that wait
-                    self.returncode = int(os.read(self._ended, 100))
+                    self.returncode = _number(os.read(self._ended, 100))
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
@@ -206,6 +206,13 @@ class ForkedProcess:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def _number(told: bytes) -> int:
+    """What the server told; raises ChildProcessError if it told nothing, as it has ended."""
+    if not told:
+        raise ChildProcessError("the process that forks others for the tests has ended before them: was it killed?")
+    return int(told)
 
 
 def _opened(stream: Any, place: int, ours: list[int]) -> tuple[int | None, int]:
