@@ -15,6 +15,7 @@ from onnx import TensorProto
 import bitfront as bf
 from evaluators.data import batches, gather_forms, open_data
 from evaluators.data.limited import limit
+from evaluators.measure.score_order import order_scores
 from search.errors import InputError
 from search.graph.model import TensorSpec
 from tests.support.command_line import invoke, ok, quick
@@ -195,3 +196,21 @@ def test_a_loader_of_pytorch_gives_texts_padded_per_batch(here: Path) -> None:
         loader = torch.utils.data.DataLoader(samples, 5, shuffle=True, collate_fn=padded)
         study = bf.search("model.onnx", loader, metric="top1", study=f"s{as_dict}", **{**SEARCH, "backend": "fake"})
         assert len(study) == 4
+
+
+def test_batches_of_an_accumulating_metric_share_neither_cluster_nor_length(here: Path) -> None:
+    inputs = [TensorSpec(name, dtype, (4, 12), (4, 3), (4, 12)) for name, dtype in KINDS]
+    (here / "texts").mkdir()
+    for number in range(10):
+        batch = dict(np.load(here / f"batch-{number}.npz"))
+        np.savez(here / "texts" / f"{number}.npz", clusters=np.arange(10) + number % 2, **batch)
+    dataset = open_data("texts", inputs)
+    assert dataset.clusters is not None
+    found = order_scores(dataset, np.random.default_rng(0).permutation(100), 16, accumulating=True)
+    assert sorted(found.indices) == list(range(100))
+    sizes = [batch.count for batch in found.batches(16)]
+    assert tuple(sizes) == found.sizes
+    assert found.clusters is not None
+    blocks = np.repeat(found.clusters, sizes)
+    for cluster in range(11):
+        assert len(set(blocks[dataset.clusters[found.indices] == cluster])) == 1
