@@ -159,7 +159,7 @@ def test_show_tells_the_forecast(studied: Path) -> None:
     line = next(line for line in ok("show", "small", trial, "-v").splitlines() if line.startswith("forecast: "))
     latency, loss = line.removeprefix("forecast: ").split(", loss ")
     value, half = (float(part.removesuffix(" ms")) for part in latency.split(" ± "))
-    assert value == pytest.approx(forecast["ms"], rel=1e-3)
+    assert value == pytest.approx(forecast["ms"], rel=5e-3)  # three digits are shown
     assert half == pytest.approx(NINETY * forecast["ms_std"], rel=0.06)
     value, half = (float(part.removesuffix(" %")) / 100 for part in loss.split(" ± "))
     assert value == pytest.approx(forecast["loss"], rel=1e-2)
