@@ -15,8 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import ONNXRUNTIME_CPU
 from search.graph import onnx_file
 from search.graph.model import Model, load
 from search.values import AuditRow, Failure, FailureKind, MixBias, Precision, Ranges, Stage
@@ -31,6 +31,8 @@ from studies.store.target_options import config_of
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok, quick, three_layers
 from tests.support.networks import feeds, images, save, session_of
 from tests.support.study_rows import evaluated
+
+PLACEMENT = OnnxRuntimeBackend().placement  # 7-bit weights where the processor has no VNNI
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +140,7 @@ def constants(model: ir.Model) -> dict[str, NDArray[Any]]:
 
 def is_of(path: Path, record: EvaluationRecord, ranges: Ranges) -> bool:
     """Whether an engine file holds what the assignment is lowered to under these ranges."""
-    wanted = constants(lower(load(Path("model.onnx")), record.evaluation.assignment, ranges, ONNXRUNTIME_CPU))
+    wanted = constants(lower(load(Path("model.onnx")), record.evaluation.assignment, ranges, PLACEMENT))
     held = constants(ir.load(path))
     return held.keys() == wanted.keys() and all(np.array_equal(held[name], wanted[name]) for name in wanted)
 
@@ -189,7 +191,7 @@ def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: P
 def test_corrections_add_no_op_and_leave_the_digest(here: Path) -> None:
     record = pick()
     engine = ir.load(engine_of(record))
-    plain = lower(load(here / "model.onnx"), record.evaluation.assignment, plain_ranges(), ONNXRUNTIME_CPU)
+    plain = lower(load(here / "model.onnx"), record.evaluation.assignment, plain_ranges(), PLACEMENT)
     assert [node.op_type for node in engine.graph] == [node.op_type for node in plain.graph]
     store, _, target = opened()
     with store:
@@ -217,7 +219,7 @@ def test_an_export_and_what_is_built_again_for_it_compute_the_corrected_outputs(
     ok("export", "s", "--out", "kept", "--for", "qat", "--quiet")
     engine_of(record).unlink()
     ok("export", "s", "--out", "again", "--quiet")
-    onnx_file.write(lower(model, record.evaluation.assignment, plain_ranges(), ONNXRUNTIME_CPU), here / "plain.onnx")
+    onnx_file.write(lower(model, record.evaluation.assignment, plain_ranges(), PLACEMENT), here / "plain.onnx")
     kept = errors(here / "kept/model.onnx", model)
     assert np.median(kept) < 0.1 * np.median(errors(here / "plain.onnx", model))
     np.testing.assert_array_equal(errors(here / "again/model.onnx", model), kept)
