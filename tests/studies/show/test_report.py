@@ -101,7 +101,7 @@ def test_losses_far_from_the_front_have_a_strip_of_their_own():
     assert figure["layout"]["yaxis2"]["range"] == list(view.far)
     [strip] = [trace for trace in by_name(figure)["baselines"] if trace["yaxis"] == "y2"]
     assert 90.0 in strip["y"]
-    assert "strip on top" in page_of(data)[0]
+    assert "strip at the top" in page_of(data)[0]
 
 
 def test_one_scale_shows_all_where_nothing_is_far_away():
@@ -110,7 +110,7 @@ def test_one_scale_shows_all_where_nothing_is_far_away():
     view = view_of(replace(data, evaluations=rows))
     assert view.far is None
     assert view.near[1] > 100 * max(row.loss for row in rows if row.measured)
-    assert "strip on top" not in page_of(replace(data, evaluations=rows))[0]
+    assert "strip at the top" not in page_of(replace(data, evaluations=rows))[0]
 
 
 def test_labels_of_close_markers_stand_apart():
