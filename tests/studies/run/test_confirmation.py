@@ -90,7 +90,8 @@ def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
 def test_the_bound_on_the_final_split_tells_surely_from_just(store: Store) -> None:
     now = score(store, 3, 0.006, 0.004)
     assert now.point(3).final.verdict is Verdict.SURELY
-    assert numbers_text(now, now.point(3)) == "2.50 ms, loss 0.4 ± 0.3 %; on the final split 0.6 % ± 0.4 % (holds surely)"
+    told = "2.50 ms, loss 0.4 ± 0.3 %; on the final split 0.6 % ± 0.4 % (holds surely)"
+    assert numbers_text(now, now.point(3)) == told
     now = score(store, 3, 0.008, 0.004)
     assert now.point(3).final.verdict is Verdict.HOLDS
     assert now.picks.best == 3
