@@ -9,7 +9,8 @@ from benchmarks.samplers.bench import Bench
 from benchmarks.samplers.optuna_methods import known_priors
 from benchmarks.samplers.search_orders import climb_on
 from search.errors import SolverError
-from search.solver.solve import front, within
+from search.solver.limited import within
+from search.solver.solve import front
 from search.space.layout import Codes, Costs
 
 _BUDGETS = 60  # of the sweep, beside the corners of the front

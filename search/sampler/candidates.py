@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search.errors import SolverError, UnfinishedError
+from search.errors import SolverError
 from search.forecast import acquisition
 from search.solver import blocks
 from search.solver.blocks import Tied
 from search.solver.elimination import eliminator
 from search.solver.hull import Point
-from search.solver.solve import best_new, front, minima, within
+from search.solver.limited import within
+from search.solver.solve import best_new, front, minima
 from search.space.changes import Changes
 from search.space.layout import Codes, Costs, Layout, Precisions
 from search.space.structure import Structure
@@ -43,7 +44,7 @@ class _Effort:
 
 
 _USUAL = _Effort(points=24, draws=3, weights=6)
-# Where the graph is too wide for elimination each of them is an integer program of 0.1 s and more.
+# Where the graph is too wide for elimination each of them takes several minimum cuts, 30 ms with 200 groups.
 _WIDE = _Effort(points=8, draws=2, weights=2)
 _GROWN = 6  # measured points whose neighbours are looked at
 _NEIGHBOURS = 1200
@@ -52,7 +53,6 @@ _GIVING = 8  # predicted points that are given precision back
 _KEEPING = 3  # measured points that keep the limits, which are grown and given precision back
 _GAP = 1e-2  # of solutions within a bound
 _SOLVE_S, _LOOKED_AT = 0.05, 12_000  # of all bounds together: seconds of HiGHS, and effort of the relaxation
-_PROGRAM_S = 10.0  # of any other integer program; what is not solved by then is left out
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,13 @@ class Pool:
         """
         every, scope = self._scopes(models)
         effort = _effort(every.layout, models)
-        points: list[Point] = []
-        with suppress(UnfinishedError):  # then what was measured is all there is to start from
-            points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
+        points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
         found = [every.expanded(self._stacked([point.codes for point in points], every.layout))]
         points = [Point(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
         exact_s = _SOLVE_S if bounds.strict else 0.0
         found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
         if drawn:
-            with suppress(UnfinishedError):
-                found.append(self._drawn(scope, models, points, rng, effort))
+            found.append(self._drawn(scope, models, points, rng, effort))
             if bounds.strict:  # draws differ as much as bounds do, and every bound takes as long as all else
                 first = Bounds(bounds.ms[:1], bounds.noise[:1])
                 found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0))
@@ -144,10 +141,7 @@ class Pool:
             return (blocks.tied(self.layout, everything, self.barred),) * 2
         coarse = blocks.tied(self.layout, blocks.block_owners(self.layout), self.barred)
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
-        try:
-            points = _front(coarse.layout, latency, noise, _effort(coarse.layout, models).points)
-        except UnfinishedError:
-            return coarse, coarse
+        points = _front(coarse.layout, latency, noise, _effort(coarse.layout, models).points)
         every, some = blocks.taken_apart(self.layout, coarse, latency, noise, points)
         return blocks.tied(self.layout, every, self.barred), blocks.tied(self.layout, some, self.barred)
 
@@ -169,13 +163,12 @@ class Pool:
         """The best mixes with one precision per region, under the models' means and under draws."""
         found = []
         for tied in ties:
-            with suppress(UnfinishedError):
-                latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
-                points = _front(tied.layout, latency, noise, effort.points // 2)
-                found.append(tied.expanded(self._stacked([point.codes for point in points], tied.layout)))
-                if drawn:
-                    few = _Effort(effort.points, 1, effort.weights)
-                    found.append(self._drawn(tied, models, points, rng, few))
+            latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
+            points = _front(tied.layout, latency, noise, effort.points // 2)
+            found.append(tied.expanded(self._stacked([point.codes for point in points], tied.layout)))
+            if drawn:
+                few = _Effort(effort.points, 1, effort.weights)
+                found.append(self._drawn(tied, models, points, rng, few))
         return found
 
     def _flipped(self, grown: Codes, ties: list[Tied], rng: np.random.Generator) -> Codes:
@@ -215,7 +208,7 @@ class Pool:
         for objective, limited, limit in asked:
             with suppress(SolverError):  # nothing was found in time: the other candidates have to do
                 left_s = max(end - time.monotonic(), 0.0)
-                solution = within(objective, limited, limit, _GAP, left_s, looked_at=looked_at)
+                solution = within(objective, limited, limit, _GAP, left_s, looked_at=looked_at, exact=False)
                 found += [solution.codes] if solution is not None else []
         return scope.expanded(self._stacked(found, layout))
 
@@ -234,7 +227,7 @@ class Pool:
         terms = [
             weight * structure.terms(latency) + structure.terms(noise) for latency, noise in pairs for weight in weights
         ]
-        return scope.expanded(minima(structure, np.array(terms), _PROGRAM_S)[0])
+        return scope.expanded(minima(structure, np.array(terms), exact=False)[0])
 
     def _thinned(self, points: list[Point]) -> Codes:
         """Some of the predicted points, evenly over the front."""
@@ -267,7 +260,9 @@ class Pool:
         """For all weights of the objectives, the best that was not tried yet."""
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
         weights = _weights(points, _effort(self.layout, models).weights) if len(points) > 1 else np.ones(1)
-        found = [best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen) for weight in weights]
+        found = [
+            best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen, exact=False) for weight in weights
+        ]
         return self._stacked([codes for codes in found if codes is not None])
 
     def _grown(self, models: Models, history: History, bounds: Bounds) -> Codes:
@@ -316,7 +311,7 @@ def _effort(layout: Layout, models: Models) -> _Effort:
 
 def _front(layout: Layout, latency: Costs, noise: Costs, most: int) -> list[Point]:
     """The supported front of two costs."""
-    return front(layout.pairwise(latency), layout.pairwise(noise), most, time_limit_s=_PROGRAM_S)
+    return front(layout.pairwise(latency), layout.pairwise(noise), most, exact=False)
 
 
 def _weights(points: list[Point], most: int) -> NDArray[np.float64]:

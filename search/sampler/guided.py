@@ -44,7 +44,6 @@ _WIDE = 0.25  # share of proposals that look at all of the front within the limi
 _FEW, _GAPS = 3, 2
 _SHORT, _LUCKY = 120, 20  # candidates whose uncertainty is worth computing
 _Z95 = 1.96
-_LEAST_S = 10.0  # for finding the mix that is forecast to be fastest
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,7 @@ class GuidedSampler(BaseSampler):
         forecast, because the interval is very wide if little is known.
 
         Raises:
-            SolverError: no mix can be built, or the fastest was not found in time.
+            SolverError: no mix can be built.
         """
         unbuildable = self.guidance.unbuildable()
         with threadpool_limits(1, "blas"):
@@ -209,7 +208,7 @@ class GuidedSampler(BaseSampler):
             if models is None:
                 return None
             barred = Pool(self.layout, unbuildable, frozenset()).barred
-            fastest = minimize(self.layout.pairwise(models.latency.mean().plus(barred)), time_limit_s=_LEAST_S)
+            fastest = minimize(self.layout.pairwise(models.latency.mean().plus(barred)), exact=False)
             forecast = models.latent(self.layout.precisions(fastest[None]))
         expected_ms, std_ms = float(forecast.ms[0]), float(forecast.ms_std[0])
         return max(expected_ms - NINETY * std_ms, expected_ms / 2)
@@ -247,7 +246,7 @@ class GuidedSampler(BaseSampler):
         rows = np.array([[rng.integers(len(v.precisions)) for v in self.layout.space.variables]], dtype=np.int64)
         rows = self._historian.repaired(rows, unbuildable)
         codes, _ = pool.new(rows)
-        new = codes[0] if len(codes) else best_new(self.layout.pairwise(pool.barred), pool.seen)
+        new = codes[0] if len(codes) else best_new(self.layout.pairwise(pool.barred), pool.seen, exact=False)
         return np.asarray(rows[0] if new is None else new)
 
     def models(self, history: History) -> Models | None:

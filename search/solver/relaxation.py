@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 
+from search.solver.cuts import Cutter
 from search.solver.elimination import Eliminator
 from search.space.layout import Codes
 from search.space.structure import Terms
@@ -39,13 +40,14 @@ class Relaxation:
     """Minimise base + Σ terms where Σ limited may be at most `limit`.
 
     Attributes:
+        chosen: solves what is left without the limit. The bounds hold if it is exact.
         terms: (length,) float64, +inf where something is forbidden.
         limited: (length,) float64, finite.
         forbidden: codes that do not count, as tuples.
         looked_at: the effort: how many decisions, summed over all codes, are enumerated by rising relaxed cost.
     """
 
-    chosen: Eliminator
+    chosen: Eliminator | Cutter
     base: float
     terms: Terms
     limited: Terms

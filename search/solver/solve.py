@@ -1,13 +1,13 @@
-"""Exact solutions under a surrogate: the cheapest, the front of two costs, within a limit, or not seen before.
+"""Solutions under a surrogate: the cheapest, the front of two costs, or not seen before.
 
-On narrow graphs of decisions (chains with residual blocks) decisions are eliminated one by one. On others, and for a
-limit with a small gap, HiGHS solves an integer program. A cost of +inf forbids a code or a pair of codes.
+On narrow graphs of decisions (chains with residual blocks) decisions are eliminated one by one, which is exact. On wide
+ones HiGHS solves an integer program, which may take minutes, or with `exact=False` minimum cuts find a good solution in
+milliseconds. A cost of +inf forbids a code or a pair of codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
 import numpy as np
@@ -15,9 +15,9 @@ import numpy as np
 from search.errors import SolverError, UnfinishedError
 from search.solver import hull
 from search.solver import integer_program as program
-from search.solver.elimination import eliminator
+from search.solver.cuts import Cutter
+from search.solver.elimination import Eliminator, eliminator
 from search.solver.hull import Both, Point
-from search.solver.relaxation import LOOKED_AT, Relaxation, Relaxed
 from search.space.layout import Codes, Pairwise
 from search.space.structure import Structure, Terms
 
@@ -27,46 +27,43 @@ TIME_LIMIT_S = 60.0  # of one integer program
 Fixed = Mapping[int, int]
 
 
-@dataclass(frozen=True)
-class Solution:
-    """Codes that keep a limit.
-
-    Attributes:
-        value: the objective, including the base.
-        limited: the limited cost, including the base.
-        gap: a proof that no codes are better by more than this share of `value`; if that is 0, by more than this.
-        timed_out: whether the solver stopped at its time limit.
-    """
-
-    codes: Codes
-    value: float
-    limited: float
-    gap: float
-    timed_out: bool
-
-
-def minimize(cost: Pairwise, fixed: Fixed | None = None, time_limit_s: float = TIME_LIMIT_S) -> Codes:
+def minimize(
+    cost: Pairwise, fixed: Fixed | None = None, time_limit_s: float = TIME_LIMIT_S, *, exact: bool = True
+) -> Codes:
     """Find the (decisions,) codes of least cost.
 
     Args:
         fixed: fixed codes by decision.
         time_limit_s: the time limit of HiGHS, which is used if the graph is too wide for elimination.
+        exact: if False, minimum cuts are used there instead, and the codes may cost slightly more than the least.
 
     Raises:
         SolverError: nothing is allowed.
         UnfinishedError: HiGHS did not finish.
     """
     structure = Structure.of(cost)
-    codes, least = minima(structure, structure.restricted(structure.terms(cost), fixed or {})[None], time_limit_s)
+    terms = structure.restricted(structure.terms(cost), fixed or {})
+    codes, least = minima(structure, terms[None], time_limit_s, exact=exact)
     _check_allowed(least)
     return np.asarray(codes[0])
 
 
-def minima(structure: Structure, terms: Terms, time_limit_s: float = TIME_LIMIT_S) -> tuple[Codes, Terms]:
+def solver_of(structure: Structure, terms: Terms, *, exact: bool) -> Eliminator | Cutter | None:
+    """The quick solver of these costs, exact wherever it can be; None if only an integer program does."""
+    chosen = eliminator(structure)
+    if chosen.fits:
+        return chosen
+    return None if exact or not Cutter.fits(structure, terms) else Cutter(structure)
+
+
+def minima(
+    structure: Structure, terms: Terms, time_limit_s: float = TIME_LIMIT_S, *, exact: bool = True
+) -> tuple[Codes, Terms]:
     """Find the minima of many costs of one structure, such as draws from a posterior.
 
     Args:
         terms: (batch, length) float64; see `Structure.terms`.
+        exact: see `minimize`.
 
     Returns:
         (batch, decisions) codes and (batch,) least costs without base, +inf if nothing is allowed.
@@ -74,9 +71,9 @@ def minima(structure: Structure, terms: Terms, time_limit_s: float = TIME_LIMIT_
     Raises:
         UnfinishedError: HiGHS did not finish one of them.
     """
-    chosen = eliminator(structure)
-    if chosen.fits:
-        return chosen.minimize(terms)
+    solver = solver_of(structure, terms, exact=exact)
+    if solver is not None:
+        return solver.minimize(terms)
     codes = np.zeros((len(terms), len(structure.sizes)), dtype=np.int64)
     least = np.full(len(terms), np.inf)
     for lane, costs in enumerate(terms):
@@ -86,22 +83,30 @@ def minima(structure: Structure, terms: Terms, time_limit_s: float = TIME_LIMIT_
 
 
 def ranked(
-    cost: Pairwise, fixed: Fixed | None = None, time_limit_s: float = TIME_LIMIT_S
+    cost: Pairwise, fixed: Fixed | None = None, time_limit_s: float = TIME_LIMIT_S, *, exact: bool = True
 ) -> Iterator[tuple[Codes, float]]:
     """Yield all allowed (decisions,) codes and their costs, cheapest first.
+
+    Args:
+        exact: if False, and the graph is too wide for elimination, only a good minimum and its single changes.
 
     Raises:
         UnfinishedError: HiGHS did not finish, where the graph is too wide for elimination.
     """
     structure = Structure.of(cost)
     terms = structure.restricted(structure.terms(cost), fixed or {})
-    chosen = eliminator(structure)
-    found = chosen.ranked(terms) if chosen.fits else _programmed(structure, terms, time_limit_s)
+    solver = solver_of(structure, terms, exact=exact)
+    found = _programmed(structure, terms, time_limit_s) if solver is None else solver.ranked(terms)
     return ((codes, cost.base + value) for codes, value in found)
 
 
 def best_new(
-    cost: Pairwise, seen: Collection[tuple[int, ...]], fixed: Fixed | None = None, effort: int = 1000
+    cost: Pairwise,
+    seen: Collection[tuple[int, ...]],
+    fixed: Fixed | None = None,
+    effort: int = 1000,
+    *,
+    exact: bool = True,
 ) -> Codes | None:
     """Find the cheapest (decisions,) codes that are not in `seen`.
 
@@ -109,6 +114,7 @@ def best_new(
         seen: codes as tuples, preferably in a set.
         effort: after this many cheaper codes that were seen, the result is the cheapest new single change of the
             cheapest of them that has one.
+        exact: see `ranked`; if False, that change follows also where `ranked` ends.
 
     Returns:
         The codes; None if all allowed codes were seen, or nothing new was found within `effort`.
@@ -117,11 +123,11 @@ def best_new(
         UnfinishedError: HiGHS did not finish, where the graph is too wide for elimination.
     """
     tried = []
-    for codes, _ in islice(ranked(cost, fixed), effort):
+    for codes, _ in islice(ranked(cost, fixed, exact=exact), effort):
         if tuple(codes.tolist()) not in seen:
             return codes
         tried.append(codes)
-    return _changed(cost, fixed or {}, tried, seen) if len(tried) == effort else None
+    return _changed(cost, fixed or {}, tried, seen) if len(tried) == effort or not exact else None
 
 
 def front(
@@ -130,6 +136,8 @@ def front(
     most: int = 100,
     fixed: Fixed | None = None,
     time_limit_s: float = TIME_LIMIT_S,
+    *,
+    exact: bool = True,
 ) -> list[Point]:
     """Find the corners of the convex front of two costs, sorted by `first`: the optima of their weighted sums.
 
@@ -140,17 +148,18 @@ def front(
     Args:
         most: the largest number of corners, at least 2. If there are more, those in the widest gaps are kept.
         time_limit_s: the time limit of each integer program, used if the graph is too wide for elimination.
+        exact: see `minimize`; if False, corners may be missing or lie slightly above the front.
 
     Raises:
         SolverError: nothing is allowed.
         UnfinishedError: HiGHS did not finish.
     """
     both = Both.of(first, second, fixed or {})
-    ends = _solved(both, np.eye(2), time_limit_s)
+    ends = _solved(both, np.eye(2), time_limit_s, exact)
     extent = both.extent(ends)
     if extent.all():
         # Of all that have the least of one cost, the one with the least of the other.
-        ends = _solved(both, np.where(np.eye(2) > 0, 1.0, hull.NEGLIGIBLE) / extent, time_limit_s)
+        ends = _solved(both, np.where(np.eye(2) > 0, 1.0, hull.NEGLIGIBLE) / extent, time_limit_s, exact)
         extent = both.extent(ends)
     if not extent.all():
         return [ends[1] if extent[1] else ends[0]]
@@ -159,81 +168,11 @@ def front(
         gaps.sort(key=lambda gap: -hull.width(gap, extent))
         tried, gaps = gaps[: min(AT_ONCE, most - len(points))], gaps[min(AT_ONCE, most - len(points)) :]
         weights = np.array([hull.weights(gap, extent) for gap in tried])
-        for gap, weight, point in zip(tried, weights, _solved(both, weights, time_limit_s), strict=True):
+        for gap, weight, point in zip(tried, weights, _solved(both, weights, time_limit_s, exact), strict=True):
             if weight @ hull.costs(gap[0]) - weight @ hull.costs(point) > hull.NEGLIGIBLE:
                 points.append(point)
                 gaps += [(gap[0], point), (point, gap[1])]
     return hull.corners(points, extent)
-
-
-def within(
-    objective: Pairwise,
-    limited: Pairwise,
-    limit: float,
-    gap: float = 1e-3,
-    time_limit_s: float = 5.0,
-    forbidden: Sequence[Codes] = (),
-    fixed: Fixed | None = None,
-    looked_at: int = LOOKED_AT,
-) -> Solution | None:
-    """Find the codes of least objective whose other cost keeps a limit.
-
-    Args:
-        limit: the upper limit of `limited`, with a tolerance of 1e-9 of the limit and of the largest term.
-        gap: the solver stops when it is proven that no codes are better by more than this share of the value.
-        time_limit_s: the time limit of HiGHS, which is used if the Lagrangian relaxation leaves a larger gap; 0 for
-            none.
-        forbidden: (decisions,) codes to exclude.
-        looked_at: effort of the relaxation; see there.
-
-    Returns:
-        The solution; None if no codes keep the limit.
-
-    Raises:
-        SolverError: no codes that keep the limit were found in time, though there may be some.
-    """
-    both = Both.of(objective, limited, fixed or {})
-    structure, terms = both.structure, both.finite[0] + both.denied
-    room = program.tolerated(both.finite[1], limit - limited.base)
-    known, timed_out, chosen = Relaxed(None, np.inf, -np.inf), False, eliminator(structure)
-    if chosen.fits:
-        denied = {tuple(int(code) for code in codes) for codes in forbidden}
-        known = Relaxation(chosen, objective.base, terms, both.finite[1], room, denied, looked_at).solved(gap)
-    if not known.proven(gap) and time_limit_s <= 0:
-        timed_out = True
-    elif not known.proven(gap):
-        budget = both.finite[1], limit - limited.base
-        found = program.solve(structure, terms, objective.base, budget, forbidden, gap, time_limit_s)
-        timed_out = found is not None and found.timed_out
-        _improve(known, found, both)
-    if known.codes is None and timed_out:
-        raise SolverError(
-            f"solving {len(structure.sizes)} decisions within a limit of {limit:g}: HiGHS found no solution that keeps "
-            "it "
-            f"within {time_limit_s:g} s. Allow more time or a looser limit."
-        )
-    return _solution(known, both, timed_out)
-
-
-def _solution(known: Relaxed, both: Both, timed_out: bool) -> Solution | None:
-    if known.codes is None:
-        return None
-    left = max(0.0, known.value - known.bound)
-    share = left / abs(known.value) if left and known.value else left
-    reached = float(both.values(known.codes[None])[1][0])
-    return Solution(known.codes, known.value, reached, share, timed_out)
-
-
-def _improve(known: Relaxed, found: program.Found | None, both: Both) -> None:
-    """Add the result of HiGHS; None if there is no solution."""
-    if found is None:
-        known.bound = known.value
-        return
-    known.bound = max(known.bound, found.bound)
-    if found.codes is not None:
-        value = float(both.values(found.codes[None])[0][0])
-        if value < known.value:
-            known.codes, known.value = found.codes, value
 
 
 def _changed(cost: Pairwise, fixed: Fixed, tried: list[Codes], seen: Collection[tuple[int, ...]]) -> Codes | None:
@@ -269,10 +208,10 @@ def _programmed(structure: Structure, terms: Terms, time_limit_s: float) -> Iter
         yield found.codes, float(structure.sums(terms, found.codes[None])[0])
 
 
-def _solved(both: Both, weights: Terms, time_limit_s: float) -> list[Point]:
+def _solved(both: Both, weights: Terms, time_limit_s: float, exact: bool) -> list[Point]:
     """The minimum of each of (n, 2) weightings of two costs."""
     terms = sum((weight[:, None] * costs for weight, costs in zip(weights.T, both.finite, strict=True)), both.denied)
-    codes, least = minima(both.structure, np.asarray(terms), time_limit_s)
+    codes, least = minima(both.structure, np.asarray(terms), time_limit_s, exact=exact)
     _check_allowed(least)
     return [Point(row, *costs) for row, costs in zip(codes, both.values(codes).T.tolist(), strict=True)]
 

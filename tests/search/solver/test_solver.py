@@ -13,7 +13,8 @@ from search.errors import SolverError
 from search.solver import integer_program as program
 from search.solver import solve as solver
 from search.solver.elimination import Eliminator, eliminator
-from search.solver.solve import best_new, front, minima, minimize, ranked, within
+from search.solver.limited import within
+from search.solver.solve import best_new, front, minima, minimize, ranked
 from search.space.choices import make_space
 from search.space.layout import Costs, Pairwise, make_layout
 from search.space.structure import Structure
