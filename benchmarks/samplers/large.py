@@ -1,7 +1,9 @@
 """Large models: searches on a made-up transformer of 1,000 groups, and what a proposal takes at several sizes.
 
+A proposal is also timed in the shape of DenseNet-201, where every layer reads all layers of its block before it.
+
     python -m benchmarks.samplers.large                      # both; goes on where it was stopped
-    python -m benchmarks.samplers.large --only proposals --sizes 50 200
+    python -m benchmarks.samplers.large --only proposals --sizes 50 200 dense
     python -m benchmarks.samplers.large --table
 
 Writes benchmarks/results/large.json. Every run is in a process of its own, for the memory that it takes.
@@ -25,7 +27,7 @@ import optuna
 
 from benchmarks import RESULTS
 from benchmarks.page import table
-from benchmarks.samplers import bench, optuna_methods, transformer
+from benchmarks.samplers import bench, dense, optuna_methods, transformer
 from benchmarks.samplers.bench import Bench
 from benchmarks.samplers.simulator.problem import Problem
 from search.forecast.forecasts import MEASURED
@@ -57,15 +59,16 @@ def searched(groups: int, method: str, seed: int, trials: int, told: bool) -> di
     }
 
 
-def proposed(groups: int, trials: int, limited: bool) -> dict[str, Any]:
+def proposed(size: str, trials: int, limited: bool) -> dict[str, Any]:
     """Seconds of a warm proposal after so many finished trials, storage excluded: the median and the longest.
 
     `cpu_s` is processor time of the median one, which does not grow with what else runs.
 
     Args:
+        size: the groups of a transformer, or `dense`.
         limited: whether there is a latency budget.
     """
-    problem = transformer.make(groups)
+    problem = dense.make() if size == "dense" else transformer.make(int(size))
     budget_ms = BUDGET * float(problem.measures(np.array(list(problem.baselines.values())))[0].min())
     sampler = optuna_methods.guided_sampler(Bench(problem, 0, trials + REPEATS, budget_ms if limited else None))
     study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
@@ -137,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("searches", "proposals"))
     parser.add_argument("--groups", type=int, default=1000)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[50, 200, 1000])
+    parser.add_argument("--sizes", nargs="+", default=["50", "200", "1000", "dense"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=120)
     parser.add_argument("--jobs", type=int, default=1)

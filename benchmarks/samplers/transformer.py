@@ -56,12 +56,19 @@ def make(groups: int, seed: int = 0) -> Problem:
     """A transformer of about as many groups; the same seed gives the same one."""
     rng = np.random.default_rng([seed, groups])
     names, edges = _graph(max(1, (groups - 2) // BLOCK))
-    layout = replace(free_layout(names, edges), blocks=blocks(len(names)))
+    return problem_of(f"transformer_{len(names)}", names, edges, blocks(len(names)), rng)
+
+
+def problem_of(
+    name: str, names: list[str], edges: list[Edge], owners: NDArray[np.int64], rng: np.random.Generator
+) -> Problem:
+    """A problem on any graph with the costs of a transformer's groups in turn; `owners` has the block of every group."""
+    layout = replace(free_layout(names, edges), blocks=owners)
     truth = Truth(layout, _latency(layout, rng), _error(layout, rng), _misfits(len(names), rng))
     uniform = np.repeat(np.arange(PRECISIONS)[:, None], len(names), axis=1)
     profiles = {precision: _profile(layout, truth.latency, p, rng) for p, precision in enumerate(MEASURED)}
     codes = {precision.label: row for precision, row in zip(MEASURED, uniform, strict=True)}
-    return Problem(f"transformer_{len(names)}", layout, truth, truth.output_error, codes, profiles)
+    return Problem(name, layout, truth, truth.output_error, codes, profiles)
 
 
 def untold(problem: Problem) -> Problem:
