@@ -62,7 +62,7 @@ def make(groups: int, seed: int = 0) -> Problem:
 def problem_of(
     name: str, names: list[str], edges: list[Edge], owners: NDArray[np.int64], rng: np.random.Generator
 ) -> Problem:
-    """A problem on any graph with the costs of a transformer's groups in turn; `owners` has the block of every group."""
+    """A problem on any graph, with the costs of a transformer's groups in turn; `owners` has each group's block."""
     layout = replace(free_layout(names, edges), blocks=owners)
     truth = Truth(layout, _latency(layout, rng), _error(layout, rng), _misfits(len(names), rng))
     uniform = np.repeat(np.arange(PRECISIONS)[:, None], len(names), axis=1)
