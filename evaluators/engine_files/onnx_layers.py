@@ -131,6 +131,14 @@ def _weight_of(node: ir.Node) -> ir.Value | None:
     return node.inputs[place] if _is_weighted(node) and len(node.inputs) > place else None
 
 
+def _bias_of(node: ir.Node) -> ir.Value | None:
+    """What a node with weights adds: behind weight and zero points in the ops that read 8 bits."""
+    if not _is_weighted(node) or any(word in node.op_type for word in ("MatMul", "Attention", "Integer")):
+        return None
+    place = {"QLinearConv": 8, "QGemm": 6}.get(node.op_type, 2)
+    return node.inputs[place] if len(node.inputs) > place else None
+
+
 def _is_dequantized(value: ir.Value | None) -> bool:
     producer = None if value is None else value.producer()
     if producer is None or producer.op_type != "DequantizeLinear":
@@ -179,10 +187,11 @@ def _attributes(node: ir.Node) -> dict[str, str]:
             found[name] = "×".join(map(str, given.as_ints()))
     group = node.attributes.get("group")
     activation = node.attributes.get("activation")
-    weight = _weight_of(node)
+    weight, bias = _weight_of(node), _bias_of(node)
     found |= {} if group is None else {"groups": str(group.as_int())}
     found |= {} if activation is None else {"activation": activation.as_string()}
     found |= {} if weight is None or weight.dtype is None else {"weights": _root_type(weight)}
+    found |= {} if bias is None or bias.dtype is None else {"bias": _root_type(bias)}
     return found
 
 
@@ -194,11 +203,17 @@ def _root_type(value: ir.Value) -> str:
 
 
 def _macs(node: ir.Node) -> int | None:
-    """Of a Conv, from its output and the shape of its weight; of a Gemm or MatMul, from what it sums over."""
+    """Of a Conv, from its output and its weight's shape; of a Gemm or MatMul, from what it sums over.
+
+    Of a ConvTranspose from its input: each of its values is multiplied by the weights of all outputs.
+    """
     weight, made = _weight_of(node), _tensor(node.outputs[0]).shape
     size = None if weight is None else _tensor(weight).shape
-    if not made or size is None or len(size) < 2 or "Transpose" in node.op_type:
+    if not made or size is None or len(size) < 2:
         return None
+    if "Transpose" in node.op_type:
+        read = None if node.inputs[0] is None else _tensor(node.inputs[0]).shape
+        return None if not read else math.prod(read) * math.prod(size[1:])
     if "Conv" in node.op_type:
         return math.prod(made) * math.prod(size[1:])
     return math.prod(made) * (size[-2] if size[-1] == made[-1] else size[-1])

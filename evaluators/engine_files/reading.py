@@ -132,6 +132,6 @@ def _text(path: Path) -> str:
         json.loads(text, strict=False)
     except OSError as error:
         raise InputError(f"reading {path}: {error.strerror or error}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"reading {path}: expected JSON, as trtexec writes it, got {error}.") from error
     return text

@@ -172,11 +172,11 @@ def gate(
             target=target,
             events=events,
         )
-    _write_gate(found, junit, markdown)
     if as_json:
         print_json("gate", found.to_json())
     else:
         _print_gate(found)
+    _write_gate(found, junit, markdown)  # last: a disk that is full by now does not hide the verdict
     raise typer.Exit(EXIT_CODES[found.verdict.value])
 
 

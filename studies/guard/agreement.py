@@ -28,7 +28,7 @@ def agreement(fast: Arrays, safe: Arrays, *, classes: bool) -> float:
     """Agreement of two answers to one request, at most 1.
 
     With `classes` the share of rows with the same largest score along the last axis, else the least cosine of all float
-    outputs. Outputs that are not finite, or of another shape, agree 0.
+    outputs. Fast outputs that are not finite, or of another shape, agree 0. Safe outputs have to be finite.
     """
     if fast.keys() != safe.keys():
         return 0.0
@@ -44,11 +44,20 @@ def _classes(fast: NDArray[Any], safe: NDArray[Any]) -> float:
 
 
 def _cosine(fast: NDArray[Any], safe: NDArray[Any]) -> float:
-    one, two = fast.ravel().astype(np.float64), safe.ravel().astype(np.float64)
-    size = float(np.linalg.norm(one) * np.linalg.norm(two))
-    if size == 0:
+    one, two = _unit(fast), _unit(safe)
+    if not one.any() or not two.any():
         return float(not one.any() and not two.any())
-    return float(one @ two / size)
+    return float(one @ two)
+
+
+def _unit(array: NDArray[Any]) -> NDArray[np.float64]:
+    """The array as a vector of length 1, or zeros. It is scaled by its largest value first, lest squares overflow."""
+    vector = array.ravel().astype(np.float64)
+    largest = np.abs(vector).max(initial=0.0)
+    if largest == 0:
+        return vector
+    vector /= largest
+    return np.asarray(vector / np.linalg.norm(vector))
 
 
 def all_finite(outputs: Arrays) -> bool:

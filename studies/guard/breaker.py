@@ -76,3 +76,12 @@ def at(breaker: Breaker, options: GuardOptions, now: float) -> Breaker:
     if now < breaker.probe_at <= now + longest:
         return breaker
     return replace(breaker, state=BreakerState.HALF_OPEN, samples=0, agreement=0.0, good=0)
+
+
+def describe(breaker: Breaker) -> str:
+    """What a breaker that has just changed its state means, in a sentence."""
+    if breaker.state is BreakerState.OPEN:
+        return f"the safe engine answers all requests now: {breaker.reason}"
+    if breaker.state is BreakerState.HALF_OPEN:
+        return "the fast engine is tried again on a share of the requests; the safe one answers"
+    return "the fast engine answers again"

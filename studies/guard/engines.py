@@ -10,10 +10,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from studies.guard.options import GuardError
+from studies.guard.options import FAST, SAFE, GuardError
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Mapping[str, NDArray[Any]]], Arrays]
+
+
+def name_engines(fast: Run, safe: Run, others: Mapping[str, Run]) -> dict[str, Run]:
+    """All engines of a guard by name.
+
+    Raises:
+        GuardError: one of the others has the name of the fast or the safe one.
+    """
+    for name in (FAST, SAFE):
+        if name in others:
+            raise GuardError(f"making a guard: one of `engines` is called {name!r}, which is taken. Name it otherwise.")
+    return {**others, FAST: fast, SAFE: safe}
 
 
 def open_pair(fast: Path, safe: Path, device: str | None, threads: int | None) -> tuple[Run, Run]:
@@ -44,7 +56,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         for key in ("model", "target", "files"):
             manifest[key]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise GuardError(
             f"opening a guard: expected a folder that `bitfront export` wrote, but {path} cannot be used: "
             f"{type(error).__name__}: {error}."

@@ -6,7 +6,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,21 +16,23 @@ from numpy.typing import NDArray
 from studies.guard import breaker as circuit
 from studies.guard.agreement import agreement, all_finite, default_threshold, looks_like_classes
 from studies.guard.compensation import Compensation
-from studies.guard.engines import Arrays, Run, open_pair
+from studies.guard.counts import Counts
+from studies.guard.engines import Arrays, Run, name_engines, open_pair
 from studies.guard.observer import Observer
-from studies.guard.options import GuardError, GuardOptions
+from studies.guard.options import FAST, SAFE, GuardError, GuardOptions
+from studies.guard.policy import Policy, PolicyKeeper, Sensor
+from studies.guard.reports import TroubleReports, sentence_of
 from studies.guard.reservoir import Reservoir
+from studies.guard.safe_engine import SafeEngine
 from studies.guard.shadow import Sample, Shadow
 from studies.guard.state import Breaker, BreakerState, GuardState
 from studies.guard.state_file import StateKeeper
 
-FAST, SAFE = "fast", "safe"
+_COMPARING, _WATCHING = "comparing", "watching"
 _LOG = logging.getLogger("bitfront.guard")
 _NO_ENGINES: Mapping[str, Run] = MappingProxyType({})
 
 Inputs = Mapping[str, NDArray[Any]]
-Policy = Callable[[GuardState], str]
-Sensor = Callable[[], Mapping[str, float]]
 
 
 class Guard:
@@ -63,7 +64,8 @@ class Guard:
         reservoir: keeps some requests of every hour as fresh data; None to keep none. The guard closes it.
 
     Raises:
-        GuardError: the state file is not one of a guard.
+        GuardError: the state file is not one of a guard, its folder is missing, or one of `engines` is called `fast` or
+            `safe`.
     """
 
     def __init__(
@@ -81,20 +83,19 @@ class Guard:
         reservoir: Reservoir | None = None,
     ) -> None:
         self._options = options = options or GuardOptions()
-        self._engines = {**engines, FAST: fast, SAFE: safe}
-        self._policy, self._sensor = policy, sensor
+        self._engines = name_engines(fast, safe, engines)
         self._tell = tell or _LOG.warning
+        self._troubles = TroubleReports(self._tell)
+        self._safe = SafeEngine(safe, self._troubles)
         self._random = random.Random(seed)
         self._reservoir = reservoir
-        self._keeper = StateKeeper(None if state is None else Path(state), self._tell)
+        self._keeper = StateKeeper(None if state is None else Path(state), self._troubles)
         self._classes = options.classes
         self._compensation = Compensation(options.compensate) if options.compensate else None
-        self._chosen, self._sensors = FAST, dict[str, float]()
-        self._next_policy = 0.0
+        self._policy = PolicyKeeper(tuple(self._engines), policy, sensor, options.policy_every_s, self._troubles)
         self._window: list[float] = []
         self._agreement: float | None = None
-        self._counts = {name: count() for name in ("requests", "compared", "dropped")}
-        self._seen = dict.fromkeys(self._counts, 0)
+        self._counts = Counts()
         self._observer: Observer | None = None
         self._shadow: Shadow[Sample] = Shadow(options.queue, self._compare, self._tell_failure, self._look_around)
 
@@ -147,40 +148,34 @@ class Guard:
         return answer
 
     def _answer(self, inputs: Inputs) -> Arrays:
-        self._count("requests")
+        self._counts.add("requests")
         if self._reservoir is not None:
             self._reservoir.offer(inputs)
         name = self._serving()
         if name == SAFE:
-            return self._sampled(inputs, self._answer_safely(inputs), SAFE)
+            breaker = self._keeper.breaker
+            why = "the policy wants the safe engine" if breaker.state is BreakerState.CLOSED else breaker.reason
+            return self._sampled(inputs, self._safe.answer(inputs, why), SAFE)
         try:
             outputs = self._engines[name](inputs)
         except Exception as error:
-            answer = self._answer_safely(inputs, error)
-            self._leave(f"the {name} engine raised {type(error).__name__}: {error}")
+            reason = f"the {name} engine raised {type(error).__name__}: {error}"
+            answer = self._safe.answer(inputs, reason)
+            self._leave(reason)
             return answer
         if not all_finite(outputs):
             return self._replace_non_finite(inputs, name)
         self._sampled(inputs, outputs, name)
-        return outputs if self._compensation is None else self._compensation.apply(outputs)
+        if self._compensation is None or name != FAST:  # the mean error is that of the fast engine alone
+            return outputs
+        return self._compensation.apply(outputs)
 
     def _serving(self) -> str:
-        return self._chosen if self._keeper.breaker.state is BreakerState.CLOSED else SAFE
-
-    def _answer_safely(self, inputs: Inputs, first: Exception | None = None) -> Arrays:
-        try:
-            return self._engines[SAFE](inputs)
-        except Exception as error:
-            before = "" if first is None else f"the fast engine raised {type(first).__name__}: {first}; "
-            raise GuardError(
-                f"answering a request: {before}the safe engine raised {type(error).__name__}: {error}. Neither engine "
-                "can "
-                "answer it. Check the inputs, then the device."
-            ) from error
+        return self._policy.chosen if self._keeper.breaker.state is BreakerState.CLOSED else SAFE
 
     def _replace_non_finite(self, inputs: Inputs, name: str) -> Arrays:
         """Inputs that hold NaN give NaN in every engine: that is no fault of the fast one."""
-        answer = self._answer_safely(inputs)
+        answer = self._safe.answer(inputs, f"the {name} engine gave NaN or Inf")
         if all_finite(answer):
             self._leave(f"the {name} engine gave NaN or Inf where the safe one gave numbers")
         return answer
@@ -189,33 +184,48 @@ class Guard:
         """The same outputs; a share of the requests is handed to the comparison."""
         resting = engine == SAFE and self._keeper.breaker.state is not BreakerState.HALF_OPEN
         taken = not resting and self._random.random() < self._options.share
-        if taken and not self._shadow.offer(Sample(_copy(inputs), _copy(outputs), engine)):
-            self._count("dropped")
+        if taken and not self._shadow.offer(Sample.copy_of(inputs, outputs, engine)):
+            self._counts.add("dropped")
         return outputs
 
     # -- beside the requests ---------------------------------------------------------------------------------------
 
     def _compare(self, sample: Sample) -> None:
         probing = sample.engine == SAFE
+        name = self._probed() if probing else SAFE
         try:
-            other = self._engines[FAST if probing else SAFE](sample.inputs)
+            other = self._engines[name](sample.inputs)
         except Exception as error:
             if not probing:
                 raise
-            self._leave(f"tried again, the fast engine raised {type(error).__name__}: {error}")
+            self._leave(f"tried again, the {name} engine raised {type(error).__name__}: {error}")
             return
         fast, safe = (other, sample.outputs) if probing else (sample.outputs, other)
+        if not all_finite(safe):
+            raise GuardError("the safe engine gave NaN or Inf, so there is nothing to compare with.")
         if self._classes is None:
             self._classes = looks_like_classes(dict(safe))
         found = agreement(fast, safe, classes=self._classes)
         if self._compensation is not None and sample.engine == FAST:
             self._compensation.add(fast, safe)
-        self._count("compared")
+        self._counts.add("compared")
         self._remember(found)
         self._change(lambda b, now: circuit.add_sample(b, found, self._threshold(), self._options, now))
+        self._troubles.settle(_COMPARING)
         if self._observer is not None:
             least = 1.0 if self._classes else self._threshold()
-            self._observer.compared(sample.inputs, fast, safe, found >= least)
+            self._inform(self._observer, sample.inputs, fast, safe, found >= least)
+
+    def _inform(self, observer: Observer, inputs: Arrays, fast: Arrays, safe: Arrays, agrees: bool) -> None:
+        try:
+            observer.compared(inputs, fast, safe, agrees)
+            self._troubles.settle(_WATCHING)
+        except Exception as error:
+            self._troubles.report(_WATCHING, f"computing metrics of a compared sample: {sentence_of(error)}")
+
+    def _probed(self) -> str:
+        """The engine that will answer once the breaker is closed; the fast one if the policy wants the safe one."""
+        return FAST if self._policy.chosen == SAFE else self._policy.chosen
 
     def _threshold(self) -> float:
         given = self._options.threshold
@@ -234,7 +244,7 @@ class Guard:
         now = time.time()
         before, after = self._keeper.change(lambda b: change(circuit.at(b, self._options, now), now))
         if before.state is not after.state:
-            self._tell(_transition(after))
+            self._tell(circuit.describe(after))
 
     def _look_around(self) -> None:
         """What other processes did, what time it is, and what the policy says."""
@@ -242,22 +252,11 @@ class Guard:
         known = self._keeper.breaker
         if circuit.at(known, self._options, time.time()) is not known:
             self._change(lambda b, now: b)
-        if time.monotonic() >= self._next_policy:
-            self._next_policy = time.monotonic() + self._options.policy_every_s
-            if self._sensor is not None:
-                self._sensors = dict(self._sensor())
-            if self._policy is not None:
-                self._ask_policy(self._policy)
-
-    def _ask_policy(self, policy: Policy) -> None:
-        chosen = policy(self.state())
-        if chosen not in self._engines:
-            known = ", ".join(self._engines)
-            raise GuardError(f"asking the policy: expected one of {known}, got {chosen!r}. {self._chosen} goes on.")
-        self._chosen = chosen
+        self._policy.ask(self.state)
 
     def _tell_failure(self, error: Exception) -> None:
-        self._tell(f"beside the requests: {type(error).__name__}: {error}")
+        text = f"comparing a sample: {sentence_of(error)} Requests are answered as before; the sample is left out."
+        self._troubles.report(_COMPARING, text)
 
     # -- looking at it ---------------------------------------------------------------------------------------------
 
@@ -268,9 +267,9 @@ class Guard:
             breaker.state,
             breaker.reason,
             self._serving(),
-            **self._seen,
+            **self._counts.numbers(),
             agreement=self._agreement,
-            sensors=self._sensors,
+            sensors=self._policy.sensors,
         )
 
     @property
@@ -299,19 +298,3 @@ class Guard:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _count(self, name: str) -> None:
-        self._seen[name] = next(self._counts[name]) + 1
-
-
-def _copy(arrays: Inputs) -> Arrays:
-    """The caller may write into its arrays as soon as it has its answer."""
-    return {name: np.array(array) for name, array in arrays.items()}
-
-
-def _transition(breaker: Breaker) -> str:
-    if breaker.state is BreakerState.OPEN:
-        return f"the safe engine answers all requests now: {breaker.reason}"
-    if breaker.state is BreakerState.HALF_OPEN:
-        return "the fast engine is tried again on a share of the requests; the safe one answers"
-    return "the fast engine answers again"

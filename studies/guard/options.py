@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from search.errors import BitfrontError, ConfigError
 
+FAST, SAFE = "fast", "safe"  # names of the two engines
 AGREEMENT = 0.9
 COSINE = 0.99
 

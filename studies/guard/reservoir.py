@@ -119,8 +119,12 @@ class Reservoir:
         last = self._last_kept(chosen.hour)
         if last and chosen.name >= last:
             return
-        self._remove_surplus(room=len(data), hour=chosen.hour, keep=self._per_hour - 1)
-        self._write(chosen.name, data)
+        part = self._write_part(chosen.name, data)
+        try:
+            self._remove_surplus(part, hour=chosen.hour, keep=self._per_hour - 1)
+            part.replace(self.folder / chosen.name)
+        finally:
+            part.unlink(missing_ok=True)
         self._failing = False
         self._last_kept(chosen.hour)
 
@@ -134,25 +138,33 @@ class Reservoir:
             self._below = int(last[len(hour) + 1 :].removesuffix(".npz"), 16) / 16**_DIGITS
         return last
 
-    def _remove_surplus(self, room: int, hour: str, keep: int) -> None:
-        """Make room: what is too much of this hour, then what lies in the future, then the oldest."""
+    def _remove_surplus(self, part: Path, hour: str, keep: int) -> None:
+        """Make room for a new file: what is too much of this hour goes, then what lies in the future, then the oldest.
+
+        Nothing is removed before the new file is on the disk, so a full disk loses nothing that was kept.
+
+        Args:
+            part: the new file, not yet under its name.
+        """
         names = sorted(self._names())
         for name in [name for name in names if name.startswith(f"{hour}-")][keep:]:
             self._remove(name)
             names.remove(name)
         future = [name for name in names if name[: len(hour)] > hour]  # a clock that was wrong
         sizes = {name: self._size(name) for name in [*future, *(name for name in names if name not in future)]}
-        used = sum(sizes.values()) + self._remove_parts()
+        used = sum(sizes.values()) + part.stat().st_size + self._remove_parts(part)
         for name, size in sizes.items():
-            if used + room <= self._most_bytes:
+            if used <= self._most_bytes:
                 return
             self._remove(name)
             used -= size
 
-    def _remove_parts(self) -> int:
+    def _remove_parts(self, own: Path) -> int:
         """Remove what killed processes left half-written; bytes of what others write just now."""
         used = 0
         for path in self.folder.glob(f"*{_PART}"):
+            if path == own:
+                continue
             try:
                 found = path.stat()
             except FileNotFoundError:
@@ -163,14 +175,15 @@ class Reservoir:
                 used += found.st_size
         return used
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write_part(self, name: str, data: bytes) -> Path:
         part = self.folder / f".{name}.{os.getpid()}{_PART}"
         try:
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(data)
-            part.replace(self.folder / name)
-        finally:
+        except BaseException:
             part.unlink(missing_ok=True)
+            raise
+        return part
 
     def _names(self) -> list[str]:
         return [name for name in os.listdir(self.folder) if _KEPT.fullmatch(name)]

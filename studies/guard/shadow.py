@@ -9,6 +9,8 @@ from queue import Empty, Full, Queue
 from threading import Event, Thread
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from studies.guard.agreement import Arrays
 
 _POLL_S = 0.05
@@ -26,6 +28,12 @@ class Sample:
     inputs: Arrays
     outputs: Arrays
     engine: str
+
+    @classmethod
+    def copy_of(cls, inputs: Arrays, outputs: Arrays, engine: str) -> Sample:
+        """With copies: the caller may write into its arrays as soon as it has its answer."""
+        one, two = ({name: np.array(array) for name, array in arrays.items()} for arrays in (inputs, outputs))
+        return cls(one, two, engine)
 
 
 class Shadow(Generic[Item]):

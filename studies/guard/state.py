@@ -16,6 +16,14 @@ class BreakerState(Enum):
     HALF_OPEN = "half_open"
 
 
+_NUMBERS = (int, float)
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("samples", "bad", "good", "trials"), int),
+    **dict.fromkeys(("agreement", "probe_at"), _NUMBERS),
+    "reason": str,
+}  # of the values of a breaker in JSON
+
+
 @dataclass(frozen=True)
 class Breaker:
     """The circuit breaker, as it is stored and shared.
@@ -42,6 +50,10 @@ class Breaker:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Breaker:
+        """Raises ValueError, KeyError or TypeError for what `to_json` did not give."""
+        for name, kinds in _KINDS.items():
+            if not isinstance(data[name], kinds) or isinstance(data[name], bool):
+                raise TypeError(f"{name} is {data[name]!r}")
         return cls(**{**data, "state": BreakerState(data["state"])})
 
 

@@ -15,10 +15,12 @@ from threading import Lock
 from filelock import FileLock, Timeout
 
 from studies.guard.options import GuardError
+from studies.guard.reports import TroubleReports, sentence_of
 from studies.guard.state import Breaker
 
 _VERSION = 1
 _LOCK_S = 10.0
+_READING, _WRITING = "reading the state", "writing the state"
 
 Change = Callable[[Breaker], Breaker]
 
@@ -28,22 +30,36 @@ class StateKeeper:
 
     Args:
         path: of the file; None to keep it in memory.
-        tell: told in one sentence that the file cannot be read or written; the guard continues what it knows.
+        troubles: told if the file cannot be read or written; the guard continues with what it knows.
 
     Raises:
-        GuardError: the file is there and is no state of a guard.
+        GuardError: the file is there and is no state of a guard, or its folder is missing.
     """
 
-    def __init__(self, path: Path | None, tell: Callable[[str], None]) -> None:
+    def __init__(self, path: Path | None, troubles: TroubleReports) -> None:
         self._path = path
-        self._tell = tell
+        self._troubles = troubles
         self._lock = Lock()
         self._stamp: tuple[int, int] | None = None
         self._unsaved = False  # whether memory knows more than the file, which could not be written
         self.breaker = Breaker()
         if path is not None:
             self._file_lock = FileLock(f"{path}.lock", timeout=_LOCK_S)
-            self.breaker = self._read(path)
+            self.breaker = self._open(path)
+
+    def _open(self, path: Path) -> Breaker:
+        """The stored breaker; a path that can never be written is refused at once, while somebody is looking."""
+        if not path.absolute().parent.is_dir():
+            raise GuardError(
+                f"opening the state of a guard in {path}: there is no folder {path.absolute().parent}. Make it, or "
+                "give another path."
+            )
+        try:
+            return self._read(path)
+        except OSError as error:
+            raise GuardError(
+                f"opening the state of a guard in {path}: {error.strerror or error}. Give another path."
+            ) from error
 
     def change(self, change: Change) -> tuple[Breaker, Breaker]:
         """Change the breaker; what it was and what it is."""
@@ -64,9 +80,11 @@ class StateKeeper:
                 if self._unsaved or self.breaker != before:
                     self._write(path)
                     self._unsaved = False
+                    self._troubles.settle(_WRITING)
         except (OSError, Timeout, GuardError) as error:
             self.breaker, self._unsaved = change(before), True
-            self._tell(f"keeping the guard's state in {path}: {error}. It is kept in memory for now.")
+            told = f"keeping the guard's state in {path}: {sentence_of(error)} It is kept in memory for now."
+            self._troubles.report(_WRITING, told)
         return before, self.breaker
 
     def refresh(self) -> None:
@@ -77,11 +95,10 @@ class StateKeeper:
             try:
                 if _stamp(self._path) != self._stamp:
                     self.breaker, self._unsaved = self._read(self._path), False
+                    self._troubles.settle(_READING)
             except (OSError, GuardError) as error:
-                self._tell(
-                    f"reading the guard's state in {self._path}: {error}. The guard continues with the state that it "
-                    "has."
-                )
+                told = f"reading the guard's state in {self._path}: {sentence_of(error)} What is known stays."
+                self._troubles.report(_READING, told)
 
     def _read(self, path: Path) -> Breaker:
         self._stamp = _stamp(path)
@@ -92,7 +109,7 @@ class StateKeeper:
             if data["version"] != _VERSION:
                 raise ValueError(f"its version is {data['version']}")
             return Breaker.from_json(data["breaker"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise GuardError(
                 f"reading the state of a guard: expected {path} to be what a guard of this version wrote, got "
                 f"{type(error).__name__}: {error}. Delete the file to start with an empty state, or give another path."

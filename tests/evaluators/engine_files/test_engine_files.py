@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime
 import pytest
 
@@ -25,6 +26,8 @@ from search.graph import onnx_file
 from search.values import Assignment, LayerTime, Precision
 from tests.support.networks import loaded, observed
 from tests.support.paths import DATA
+
+SHAPES = {"x": (2, 4, 5, 5), "y": (2, 6, 11, 11)}
 
 
 def no_plan(path: Path) -> str:
@@ -120,7 +123,18 @@ def test_a_file_with_q_dq_tells_what_it_asks_for(mix: Path) -> None:
     assert [each.precision for each in convs] == [Precision.FP32] + [Precision.INT8] * (len(convs) - 1)
     assert "neither its input nor its weight is quantized" in convs[0].why_not_int8
     assert convs[1].attributes["weights"] == "int8"
+    assert convs[1].attributes["bias"] == "float16"
     assert convs[1].macs is not None
+
+
+def test_a_transposed_convolution_counts_its_multiplications(tmp_path: Path) -> None:
+    weight = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, (4, 6, 3, 3), [0.0] * 216)
+    node = onnx.helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])
+    values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in SHAPES.items()]
+    graph = onnx.helper.make_graph([node], "g", values[:1], values[1:], [weight])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "up.onnx")
+    (up,) = read(tmp_path / "up.onnx").layers
+    assert up.macs == 2 * 4 * 5 * 5 * 6 * 9  # every value that is read meets the weights of all outputs
 
 
 def test_a_file_that_onnx_runtime_optimized_tells_what_runs(mix: Path, tmp_path: Path) -> None:
@@ -188,6 +202,7 @@ def test_a_folder_that_is_no_export_is_refused(tmp_path: Path) -> None:
         (b"", "the file is empty"),
         (b"\x00\x01 nothing at all", "none of them|without nodes"),
         (b"{broken", "expected JSON"),
+        (b"[" * 100_000, "expected JSON"),
         (b'{"Layers": ["names only"]}', "profilingVerbosity=detailed"),
         (b'{"Layers": [{"Name": "x", "Inputs": [{"Dimensions": ["a"]}]}]}', "as detailed layer information"),
     ],

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from search.errors import ConfigError
 from studies.guard import BreakerState, Guard, GuardError, GuardOptions, GuardState
+from studies.guard.state import Breaker
 from tests.support.networks import images, plain_session, residual_cnn, save
 
 Arrays = dict[str, NDArray[Any]]
@@ -140,7 +141,42 @@ def test_a_safe_engine_that_fails_beside_the_requests_is_told(fast: Engine, safe
     with Guard(fast, safe, ALL, tell=said.append) as guard:
         serve(guard, 3)
         assert guard.state().breaker is BreakerState.CLOSED
-    assert said == ["beside the requests: ValueError: planted"] * 3
+    told = "comparing a sample: ValueError: planted. Requests are answered as before; the sample is left out."
+    assert said == [told]  # of three
+
+
+def test_a_safe_engine_that_gives_nan_beside_the_requests_is_told_and_breaks_nothing(
+    fast: Engine, safe: Engine
+) -> None:
+    """Half precision overflows where eight bits only clip: the engine to fall back to is then the broken one."""
+    said: list[str] = []
+    safe.change = lambda y: y * np.nan
+    with Guard(fast, safe, ALL, tell=said.append) as guard:
+        serve(guard, 20)
+        state = guard.state()
+    assert (state.breaker, state.compared, state.agreement) == (BreakerState.CLOSED, 0, None)
+    assert len(said) == 1
+    assert "the safe engine gave NaN or Inf" in said[0]
+
+
+def test_a_safe_engine_that_fails_when_it_is_needed_is_never_silent(fast: Engine, safe: Engine) -> None:
+    said: list[str] = []
+    fast.error = RuntimeError("one")
+    with Guard(fast, safe, GuardOptions(share=0), tell=said.append) as guard:
+        guard.run(request(0))
+        safe.change = lambda y: y * np.inf
+        guard.run(request(1))
+        guard.run(request(2))
+        assert sum("the safe engine gave NaN or Inf" in line for line in said) == 1
+        safe.error = ValueError("two")
+        with pytest.raises(GuardError, match="fast engine raised RuntimeError: one; the safe engine raised ValueError"):
+            guard.run(request(3))
+        assert fast.calls == 1
+
+
+def test_an_engine_may_not_take_the_name_of_another(fast: Engine, safe: Engine) -> None:
+    with pytest.raises(GuardError, match="one of `engines` is called 'safe', which is taken"):
+        Guard(fast, safe, engines={"safe": fast})
 
 
 def test_the_state_survives_a_restart_and_is_shared(fast: Engine, safe: Engine, tmp_path: Path) -> None:
@@ -157,9 +193,18 @@ def test_the_state_survives_a_restart_and_is_shared(fast: Engine, safe: Engine, 
 
 def test_a_file_that_is_no_state_is_refused(fast: Engine, safe: Engine, tmp_path: Path) -> None:
     file = tmp_path / "guard.json"
-    file.write_text('{"version": 1}')
-    with pytest.raises(GuardError, match=r"expected .*guard\.json to be what a guard of this version wrote"):
-        Guard(fast, safe, state=file)
+    breaker = {**Breaker().to_json(), "bad": "many"}
+    stored = [{"version": 1}, {"version": 2, "breaker": {}}, {"version": 1, "breaker": breaker}, []]
+    for text in ("", "{broken", "[" * 100_000, *map(json.dumps, stored)):
+        file.write_text(text)
+        with pytest.raises(GuardError, match=r"expected .*guard\.json to be what a guard of this version wrote"):
+            Guard(fast, safe, state=file)
+
+
+def test_a_state_that_could_never_be_written_is_refused(fast: Engine, safe: Engine, tmp_path: Path) -> None:
+    for path, said in ((tmp_path / "gone" / "guard.json", "there is no folder"), (tmp_path, "Is a directory")):
+        with pytest.raises(GuardError, match=said):
+            Guard(fast, safe, state=path)
 
 
 def test_a_folder_that_is_gone_costs_no_request(fast: Engine, safe: Engine, tmp_path: Path) -> None:
@@ -174,7 +219,8 @@ def test_a_folder_that_is_gone_costs_no_request(fast: Engine, safe: Engine, tmp_
         fast.change = lambda y: -y
         serve(guard, 10)
         assert guard.state().breaker is not BreakerState.CLOSED
-    assert any("It is kept in memory for now." in line for line in said)
+    assert sum("It is kept in memory for now." in line for line in said) == 1
+    assert sum("reading the guard's state" in line for line in said) <= 1  # it is looked at 20 times a second
 
 
 def test_a_policy_moves_to_a_mix_of_more_fp16_when_the_device_is_hot(fast: Engine, safe: Engine) -> None:
@@ -200,7 +246,39 @@ def test_a_policy_that_names_no_engine_is_told(fast: Engine, safe: Engine) -> No
     with Guard(fast, safe, GuardOptions(policy_every_s=1e6), policy=lambda state: "nothing", tell=said.append) as guard:
         until(lambda: said)
         assert guard.state().engine == "fast"
-    assert "expected one of fast, safe, got 'nothing'" in said[0]
+    assert "expected one of fast, safe, got 'nothing'. The fast engine goes on." in said[0]
+
+
+def test_a_sensor_that_fails_is_told_once_and_its_last_values_stay(fast: Engine, safe: Engine) -> None:
+    said: list[str] = []
+    celsius: list[float] = [50.0]
+    asked: list[int] = []
+
+    def sensor() -> dict[str, float]:
+        asked.append(1)
+        return {"temperature_c": celsius[0]}  # raises where there is none
+
+    with Guard(fast, safe, GuardOptions(policy_every_s=0), sensor=sensor, tell=said.append) as guard:
+        until(lambda: guard.state().sensors)
+        celsius.clear()
+        before = len(asked)
+        until(lambda: len(asked) > before + 3)
+        assert guard.state().sensors == {"temperature_c": 50.0}
+        celsius.append(61.0)
+        until(lambda: guard.state().sensors["temperature_c"] == 61.0)
+    assert said == ["asking the sensor and the policy: IndexError: list index out of range. The fast engine goes on."]
+
+
+def test_the_engine_of_the_policy_is_the_one_that_is_tried_again(fast: Engine, safe: Engine) -> None:
+    mix = Engine()
+    mix.error = RuntimeError("planted")
+    with Guard(fast, safe, ALL, policy=lambda state: "mix", engines={"mix": mix}) as guard:
+        until(lambda: guard.state().engine == "mix")
+        guard.run(request(0))
+        mix.error = None
+        until(lambda: serve(guard, 5) and guard.state().breaker is BreakerState.CLOSED)
+        assert guard.state().engine == "mix"
+    assert fast.calls == 0
 
 
 def test_a_constant_error_is_compensated(fast: Engine, safe: Engine) -> None:
@@ -209,6 +287,17 @@ def test_a_constant_error_is_compensated(fast: Engine, safe: Engine) -> None:
     with Guard(fast, safe, options) as guard:
         assert np.abs(serve(guard, 1)[0]["y"] - request(0)["x"]).max() == pytest.approx(0.25, abs=1e-6)
         assert np.abs(serve(guard, 1)[0]["y"] - request(0)["x"]).max() < 1e-6
+
+
+def test_the_mean_error_of_the_fast_engine_corrects_no_other(fast: Engine, safe: Engine) -> None:
+    chosen = ["fast"]
+    fast.change = lambda y: y + np.float32(0.25)
+    options = GuardOptions(share=1, compensate=10, classes=False, threshold=-1, policy_every_s=0)
+    with Guard(fast, safe, options, policy=lambda state: chosen[0], engines={"other": Engine()}) as guard:
+        serve(guard, 3)
+        chosen[0] = "other"
+        until(lambda: guard.state().engine == "other")
+        np.testing.assert_array_equal(guard.run(request(0))["y"], request(0)["x"])
 
 
 def test_many_threads_lose_no_request(fast: Engine, safe: Engine) -> None:

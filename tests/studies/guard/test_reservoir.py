@@ -153,6 +153,25 @@ def test_a_full_disk_is_told_once_and_what_is_mended_again(
     assert len(said) == 2
 
 
+def test_a_full_disk_takes_nothing_that_was_kept(
+    reservoir: Reservoir, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new sample is on the disk before the one whose place it takes goes."""
+    fill(reservoir, range(20))
+    before = kept(reservoir.folder)
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        fill(reservoir, range(100, 200))
+    assert kept(reservoir.folder) == before
+    assert len(said) == 1  # so some of the hundred were to be kept
+    fill(reservoir, range(100, 200))
+    assert kept(reservoir.folder) != before
+
+
 FILLING = """
 import json, resource, sys
 import numpy as np

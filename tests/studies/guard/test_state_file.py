@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from studies.guard.reports import TroubleReports
 from studies.guard.state import Breaker
 from studies.guard.state_file import StateKeeper
 
@@ -19,7 +20,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def keeper(tmp_path: Path, said: list[str]) -> StateKeeper:
-    keeper = StateKeeper(tmp_path / "state.json", said.append)
+    keeper = StateKeeper(tmp_path / "state.json", TroubleReports(said.append))
     keeper.change(add_bad_window)
     assert not said
     return keeper
@@ -45,6 +46,7 @@ def test_what_cannot_be_written_counts_once_and_is_kept_in_memory(
         assert (before.bad, after.bad) == (bad - 1, bad)
         keeper.refresh()
         assert keeper.breaker.bad == bad
+    assert len(said) == 1
     assert "It is kept in memory for now" in said[0]
 
 
@@ -53,13 +55,13 @@ def test_what_was_kept_in_memory_is_written_once_that_works_again(keeper: StateK
     keeper.change(add_bad_window)
     obstacle.rmdir()
     keeper.change(lambda known: known)
-    assert StateKeeper(tmp_path / "state.json", print).breaker.bad == 2
+    assert StateKeeper(tmp_path / "state.json", TroubleReports(print)).breaker.bad == 2
 
 
 def test_what_another_process_has_written_meanwhile_counts(keeper: StateKeeper, tmp_path: Path) -> None:
     obstacle = block(tmp_path)
     keeper.change(add_bad_window)
     obstacle.rmdir()
-    StateKeeper(tmp_path / "state.json", print).change(lambda known: replace(known, bad=7))
+    StateKeeper(tmp_path / "state.json", TroubleReports(print)).change(lambda known: replace(known, bad=7))
     before, after = keeper.change(add_bad_window)
     assert (before.bad, after.bad) == (7, 8)
