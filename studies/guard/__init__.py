@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from studies.guard.guard import Guard
 from studies.guard.options import GuardError, GuardOptions
-from studies.guard.reservoir import Reservoir
+from studies.guard.samples.reservoir import Reservoir
 from studies.guard.state import BreakerState, GuardState
 
 __all__ = ["BreakerState", "Guard", "GuardError", "GuardOptions", "GuardState", "Reservoir"]

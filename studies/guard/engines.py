@@ -1,4 +1,4 @@
-"""Opening exported folders for a guard, with the sessions of ONNX Runtime and TensorRT."""
+"""The engines of a guard: opening exported folders with ONNX Runtime and TensorRT, and the safe one in need."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from studies.guard.agreement import all_finite
 from studies.guard.options import FAST, SAFE, GuardError
+from studies.guard.reports import TroubleReports
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Mapping[str, NDArray[Any]]], Arrays]
+_SAFE_SOURCE = "safe engine"
 
 
 def name_engines(fast: Run, safe: Run, others: Mapping[str, Run]) -> dict[str, Run]:
@@ -102,3 +105,41 @@ def _open_tensorrt(folder: Path, device: str | None) -> Run:
             return session.run(inputs)
 
     return run
+
+
+class SafeEngine:
+    """The safe engine of a guard. Any thread may call `answer`.
+
+    Args:
+        run: from inputs by name to outputs by name.
+        troubles: told if outputs hold NaN or Inf.
+    """
+
+    def __init__(self, run: Run, troubles: TroubleReports) -> None:
+        self._run, self._troubles = run, troubles
+
+    def answer(self, inputs: Mapping[str, NDArray[Any]], why: str) -> Arrays:
+        """Outputs by name.
+
+        Args:
+            why: this engine is asked, for messages: `the fast engine raised RuntimeError: no memory`.
+
+        Raises:
+            GuardError: the engine raised an error.
+        """
+        try:
+            outputs = self._run(inputs)
+        except Exception as error:
+            raise GuardError(
+                f"answering a request: {why}; the safe engine raised {type(error).__name__}: {error}. No engine can "
+                "answer this request. Check its inputs, then the device."
+            ) from error
+        if all_finite(outputs):
+            self._troubles.settle(_SAFE_SOURCE)
+        else:
+            self._troubles.report(
+                _SAFE_SOURCE,
+                "the safe engine gave NaN or Inf, and this answer is returned as it is. If the inputs of the request "
+                "were finite, the safe engine is broken too.",
+            )
+        return outputs

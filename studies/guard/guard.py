@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 from studies.guard import breaker as circuit
 from studies.guard.agreement import agreement, all_finite, default_threshold, looks_like_classes
 from studies.guard.compensation import Compensation
-from studies.guard.counts import Counts
-from studies.guard.engines import Arrays, Run, name_engines, open_pair
+from studies.guard.engines import Arrays, Run, SafeEngine, name_engines, open_pair
 from studies.guard.observer import Observer
 from studies.guard.options import FAST, SAFE, GuardError, GuardOptions
 from studies.guard.policy import Policy, PolicyKeeper, Sensor
 from studies.guard.reports import TroubleReports, sentence_of
-from studies.guard.reservoir import Reservoir
-from studies.guard.safe_engine import SafeEngine
-from studies.guard.shadow import Sample, Shadow
-from studies.guard.state import Breaker, BreakerState, GuardState
+from studies.guard.samples.reservoir import Reservoir
+from studies.guard.samples.shadow import Sample, Shadow
+from studies.guard.state import Breaker, BreakerState, Counts, GuardState
 from studies.guard.state_file import StateKeeper
 
 _COMPARING, _WATCHING = "comparing", "watching"

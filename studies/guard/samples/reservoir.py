@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.errors import ConfigError
-from studies.guard.shadow import Shadow
+from studies.guard.samples.shadow import Shadow
 
 _LOG = logging.getLogger("bitfront.guard")
 _KEPT = re.compile(r"(\d{10})-([0-9a-f]{13})\.npz")
