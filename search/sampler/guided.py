@@ -37,7 +37,7 @@ from search.space.layout import Codes, Layout, Precisions
 from search.values import Assignment, Precision, Score
 from search.values.score import USUAL
 
-_FALLBACK = 0.0
+_FALLBACK = 0.5  # share of proposals that TPE makes while no uniform assignment was measured
 _NEAR = 0.5  # share of proposals beside measured mixes while forecasts of others fail
 _TPE_TRIES = 4  # draws of TPE until one is new
 _WIDE = 0.25  # share of proposals that look at all of the front within the limits, not only at its end there

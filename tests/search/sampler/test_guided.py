@@ -304,6 +304,31 @@ def test_a_search_whose_baselines_all_failed_goes_on():
     assert len({tuple(t.params.values()) for t in search.study.trials}) == 17
 
 
+def test_half_of_the_proposals_are_those_of_tpe_where_all_baselines_failed(monkeypatch):
+    """TPE proposes nothing before ten mixes were measured. With a measured uniform assignment it is never asked."""
+    asked: list[bool] = []
+    original = GuidedSampler._from_tpe
+
+    def counted(self: GuidedSampler, *arguments: Any) -> Any:
+        codes = original(self, *arguments)
+        asked.append(codes is not None)
+        return codes
+
+    monkeypatch.setattr(GuidedSampler, "_from_tpe", counted)
+    problem = make_problem(8)
+    blind = Search(problem, priors=lambda: None)
+    proposed(blind, 3)
+    blind.run(10)
+    assert not any(asked)
+    asked.clear()
+    blind.run(40)
+    assert 10 <= len(asked) <= 30
+    assert sum(asked) >= 0.8 * len(asked)
+    asked.clear()
+    Search(problem).run(20)
+    assert not asked
+
+
 def test_measured_mixes_that_keep_a_budget_are_given_precision_back():
     problem = make_problem(seed=2)
     search = Search(problem, "random").run(16)
