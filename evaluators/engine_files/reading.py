@@ -69,12 +69,12 @@ def _layers_of_export(folder: Path) -> Path:
 
 
 def _read(path: Path, head: bytes, inspect_plan: InspectPlan) -> EngineFile:
+    if not head:
+        raise InputError(f"inspecting {path}: expected {_KINDS}; the file is empty. Write it again.")
     if head.startswith(_PLAN) or path.suffix in (".plan", ".engine", ".trt"):
         return _listing(path, inspect_plan(path), "TensorRT plan")
     if head.lstrip()[:1] in (b"{", b"["):
         return _read_json(path, _text(path))
-    if not head:
-        raise InputError(f"inspecting {path}: expected {_KINDS}; the file is empty. Write it again.")
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:

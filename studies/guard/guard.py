@@ -214,7 +214,7 @@ class Guard:
             least = 1.0 if self._classes else self._threshold()
             self._inform(self._observer, sample.inputs, fast, safe, found >= least)
 
-    def _inform(self, observer: Observer, inputs: Arrays, fast: Arrays, safe: Arrays, agrees: bool) -> None:
+    def _inform(self, observer: Observer, inputs: Inputs, fast: Inputs, safe: Inputs, agrees: bool) -> None:
         try:
             observer.compared(inputs, fast, safe, agrees)
             self._troubles.settle(_WATCHING)

@@ -214,6 +214,12 @@ def test_what_is_no_engine_is_refused_with_one_message(content: bytes, complaint
         read(path)
 
 
+def test_an_empty_plan_is_refused_without_tensorrt(tmp_path: Path) -> None:
+    (tmp_path / "engine.plan").write_bytes(b"")
+    with pytest.raises(InputError, match="the file is empty"):
+        read(tmp_path / "engine.plan")
+
+
 def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file or directory"):
         read(tmp_path / "missing.plan")
