@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.command_line import environment
+from tests.support.crashes.shared_study import until
 from tests.support.forks import processes
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="forks"), pytest.mark.slow]
@@ -51,3 +53,26 @@ def test_threads_that_start_processes_at_once_get_each_its_own() -> None:
     with ThreadPoolExecutor(4) as pool:
         for known, told in pool.map(pids, range(8)):
             assert known == told
+
+
+# By their words evaluators are told from commands, so this one may not hold the words whole.
+COMMAND = """
+import os, sys, time
+from evaluators.process import child
+sleeping = "'evaluators.process." + "server'; import time; time.sleep(600)"
+print(child.subprocess.Popen([sys.executable, "-c", sleeping], env=dict(os.environ)).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_forked_command_starts_is_forked_by_a_helper_that_ends_with_it() -> None:
+    with start(COMMAND) as process:
+        try:
+            pid = int(process.stdout.readline())
+            [evaluator] = until(lambda: processes.evaluators_of(process.pid))
+            helper = psutil.Process(evaluator.ppid())
+            assert (evaluator.pid, helper.ppid()) == (pid, process.pid)
+        finally:
+            process.kill()
+    assert psutil.wait_procs([helper], timeout=60)[1] == []
+    evaluator.kill()

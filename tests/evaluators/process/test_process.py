@@ -42,6 +42,7 @@ from search.errors import (
 from search.values import Evaluation, FailureKind, Precision, Stage
 from tests.support.command_line import environment
 from tests.support.evaluator_jobs import Case, case, write_ranges
+from tests.support.forks.processes import fork_evaluators
 from tests.support.networks import residual_cnn, save
 from tests.support.paths import ROOT
 
@@ -118,6 +119,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("TMPDIR", folder)
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         patch.setenv("BITFRONT_TEST_REAL_CLOCK", "1")
+        fork_evaluators(patch)
         yield
 
 
@@ -149,12 +151,10 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    """One process for all tests that leave it alive, under an environment that would rather not print."""
+    """One process for all tests that leave it alive."""
     kept = Kept(case(tmp_path_factory.mktemp("kept")))
     with pytest.MonkeyPatch.context() as patch, kept.keeper:
         patch.chdir(kept.case.folder)
-        patch.setenv("PYTHONIOENCODING", "ascii")
-        patch.setenv("PYTHONPATH", str(kept.case.folder / "nowhere"), prepend=os.pathsep)
         assert kept.evaluate().ok  # FP32's results are there from now on
         yield kept
 
@@ -166,6 +166,13 @@ def kept(warm: Kept, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     warm.keeper.limits = ProcessLimits()
     yield warm
     warm.mode("fine")
+
+
+@pytest.fixture
+def really_started(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are started as outside of tests, and not forked from one that has imported everything."""
+    monkeypatch.setattr("evaluators.process.child.subprocess", subprocess)
+    kept.keeper.close()
 
 
 class Clock:
@@ -226,8 +233,13 @@ def killing(kept: Kept, event: str, value: Any, times: int = 1, number: int = si
 # -- one process, many requests ----------------------------------------------------------------------------------------
 
 
-def test_an_evaluation_arrives_whole_over_a_noisy_process(kept: Kept) -> None:
+@pytest.mark.usefixtures("really_started")
+def test_an_evaluation_arrives_whole_over_a_noisy_process(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under an environment that would rather not print."""
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    monkeypatch.setenv("PYTHONPATH", str(kept.case.folder / "nowhere"), prepend=os.pathsep)
     stages: list[Any] = []
+    kept.keeper.ask().setup.try_out()
     pid = kept.keeper.pid
     found = kept.evaluate(lambda event, value: stages.append((event, value)))
     assert found.ok
@@ -243,6 +255,7 @@ def test_an_evaluation_arrives_whole_over_a_noisy_process(kept: Kept) -> None:
     assert "noise → {}" in kept.keeper.log_tail()
 
 
+@pytest.mark.usefixtures("really_started")
 def test_an_engine_gives_the_same_outputs_in_a_fresh_process(kept: Kept) -> None:
     kept.keeper.ask().builds.rebuild(kept.case.uniform(INT8), kept.case.out)
     outputs = []
@@ -635,6 +648,7 @@ def test_an_evaluation_that_hangs_twice_is_a_timeout(kept: Kept, clock: Clock) -
     assert not any(is_running(pid) for pid in pids)
 
 
+@pytest.mark.usefixtures("really_started")
 def test_starting_again_is_not_held_to_the_limit_of_an_evaluation(kept: Kept) -> None:
     kept.keeper.ask().setup.try_out()
     kept.keeper.limits = ProcessLimits(timeout_s=0.2)  # a process takes longer than that to import anything
@@ -688,6 +702,7 @@ def test_more_memory_than_allowed(kept: Kept) -> None:
     assert kept.keeper.pid is None
 
 
+@pytest.mark.usefixtures("really_started")
 def test_a_process_that_gets_no_memory_wants_to_be_replaced(kept: Kept) -> None:
     kept.keeper.ask().setup.try_out()
     pid = kept.keeper.pid
@@ -789,6 +804,7 @@ def test_errors_of_the_child_arrive_as_what_they_are(kept: Kept, tmp_path: Path)
             assert keeper.pid is None  # one that has opened nothing is of no use
 
 
+@pytest.mark.usefixtures("really_started")
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -809,6 +825,7 @@ def test_a_backend_that_cannot_be_imported(
         keeper.ask().setup.try_out()
 
 
+@pytest.mark.usefixtures("really_started")
 def test_the_current_folder_shadows_nothing(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("search", "studies", "evaluators", "json", "queue", "onnx", "onnxruntime", "psutil"):
         (tmp_path / name).mkdir()
@@ -826,6 +843,7 @@ def test_the_current_folder_shadows_nothing(kept: Kept, tmp_path: Path, monkeypa
         assert keeper.description.metric.name == "users_metric:score"
 
 
+@pytest.mark.usefixtures("really_started")
 def test_the_current_folder_may_be_gone(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -834,8 +852,8 @@ def test_the_current_folder_may_be_gone(kept: Kept, tmp_path: Path, monkeypatch:
         keeper.ask().setup.try_out()
 
 
+@pytest.mark.usefixtures("really_started")
 def test_many_starts_leave_no_descriptor_and_no_zombie(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept.keeper.close()
     monkeypatch.setattr("evaluators.process.connection._OPEN_S", 0)
     kept.keeper.limits = ProcessLimits(timeout_s=0)
     gc.collect()  # what is left of earlier tests may have files open
@@ -849,6 +867,7 @@ def test_many_starts_leave_no_descriptor_and_no_zombie(kept: Kept, monkeypatch: 
     assert [p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE] == []
 
 
+@pytest.mark.usefixtures("really_started")
 def test_a_thousand_open_files_are_no_obstacle(kept: Kept) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 1200:

@@ -27,7 +27,7 @@ from studies.store.store import Store
 from tests.support.command_line import child, command, environment, invoke, write_inputs
 from tests.support.crashes.shared_study import assert_whole, finished, rows, tree, until
 from tests.support.crashes.worker_processes import METRIC
-from tests.support.forks.processes import popen
+from tests.support.forks.processes import evaluators_of, popen
 from tests.support.networks import residual_cnn
 from tests.support.paths import ROOT
 from tests.support.servers.databases import postgresql_server, postgresql_url
@@ -282,7 +282,7 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 def workers(pid: int) -> list[psutil.Process]:
-    return [found for found in psutil.Process(pid).children() if "worker" in words_of(found)]
+    return [found for found in tree(pid) if "worker" in words_of(found)]
 
 
 @needs_two_cores
@@ -333,7 +333,7 @@ def test_a_limit_that_fp32_itself_misses_ends_all_workers(here: Path, url: str) 
 @needs_two_cores
 def test_a_parent_that_is_killed_leaves_nothing_running(here: Path, url: str) -> None:
     with started(*search(url, here, "--trials", 100, "--workers", 2), cwd=here) as process:
-        until(lambda: finished(url) >= 2 and len(tree(process.pid)) >= 4)  # two workers with an evaluator each
+        until(lambda: finished(url) >= 2 and len(evaluators_of(process.pid)) == 2)  # one of each worker
         below = tree(process.pid)
         process.kill()
         _, left = psutil.wait_procs(below, timeout=300)
@@ -368,9 +368,13 @@ def test_ctrl_c_on_a_terminal_ends_all_workers(here: Path, url: str) -> None:
                 seen += os.read(terminal, 65536)
             except OSError:  # Linux says so when the other side is closed
                 break
-            both = tree(process.pid)
-            if not below and len(both) >= 4 and re.search(rb"evaluations +[1-9]\d* of 120", STYLES.sub(b"", seen)):
-                below = both
+            evaluators = evaluators_of(process.pid)
+            if (
+                not below
+                and len(evaluators) == 2
+                and re.search(rb"evaluations +[1-9]\d* of 120", STYLES.sub(b"", seen))
+            ):
+                below = tree(process.pid)
                 os.write(terminal, b"\x03")
         process.wait(timeout=300)
     finally:

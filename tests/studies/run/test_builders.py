@@ -21,7 +21,7 @@ from studies.run.pipeline.build_hold import BuildHold
 from studies.run.pipeline.parallel import ParallelPipeline
 from tests.support.command_line import DATABASE, command, environment, evaluator_processes, invoke, ok, write_inputs
 from tests.support.crashes.kill_and_resume import rows, untold
-from tests.support.forks.processes import popen
+from tests.support.forks.processes import evaluators_of, popen
 from tests.support.networks import mobile_cnn
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals"), pytest.mark.slow]
@@ -112,7 +112,7 @@ def wait_for_builders(folder: Path, process: subprocess.Popen[bytes]) -> list[ps
 
     def there() -> bool:
         nonlocal found
-        found = sorted(psutil.Process(process.pid).children(), key=lambda child: child.create_time())
+        found = evaluators_of(process.pid)
         begun = (folder / DATABASE).exists() and len(found) >= 3
         query = "select count(*) from bf_evaluation where status = 'ok'"
         return begun and rows(folder, query)[0][0] >= 4

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from tests.support.command_line import DATABASE, child, command, environment
-from tests.support.forks.processes import popen
+from tests.support.forks.processes import evaluators_of, popen
 
 Row = tuple[Any, ...]
 
@@ -94,11 +94,7 @@ def started(*arguments: Any, cwd: Path, **env: str) -> Iterator[subprocess.Popen
 
 def evaluator_of(process: subprocess.Popen[str]) -> psutil.Process | None:
     """The evaluator process of a running command, if it has one now."""
-    with suppress(psutil.Error):
-        for found in psutil.Process(process.pid).children():
-            if any("evaluators.process.server" in part for part in found.cmdline()):
-                return found
-    return None
+    return next(iter(evaluators_of(process.pid)), None)
 
 
 def wait_for_end(pids: Sequence[int], seconds: float = 60) -> None:

@@ -25,7 +25,7 @@ import psutil
 
 from tests.support.command_line import child, environment, write_inputs
 from tests.support.crashes.shared_study import finished, loose_ends, rows, until
-from tests.support.forks.processes import popen, run_python
+from tests.support.forks.processes import evaluators_of, popen, run_python
 from tests.support.networks import mobile_cnn
 from tests.support.servers.databases import Server
 
@@ -367,11 +367,7 @@ def digests(url: str) -> set[str]:
 
 def evaluator_of(pid: int) -> psutil.Process | None:
     """The evaluator process of a worker, if it has one now."""
-    with suppress(psutil.Error):
-        for found in psutil.Process(pid).children():
-            if any("evaluators.process.server" in part for part in found.cmdline()):
-                return found
-    return None
+    return next(iter(evaluators_of(pid)), None)
 
 
 def status(url: str, folder: Path) -> dict[str, Any]:

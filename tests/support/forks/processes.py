@@ -30,12 +30,14 @@ from tests.support.paths import ROOT
 PATCHES = ROOT / "tests" / "support" / "evaluator_patches"
 MESSAGE_BYTES = 1 << 17
 _BOOT = "import sys; from tests.support.forks.server import serve; exec(serve(int(sys.argv[1])))"
+_ROOM_BYTES = 1 << 14  # for the words of forked processes, which are written over those of the one that forks
 _SETTINGS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "pass_fds", "start_new_session"}
 # What Python reads from these as it starts, a forked process does anew.
 _ADOPTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONFAULTHANDLER"}
 READY = b"ready"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # a process with threads cannot be forked
 _UNFIT = "BITFRONT_TEST_TOY"  # changes what is computed as modules are imported
+_HELPERS: list[tuple[socket.socket, psutil.Process]] = []  # of a forked command: the one that came with it
 _ASKING = threading.Lock()  # the server's answers come in the order of the requests and do not say whose they are
 
 
@@ -69,8 +71,32 @@ def run_python(words: Sequence[str], timeout: float = 400, **settings: Any) -> s
 
 def fork_evaluators(patch: pytest.MonkeyPatch) -> None:
     """From now on keepers of this process fork those evaluators that `evaluator_patches` are meant for."""
+    patch.setattr(child, "subprocess", _forking_subprocess())
+
+
+def _forking_subprocess() -> SimpleNamespace:
+    """As much of the module as keepers and fleets use."""
     known = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
-    patch.setattr(child, "subprocess", SimpleNamespace(Popen=popen, **known))
+    return SimpleNamespace(Popen=popen, **known)
+
+
+def be_helped(line: socket.socket, pid: int) -> None:
+    """In a forked command: from now on its helper forks its evaluators, and the workers of its fleet."""
+    from studies.fleet import processes as fleet
+
+    _HELPERS.append((line, psutil.Process(pid)))
+    child.subprocess = fleet.subprocess = _forking_subprocess()  # type: ignore[attr-defined]
+
+
+def evaluators_of(pid: int) -> list[psutil.Process]:
+    """The evaluator processes of a command and of its workers, oldest first; a forked command has them by a helper."""
+    found = []
+    with suppress(psutil.Error):
+        for below in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if any("evaluators.process.server" in word for word in below.cmdline()):
+                    found.append((below.create_time(), below.pid, below))
+    return [below for *_, below in sorted(found)]
 
 
 def forked_processes() -> list[psutil.Process]:
@@ -121,6 +147,7 @@ class ForkedProcess:
             "environment": dict(env),
             "places": [0, 1, 2, *pass_fds],
             "new_session": start_new_session,
+            "cores": sorted(os.sched_getaffinity(0)),  # of this thread, as processes inherit them
         }
         try:
             server = _server()
@@ -243,9 +270,11 @@ def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
 @functools.cache
 def _server() -> tuple[socket.socket, psutil.Process] | None:
     """The process that forks, which ends when this one does, and the line to it; None where it cannot fork."""
+    if _HELPERS:
+        return _HELPERS[0]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        words = [sys.executable, "-c", _BOOT, str(theirs.fileno())]
+        words = [sys.executable, "-c", _BOOT, str(theirs.fileno()), "-" * _ROOM_BYTES]
         environment = _environment() | dict.fromkeys(_ONE_THREAD, "1")
         process = subprocess.Popen(words, pass_fds=(theirs.fileno(),), env=environment)
     atexit.register(process.wait, 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import fcntl
 import gc
@@ -15,9 +16,10 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -29,7 +31,7 @@ import studies
 from evaluators.late_imports import import_late
 from studies.cli.main import program
 from studies.store.store import Store, close_optuna, optuna_storage
-from tests.support.forks.processes import MESSAGE_BYTES, READY
+from tests.support.forks.processes import MESSAGE_BYTES, READY, be_helped
 from tests.support.optuna_migrations import read_migrations_once
 
 LIBRARIES = ("optuna.storages", "psycopg", "pymysql", "typer._adapters", "scipy.optimize")
@@ -47,13 +49,18 @@ def serve(line_fd: int) -> str:
     if len(os.listdir("/proc/self/task")) != 1:
         return ""  # forked processes would lack the threads that some library has started
     line.send(READY)
+    gc.collect()
+    gc.freeze()
+    return _fork_for(line) or ""
+
+
+def _fork_for(line: socket.socket) -> str | None:
+    """Fork until nobody is there to ask; the code to run in a forked process, None in this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
     awake, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    gc.collect()
-    gc.freeze()
     running: dict[int, int] = {}  # process → where to tell of its end
     while True:
         ready, _, _ = select.select([line, awake], [], [])
@@ -63,7 +70,7 @@ def serve(line_fd: int) -> str:
         if line in ready:
             message, fds, _, _ = socket.recv_fds(line, MESSAGE_BYTES, 20)
             if not message:
-                return ""
+                return None
             told, folder, *streams = fds
             pid = os.fork()
             if pid == 0:
@@ -128,12 +135,46 @@ def _become(request: Mapping[str, Any], folder: int, streams: Sequence[int]) -> 
     os.environ.update(request["environment"])
     tempfile.tempdir = None
     _open_streams()
+    os.sched_setaffinity(0, request["cores"])
     sys.argv[1:] = request["words"]
     if "evaluators.process.server" in request["code"]:
         from tests.support.evaluator_patches.quick import patch_evaluator
 
         patch_evaluator()
+    else:
+        asked_of_helper = _fork_helper()
+        if asked_of_helper is not None:
+            return asked_of_helper
+    _be_listed_as([sys.executable, "-c", request["code"], *request["words"]])  # which the helper never was
     return str(request["code"])
+
+
+def _fork_helper() -> str | None:
+    """Fork a process that forks the evaluators and workers of this one, which soon has threads and cannot fork itself.
+
+    Returns:
+        None in this process; in those that the helper forks, the code to run. The helper ends with this process.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        be_helped(ours, pid)
+        return None
+    ours.close()  # by its object, which would close another file of this number when it goes
+    _close_all_but({0, 1, 2, theirs.fileno()})
+    code = _fork_for(theirs)
+    if code is None:
+        os._exit(0)
+    return code
+
+
+def _be_listed_as(words: Sequence[str]) -> None:
+    """Have lists of processes show these words, by which tests find evaluators and workers."""
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+    text = "\0".join(words).encode(errors="surrogateescape")
+    assert len(text) < end - start, "the process that forks was started with too few words"
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def _place(streams: Sequence[int], places: Sequence[int]) -> None:
@@ -142,7 +183,11 @@ def _place(streams: Sequence[int], places: Sequence[int]) -> None:
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, beyond) for fd in streams]
     for fd, place in zip(moved, places, strict=True):
         os.dup2(fd, place)
-    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - set(places):
+    _close_all_but(set(places))
+
+
+def _close_all_but(places: Set[int]) -> None:
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - places:
         with suppress(OSError):  # that of the listing itself
             os.close(fd)
 
