@@ -16,17 +16,24 @@ Histogram = NDArray[np.int64]
 
 # Levels on one side of zero in int8. Limits are chosen for them, whatever type a backend takes in the end.
 _LEVELS = 128
+# Two weights whose sum is this much below a limit keep it, though each is rounded and then changed by one, as recovery
+# may do.
+_ROUNDED = 2.5
 # Below the smallest normal float32 engines may flush to zero, and a scale of zero divides by zero.
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 
 
-def weight_scales(weight: NDArray[Any], axis: int | None, bits: int = 8) -> NDArray[np.float32]:
+def weight_scales(
+    weight: NDArray[Any], axis: int | None, bits: int = 8, pair_limit: int | None = None
+) -> NDArray[np.float32]:
     """Symmetric scales of a weight: largest magnitude ÷ largest level (127 for 8 bits, 63 for 7).
 
     Args:
         weight: float array of any shape.
         axis: the output channel axis, or None for one scale for the whole tensor.
-        bits: width of the signed integer; 7 keeps x86 without VNNI from saturating 16-bit sums.
+        bits: width of the signed integer.
+        pair_limit: the largest sum that the codes of `weight_pairs` may have; None for any. Without an axis every two
+            codes may be a pair.
 
     Returns:
         (channels,) float32, or () when `axis` is None; 1.0 for channels that hold only zeros.
@@ -41,7 +48,30 @@ def weight_scales(weight: NDArray[Any], axis: int | None, bits: int = 8) -> NDAr
     if not np.isfinite(largest).all():
         raise ValueError(f"a weight of shape {weight.shape} holds NaN or Inf; it has no scale")
     scales = largest / (2 ** (bits - 1) - 1)
+    if pair_limit is not None:
+        pairs = 2 * largest if axis is None else weight_pairs(weight.astype(np.float64), axis).max(axis=1, initial=0.0)
+        scales = np.maximum(scales, pairs / (pair_limit - _ROUNDED))
     return np.asarray(np.where(scales >= _SMALLEST_SCALE, scales, 1.0), np.float32)
+
+
+def weight_pairs(weight: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Sums of the magnitudes of neighbours that have one sign, in the order in which kernels sum products.
+
+    Kernels of x86 without VNNI add two products of UINT8 and INT8 in 16 bits, which saturates beyond 32,767, before
+    they add pairs in 32 bits. Pairs are neighbouring input channels, then neighbouring places of the kernel. The codes
+    of activations are not negative, so that weights of different signs never add up. See "When and why do I need to
+    try U8U8?" in https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html.
+
+    Args:
+        weight: (outputs, inputs, …kernel) or a matrix, with the outputs on `axis`.
+
+    Returns:
+        (outputs, neighbours) of the weight's type; a sum is the larger one of both signs.
+    """
+    rows = np.moveaxis(weight, axis, 0)
+    rows = (np.moveaxis(rows, 1, -1) if rows.ndim > 2 else rows).reshape(len(rows), -1)
+    above, below = np.maximum(rows, 0), np.maximum(-rows, 0)
+    return np.asarray(np.maximum(above[:, 1:] + above[:, :-1], below[:, 1:] + below[:, :-1]))
 
 
 def activation_scale(observed: TensorRange, *, signed: bool, symmetric: bool) -> tuple[float, int]:

@@ -49,7 +49,9 @@ class Placement:
         int32_bias: biases quantized too (ONNX Runtime); otherwise float (TensorRT).
         shared_concat: all inputs of a Concat take its output's scale.
         half: float sides of INT8 groups, and free ops of `HALF_SAFE` between half tensors, are float16.
-        weight_bits: 7 on processors whose UINT8×INT8 product saturates in 16 bits.
+        weight_bits: width of the codes of weights.
+        pair_limit: of the sum of two neighbouring codes of a weight, where the kernel adds their products in 16 bits;
+            see `weight_pairs`. None for kernels that do not.
         middle_of_uint8: symmetric activations are UINT8 around 128, and not INT8 around 0, which is the same numbers.
     """
 
@@ -62,6 +64,7 @@ class Placement:
     followers: frozenset[str] = frozenset()
     float_output: frozenset[str] = frozenset()
     weight_bits: int = 8
+    pair_limit: int | None = None
     middle_of_uint8: bool = False
 
     @property
@@ -93,6 +96,7 @@ ONNXRUNTIME_CPU = Placement(
 ONNXRUNTIME_CPU_SYMMETRIC = replace(
     ONNXRUNTIME_CPU, name="onnxruntime-cpu-u8s8-symmetric", symmetric=True, middle_of_uint8=True
 )
+PAIR_LIMIT = 128  # 128 · 255 fits into 16 bits with a sign
 # Without INT8 kernels: only casts are written.
 ONNXRUNTIME_CUDA = Placement(
     name="onnxruntime-cuda", symmetric=True, quantize_outputs=False, int32_bias=False, half=False

@@ -48,7 +48,7 @@ class Weights:
         assert weight is not None
         array = array_of(weight)
         axis = channel_axis(node, array)
-        scales = _scales_of(array, axis, self._placement)
+        scales = _scales_of(node, array, axis, self._placement)
         bias = find_bias(node, array, self._owned) if self._placement.int32_bias else None
         if bias is not None:
             others = tuple(i for i in range(array.ndim) if i != axis) if axis is not None else None
@@ -163,12 +163,21 @@ def nearest_codes(
 ) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """The integers that a weight is nearest to, not yet cut to the width of a code, and the scales that they count."""
     axis = channel_axis(node, weight)
-    scales = _scales_of(weight, axis, placement)
+    scales = _scales_of(node, weight, axis, placement)
     return np.rint(weight / along(scales, axis, weight.ndim)), scales
 
 
-def _scales_of(weight: NDArray[Any], axis: int | None, placement: Placement) -> NDArray[np.float32]:
-    scales = weight_scales(weight, axis, placement.weight_bits)
+def sums_pairs(node: ir.Node, weight: NDArray[Any]) -> bool:
+    """Whether the kernel of an op may add two products in 16 bits: not that of a convolution with one input channel
+    for each output channel, which widens them first."""
+    group = node.attributes.get("group")
+    depthwise = node.op_type == "Conv" and weight.shape[1] == 1 and group is not None
+    return not (depthwise and group is not None and group.as_int() == weight.shape[0])
+
+
+def _scales_of(node: ir.Node, weight: NDArray[Any], axis: int | None, placement: Placement) -> NDArray[np.float32]:
+    limit = placement.pair_limit if sums_pairs(node, weight) else None
+    scales = weight_scales(weight, axis, placement.weight_bits, limit)
     return half_scales(scales) if placement.half else scales
 
 

@@ -94,7 +94,7 @@ class Product:
         bounds = self.low[half] / factors, self.high[half] / factors
         rows = _round_rows(given / factors, TensorRange(float(bounds[0].min()), float(bounds[1].max())), placement)
         weight = self.weight * factors[:, np.newaxis]
-        scales = weight_scales(weight, 1, placement.weight_bits)
+        scales = weight_scales(weight, 1, placement.weight_bits, placement.pair_limit)
         limit = 2 ** (placement.weight_bits - 1) - 1
         rounded = np.clip(np.rint(weight / scales), -limit, limit) * scales
         exact = given @ self.weight

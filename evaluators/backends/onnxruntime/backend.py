@@ -16,7 +16,13 @@ from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.onnxruntime.builder import OnnxRuntimeBuilder
 from evaluators.backends.onnxruntime.device import NAME, OnnxRuntimeDevice, cpu_model, has_vnni
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, first_line, open_graph
-from evaluators.lowering.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CPU_SYMMETRIC, ONNXRUNTIME_CUDA, Placement
+from evaluators.lowering.placement import (
+    ONNXRUNTIME_CPU,
+    ONNXRUNTIME_CPU_SYMMETRIC,
+    ONNXRUNTIME_CUDA,
+    PAIR_LIMIT,
+    Placement,
+)
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
 from search.values import Capability, Ranges, Target
@@ -49,7 +55,7 @@ class OnnxRuntimeBackend:
     def target(self) -> Target:
         options = {"threads": str(self.device.threads), "graph_level": "all", "execution": "sequential"}
         if not self.cuda:
-            options["weight_bits"] = str(self.placement.weight_bits)
+            options |= self._weight_options()
         return Target(
             backend=NAME,
             device=self._device_name(),
@@ -64,7 +70,7 @@ class OnnxRuntimeBackend:
         if self.cuda:
             return ONNXRUNTIME_CUDA
         wanted = ONNXRUNTIME_CPU_SYMMETRIC if self._symmetric else ONNXRUNTIME_CPU
-        return wanted if has_vnni() else replace(wanted, weight_bits=7)
+        return wanted if has_vnni() else replace(wanted, pair_limit=PAIR_LIMIT)
 
     def _device_name(self) -> str:
         index = self.device.index
@@ -83,7 +89,13 @@ class OnnxRuntimeBackend:
         return shipped_capability("onnxruntime-cuda" if self.cuda else "onnxruntime-cpu")
 
     def knobs(self) -> dict[str, str]:
-        return {"placement": self.placement.name, "weight_bits": str(self.placement.weight_bits)}
+        return {"placement": self.placement.name, **self._weight_options()}
+
+    def _weight_options(self) -> dict[str, str]:
+        """How weights are rounded, by name."""
+        limit = self.placement.pair_limit
+        pairs = {} if limit is None else {"weight_pairs": str(limit)}
+        return {"weight_bits": str(self.placement.weight_bits), **pairs}
 
     @property
     def lock_name(self) -> str:

@@ -103,7 +103,7 @@ def cpu_model() -> str:
 
 
 def has_vnni() -> bool:
-    """Whether UINT8×INT8 products sum in 32 bits. x86 without it saturates at 16, so weights get 7 bits there."""
+    """Whether UINT8×INT8 products sum in 32 bits. x86 without it adds every two in 16, which limits `weight_pairs`."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return True
     with suppress(OSError):

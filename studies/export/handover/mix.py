@@ -87,7 +87,7 @@ class Mix:
             alone.
         new_names: first output → name, of nodes that the file has no name for, or one that another node has too.
         lower: makes the graph that was measured, with quantization and casts in it.
-        weight_bits: of the codes of INT8 weights: 8, or 7 on processors that would saturate.
+        weight_bits: width of the codes of INT8 weights.
     """
 
     source: Source

@@ -24,12 +24,13 @@ _LEAST_ROWS = 4
 _NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
 
 
-def rounding(target: Target) -> tuple[str, str, str]:
+def rounding(target: Target) -> tuple[str, ...]:
     """What decides, beside ranges, which numbers a precision makes of a tensor: the same where INT8 is written alike.
 
     Device, threads and versions do not: they change how fast it is computed, not what is.
     """
-    return target.backend, target.versions.get("provider", ""), target.options.get("weight_bits", "")
+    of_weights = (target.options.get(name, "") for name in ("weight_bits", "weight_pairs"))
+    return target.backend, target.versions.get("provider", ""), *of_weights
 
 
 def known_sensitivities(work: Work) -> tuple[SensitivityRecord, ...]:

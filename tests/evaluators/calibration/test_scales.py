@@ -14,6 +14,7 @@ from evaluators.calibration.scales import (
     entropy_bins,
     mse_bins,
     percentile_bins,
+    weight_pairs,
     weight_scales,
 )
 from search.values import TensorRange
@@ -94,6 +95,26 @@ class TestWeightScales:
         codes = np.rint(weight / step)
         assert np.abs(codes).max() == 2 ** (bits - 1) - 1
         assert (np.abs(codes * step - weight) <= step * 0.5001).all()
+
+    @given(st.integers(0, 2**32 - 1), st.sampled_from([(0, (4, 7, 3, 3)), (0, (3, 5)), (1, (5, 3))]))
+    def test_pairs_keep_their_limit_though_each_code_is_changed_by_one(
+        self, seed: int, form: tuple[int, tuple[int, ...]]
+    ) -> None:
+        rng, (axis, shape) = np.random.default_rng(seed), form
+        weight = (rng.standard_normal(shape) * 10.0 ** rng.uniform(-20, 20)).astype(np.float32)
+        scales = weight_scales(weight, axis, pair_limit=128)
+        step = np.expand_dims(scales, [a for a in range(len(shape)) if a != axis])
+        codes = np.rint(weight / step).astype(int)
+        assert weight_pairs(codes + rng.integers(-1, 2, shape), axis).max() <= 128
+        assert (scales >= weight_scales(weight, axis)).all()
+        assert (scales <= 1.03 * weight_scales(weight, axis, 7)).all(), "never much coarser than 7 bits"
+
+    def test_a_channel_without_large_pairs_keeps_nearly_all_of_its_eight_bits(self) -> None:
+        weight = np.zeros((2, 4, 1, 2), np.float32)
+        weight[0, :, 0, 0] = [127, -127, 0, 127]  # neighbours of different signs do not add up
+        weight[1, :, 0, 0] = [100, 80, 0, 10]
+        np.testing.assert_allclose(weight_scales(weight, 0, pair_limit=128), [127 / 125.5, 180 / 125.5], rtol=1e-6)
+        assert weight_pairs(weight, 0).max(axis=1).tolist() == [127, 180]
 
     def test_channels_of_zeros_have_scale_one(self) -> None:
         weight = np.array([[0, 0], [1.27, -0.5]], np.float32)

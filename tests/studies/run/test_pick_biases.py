@@ -32,7 +32,7 @@ from tests.support.command_line import DATABASE, copy_finished, invoke, ok, quic
 from tests.support.networks import feeds, images, save, session_of
 from tests.support.study_rows import evaluated
 
-PLACEMENT = OnnxRuntimeBackend().placement  # 7-bit weights where the processor has no VNNI
+PLACEMENT = OnnxRuntimeBackend().placement  # without VNNI pairs of weights are limited
 
 pytestmark = pytest.mark.slow
 

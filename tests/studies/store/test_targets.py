@@ -264,7 +264,7 @@ def test_what_rounds_alike() -> None:
     versions = {"onnxruntime": "1.23", "provider": "cpu"}
     cpu = replace(TARGET, versions=versions, options={"threads": "1", "weight_bits": "8"})
     assert rounding(cpu) == rounding(replace(cpu, device="another", options={"threads": "4", "weight_bits": "8"}))
-    assert rounding(cpu) != rounding(replace(cpu, options={"threads": "1", "weight_bits": "7"}))
+    assert rounding(cpu) != rounding(replace(cpu, options={"threads": "1", "weight_bits": "8", "weight_pairs": "128"}))
     assert rounding(H200) == rounding(L4) != rounding(cpu)
 
 
