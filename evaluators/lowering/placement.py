@@ -50,8 +50,8 @@ class Placement:
         shared_concat: all inputs of a Concat take its output's scale.
         half: float sides of INT8 groups, and free ops of `HALF_SAFE` between half tensors, are float16.
         weight_bits: width of the codes of weights.
-        pair_limit: of the sum of two neighbouring codes of a weight, where the kernel adds their products in 16 bits;
-            see `weight_pairs`. None for kernels that do not.
+        pair_limit: of the sum of two codes of a weight, where the kernel adds their products in 16 bits; see
+            `weight_pairs`. None for kernels that do not.
         middle_of_uint8: symmetric activations are UINT8 around 128, and not INT8 around 0, which is the same numbers.
     """
 

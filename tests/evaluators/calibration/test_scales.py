@@ -111,8 +111,8 @@ class TestWeightScales:
 
     def test_a_channel_without_large_pairs_keeps_nearly_all_of_its_eight_bits(self) -> None:
         weight = np.zeros((2, 4, 1, 2), np.float32)
-        weight[0, :, 0, 0] = [127, -127, 0, 127]  # neighbours of different signs do not add up
-        weight[1, :, 0, 0] = [100, 80, 0, 10]
+        weight[0, :, 0, 0] = [127, -127, 0, 127]  # of different signs, which do not add up
+        weight[1, :, 0, 0] = [100, 80, 70, -10]  # the second and the third are no pair
         np.testing.assert_allclose(weight_scales(weight, 0, pair_limit=128), [127 / 125.5, 180 / 125.5], rtol=1e-6)
         assert weight_pairs(weight, 0).max(axis=1).tolist() == [127, 180]
 
