@@ -235,7 +235,7 @@ def test_comparisons_and_later_runs_take_the_corrected_engine(here: Path) -> Non
     """Also where it was not kept, and is built again."""
     record = pick()
     [output] = json.loads(ok("compare", "s", record.trial, "--json"))["outputs"]
-    assert output["engine-emulated"]["equal"]
+    assert output["engine-emulated"]["relative"] < 1e-3, "they may differ where a value lies between two codes"
     before = dump()
     resumed = invoke("resume", "s")
     assert resumed.exit_code == 0, resumed.output
