@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from benchmarks import DOCS, RESULTS
 from benchmarks.page import replace_section
 from benchmarks.samplers import compare, figure, optuna_methods, scores, search_orders, tables
 from benchmarks.samplers.bench import Bench, Spent, run
-from benchmarks.samplers.simulator import best_front, engine_rows, noise, problem, simulated, simulator
+from benchmarks.samplers.simulator import best_front, engine_rows, noise, problem, simulated
 from benchmarks.samplers.simulator.noise import Noise
 from benchmarks.samplers.simulator.problem import Problem
 from search.values import Precision
@@ -97,7 +98,7 @@ def test_rows_made_earlier_of_the_same_groups_are_scaled_and_added(tmp_path: Pat
         engine_rows.read_trained(tmp_path / "chain.json", [tmp_path / "before.json"])
 
 
-def test_what_the_study_told_its_sampler_is_told_again(tmp_path: Path) -> None:
+def test_what_the_study_told_its_sampler_is_told_again(chain: simulated.Network, tmp_path: Path) -> None:
     content = trained()
     content["sensitivities"] = [[0, "i", 0.02], [3, "h", 0.001], [5, "i", None]]
     content["profiles"] = {"f": [["a", "Conv", 0, False, 0.4], ["b", "Reformat", None, True, 0.1]]}
@@ -107,7 +108,7 @@ def test_what_the_study_told_its_sampler_is_told_again(tmp_path: Path) -> None:
     assert (rows.alone[0, 2], rows.alone[3, 1], rows.alone[5, 2]) == (0.02, 0.001, 1.0)
     assert np.isnan(rows.alone).sum() == 9
     assert [layer.group for layer in rows.profiles[Precision.FP32]] == ["g000", None]
-    of = problem.make(simulator.make(rows))
+    of = problem.make(replace(chain.simulator, rows=rows))
     assert of.sensitivity(0) is rows.alone
 
 
