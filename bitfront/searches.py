@@ -238,7 +238,7 @@ def _run(
             done = run(events)
     except KeyboardInterrupt:
         LOG.warning("interrupted; %s", _advice(study))
-        raise
+        raise KeyboardInterrupt("the search was interrupted") from None  # without the frames of what was going on
     now = done.standing
     LOG.info("%s", done.reason)
     for text in pick_warnings(now):

@@ -33,8 +33,9 @@ def verb(function: Verb) -> Verb:
                 function(*args, **kwargs)
                 if sys.stdout is not None:
                     sys.stdout.flush()  # where nobody handles it any more, a full disk would be told by a traceback
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:  # its texts say how to continue
             _print_error("interrupted")
+            _print_ways(stop.args)
             raise typer.Exit(130) from None
         except BrokenPipeError:
             outputs.give_up()  # whoever read it has enough
@@ -52,6 +53,14 @@ def _print_error(text: str, kind: str = "") -> None:
     from studies.cli.printing.output import print_error
 
     print_error(text, kind)
+
+
+def _print_ways(texts: Sequence[str]) -> None:
+    """How to continue, on stderr; such a line has a command, so it is not broken."""
+    from studies.cli.printing.output import err
+
+    for text in texts:
+        err.print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -87,7 +96,6 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
         more: options to repeat, ready for the shell.
     """
 
-    from studies.cli.printing.output import err
     from studies.run.unreachable_limits import UnreachableLimitError
     from studies.store import suggestions
     from studies.verbs.readings import exists
@@ -97,7 +105,7 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
         yield
     except KeyboardInterrupt:
         if exists(study, storage=storage):
-            err.print(way, markup=False, soft_wrap=True)
+            raise KeyboardInterrupt(way) from None
         raise
     except (BrokenPipeError, UnreachableLimitError):
         raise

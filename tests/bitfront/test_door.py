@@ -7,6 +7,7 @@ import importlib
 import logging
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -163,8 +164,11 @@ def test_an_error_of_a_callback_comes_out_and_the_study_goes_on(here: Path) -> N
 
 
 def test_ctrl_c_interrupts_and_the_study_goes_on(here: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="the search was interrupted") as stopped:
         search(callbacks=[lambda study, trial: signal.raise_signal(signal.SIGINT)])
+    shown = traceback.format_exception(stopped.value)
+    assert [frame.name for frame in stopped.traceback][-2:] == ["search", "_run"]
+    assert "studies" not in "".join(shown)
     assert "bitfront.resume('model') continues the study" in caplog.text
     assert len(bf.resume("model", progress=False)) == 3
 

@@ -191,7 +191,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(here: Path) -> None:
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
-    assert "go on with: bitfront resume s" in output
+    assert output.endswith("interrupted\ngo on with: bitfront resume s\n")
     assert "Traceback" not in output
     if evaluator is not None:
         wait_for_end([evaluator.pid])
