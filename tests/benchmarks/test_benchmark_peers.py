@@ -112,6 +112,7 @@ def test_samples_come_again_and_purposes_do_not_overlap(name: str) -> None:
     assert len({row.tobytes() for row in (*calibration[key], *evaluation[key])}) == 2 * samples.BLOCK
 
 
+@pytest.mark.slow
 def test_a_larger_image_has_the_same_scenes() -> None:
     small, large = (samples.draw_block("detector", "train", 0, size=size) for size in (48, 96))
     there = (small["labels"][:, :, 4] >= 0) & (large["labels"][:, :, 4] >= 0)

@@ -63,6 +63,7 @@ def test_the_best_known_front_is_no_worse_than_where_it_began() -> None:
     assert share[-1] == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_runs_are_stored_go_on_and_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, todo = tmp_path / "worlds.json", list(run.tasks(["branching_22"], ["one_shot_then_climb", "random"], 1, 8))
     limited = run.Task("branching_22", "one_shot", 0, 6, None, 0.05, "loss 0.5")

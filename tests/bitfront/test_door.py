@@ -51,6 +51,7 @@ def search(**options: Any) -> bf.Study:
 # -- searching ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_search_gives_its_study_and_tells_callbacks_and_the_log(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     told: list[tuple[int, int, str]] = []
 
@@ -109,6 +110,7 @@ def test_mistakes_are_named_before_anything_is_made(here: Path, options: dict[st
     assert not (here / "bitfront.db").exists()
 
 
+@pytest.mark.slow
 def test_a_metric_is_a_function_of_a_module(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "own_metric.py").write_text(
         "import numpy as np\ndef least(outputs, labels):\n    return -np.abs(outputs['logits']).max(axis=1)\n"
@@ -118,6 +120,7 @@ def test_a_metric_is_a_function_of_a_module(here: Path, monkeypatch: pytest.Monk
     assert study["all-fp32"].metric.name == "own_metric:least"
 
 
+@pytest.mark.slow
 def test_any_optuna_sampler_is_taken_and_asked_for_again(here: Path) -> None:
     asked: list[int] = []
 
@@ -153,6 +156,7 @@ def test_a_callback_stops_the_search(here: Path, caplog: pytest.LogCaptureFixtur
         study.stop()
 
 
+@pytest.mark.slow
 def test_an_error_of_a_callback_comes_out_and_the_study_goes_on(here: Path) -> None:
     def fail(study: bf.Study, trial: bf.Trial) -> None:
         raise ZeroDivisionError("mine")
@@ -163,6 +167,7 @@ def test_an_error_of_a_callback_comes_out_and_the_study_goes_on(here: Path) -> N
     assert len(bf.resume("model", progress=False)) == 3
 
 
+@pytest.mark.slow
 def test_ctrl_c_interrupts_and_the_study_goes_on(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(KeyboardInterrupt, match="the search was interrupted") as stopped:
         search(callbacks=[lambda study, trial: signal.raise_signal(signal.SIGINT)])
@@ -173,6 +178,7 @@ def test_ctrl_c_interrupts_and_the_study_goes_on(here: Path, caplog: pytest.LogC
     assert len(bf.resume("model", progress=False)) == 3
 
 
+@pytest.mark.slow
 def test_a_name_that_is_there_is_refused_resumed_or_replaced(here: Path) -> None:
     first = search()
     with pytest.raises(
@@ -234,6 +240,7 @@ def test_a_study_is_shown_short_and_as_html(small: bf.Study) -> None:
     assert "<script" not in bf.Trial._repr_html_(small.trials[0])
 
 
+@pytest.mark.slow
 def test_a_study_becomes_a_data_frame_and_a_figure(small: bf.Study, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas")
     frame = small.to_dataframe()
@@ -247,6 +254,7 @@ def test_a_study_becomes_a_data_frame_and_a_figure(small: bf.Study, monkeypatch:
         small.to_dataframe()
 
 
+@pytest.mark.slow
 def test_a_study_is_exported_and_reported(small: bf.Study, here: Path) -> None:
     done = small.export("engine", pick="fast")
     assert done.trial == small["fast"].number
@@ -256,6 +264,7 @@ def test_a_study_is_exported_and_reported(small: bf.Study, here: Path) -> None:
     assert "small" in (here / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_examples_in_docstrings_run(here: Path) -> None:
     """One after the other in one folder: the first makes the study that the others open."""
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

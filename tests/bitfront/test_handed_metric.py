@@ -43,6 +43,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.slow
 def test_a_study_is_scored_in_this_process(here: Path) -> None:
     study = bf.load("own")
     assert {os.getpid()} == SEEN.processes
@@ -53,6 +54,7 @@ def test_a_study_is_scored_in_this_process(here: Path) -> None:
     assert best.final_loss is not None, "the final split is scored too"
 
 
+@pytest.mark.slow
 def test_it_is_gone_on_with_by_the_same_code_alone(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"expected the Python function balanced.*bitfront\.resume\(study, metric="):
         bf.resume("own", trials=4, progress=False)

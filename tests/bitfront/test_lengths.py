@@ -83,6 +83,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path
 
 
+@pytest.mark.slow
 def test_every_batch_is_scored_at_its_own_length(here: Path) -> None:
     """The classes are the float model's own, so padding to one length would cost it some."""
     study = bf.search("model.onnx", texts(text_encoder()), metric="top1", study="s", **SEARCH)
@@ -92,6 +93,7 @@ def test_every_batch_is_scored_at_its_own_length(here: Path) -> None:
     assert (here / "out" / "model.onnx").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["text_loader.py:load", "texts"])
 def test_the_command_line_takes_functions_and_folders(here: Path, source: str) -> None:
     (here / "texts").mkdir()
@@ -132,6 +134,7 @@ def test_a_function_and_a_folder_give_the_same_samples_in_the_same_order(here: P
     assert sum(batch.count for batch in batches(few, np.arange(30), 4)) == 30
 
 
+@pytest.mark.slow
 def test_outputs_and_labels_of_each_token_have_lengths_too(here: Path) -> None:
     network = text_encoder(tokens=True)
     save(network, here / "tokens.onnx")
@@ -158,6 +161,7 @@ def test_what_the_model_fixes_may_not_differ(here: Path) -> None:
         bf.search("images.onnx", [*sized, wrong], study="wrong", **SEARCH)
 
 
+@pytest.mark.slow
 def test_a_named_range_measures_its_middle_shape(here: Path) -> None:
     save(dynamic_images(), here / "images.onnx")
     random = np.random.default_rng(0)

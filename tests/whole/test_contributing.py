@@ -46,6 +46,7 @@ def test_the_tour_has_at_most_twelve_stops_each_a_name_of_its_file() -> None:
         assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}, file
 
 
+@pytest.mark.slow
 def test_the_sampler_that_is_shown_goes_through_a_search(here: Path) -> None:
     module, text = example("A sampler")
     (here / f"{module}.py").write_text(text)

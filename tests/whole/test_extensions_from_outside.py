@@ -35,12 +35,14 @@ def install(module: str, site: Path, group: str, name: str, reference: str) -> N
     (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {reference}\n")
 
 
+@pytest.mark.slow
 def test_a_sampler_named_by_its_class_goes_through_a_search(here: Path) -> None:
     shutil.copy(toy_sampler.__file__, here)
     assert "the toy sampler is made" in ok(*FAKE, "--sampler", "toy_sampler:ToySampler")
     assert "the toy sampler is made" in ok("resume", "s", "--trials", 7, "--quiet")
 
 
+@pytest.mark.slow
 def test_an_installed_package_registers_a_sampler(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(toy_sampler.__file__, here / "site", "bitfront.samplers", "mine", "toy_sampler:ToySampler")
     refused = invoke(*FAKE, "--sampler", "mine")
@@ -50,6 +52,7 @@ def test_an_installed_package_registers_a_sampler(here: Path, monkeypatch: pytes
     assert "the toy sampler is made" in ok(*FAKE, "--sampler", "mine")
 
 
+@pytest.mark.slow
 def test_a_metric_of_a_module_is_scored(here: Path) -> None:
     (here / "toy_metric.py").write_text(
         "import numpy as np\n"
@@ -77,6 +80,7 @@ def run(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return run_python([sys.executable, "-c", start, *words], env=environment())
 
 
+@pytest.mark.slow
 def test_an_installed_package_adds_a_limit(here: Path) -> None:
     site = here / "site"
     install(toy_limit.__file__, site, "bitfront.limits", "max-size", "toy_limit:MAX_SIZE")

@@ -34,6 +34,7 @@ def option(text: str) -> tuple[str, str]:
     return "--backend-option", text
 
 
+@pytest.mark.slow
 def test_search_resume_front_export_and_report(here: Path) -> None:
     result = invoke("search", "model.onnx", "--data", "data.npz", *FAKE, "--study", "s", "--trials", 6)
     assert result.exit_code == 0, result.output

@@ -74,6 +74,7 @@ def _imported(path: str, tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@pytest.mark.slow
 def test_imports_point_one_way() -> None:
     wrong = []
     for path in sources():
@@ -262,6 +263,7 @@ def test_without_a_runtime_the_doctor_and_search_say_what_to_install() -> None:
     assert "Traceback" not in search.stderr
 
 
+@pytest.mark.slow
 def test_tests_share_only_what_is_in_support() -> None:
     files = list((ROOT / "tests").rglob("test_*.py"))
     shared = {name for path in files for name in imported(str(path.relative_to(ROOT))) if name.startswith("tests.")}

@@ -237,6 +237,7 @@ def test_every_alert_is_tried_where_it_fires_and_where_it_stays_silent() -> None
     assert tried == {(alert, fires) for alert in alerts for fires in (True, False)}
 
 
+@pytest.mark.slow
 def test_alerts_and_board_ask_for_metrics_that_the_docs_list() -> None:
     listed = set(re.findall(r"`(bitfront_\w+)[`{]", (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")))
     rules = yaml.safe_load((FILES / "alerts.yml").read_text(encoding="utf-8"))

@@ -122,6 +122,7 @@ def assert_equal_to_coco(detections: list[Floats], labels: Floats, step: int) ->
         assert found == pytest.approx(max(wanted, 0.0), abs=1e-9), name
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9))
 @settings(max_examples=40, deadline=None)
 def test_random_cases_equal_pycocotools(seed: int, step: int) -> None:
@@ -256,6 +257,7 @@ def test_outputs_of_another_layout_are_refused(layout: str | None, shape: tuple[
         get_metric("map", layout).accumulator().update({"y": np.zeros(shape)}, YOLO_LABELS, count=1)
 
 
+@pytest.mark.slow
 def test_a_detector_is_scored_on_its_target(tmp_path: Path) -> None:
     """From the metric and decoder of a job to an engine: FP32 loses nothing, and boxes of chance find little."""
     net = Net()

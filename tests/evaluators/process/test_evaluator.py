@@ -83,6 +83,7 @@ def data_of(evaluator: Evaluator) -> OpenData:
 # -- one that goes well ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_candidate_goes_all_the_way(warm: Warm) -> None:
     found = warm.evaluate(INT8)
     assert found.ok
@@ -108,6 +109,7 @@ def test_a_candidate_goes_all_the_way(warm: Warm) -> None:
     onnx.checker.check_model(str(warm.case.out))
 
 
+@pytest.mark.slow
 def test_without_an_engine_a_mix_scores_as_its_engine_does(warm: Warm) -> None:
     groups = [group.id for group in warm.case.model.groups]
     mixed = Assignment({group: INT8 if place % 2 else FP32 for place, group in enumerate(groups)})
@@ -131,12 +133,14 @@ def test_without_an_engine_scoring_stops_where_more_is_lost_than_allowed(tmp_pat
     assert score.accuracy.loss_low > 0.01
 
 
+@pytest.mark.slow
 def test_fp32_loses_nothing(warm: Warm) -> None:
     found = warm.evaluate(FP32)
     assert found.accuracy is not None
     assert (found.accuracy.value, found.accuracy.loss) == (1.0, 0.0)
 
 
+@pytest.mark.slow
 def test_a_late_candidate_sees_only_the_subset(warm: Warm) -> None:
     accuracy = warm.evaluate(INT8, Limits(latency_ms=1e-6)).accuracy
     assert accuracy is not None
@@ -146,6 +150,7 @@ def test_a_late_candidate_sees_only_the_subset(warm: Warm) -> None:
     assert accuracy.samples == math.ceil(subset_size(total) / batch) * batch < total
 
 
+@pytest.mark.slow
 def test_one_that_loses_too_much_is_stopped_early_and_stays_ok(tmp_path: Path) -> None:
     made = case(tmp_path)
     narrow = {name: TensorRange(0.0, 1e-3) for name in observed(made.model).tensors}
@@ -235,6 +240,7 @@ def divided(middle: str = "Reciprocal") -> onnx.ModelProto:
     return n.model([4, 3, 8, 8], "map", [4, 4, 8, 8])
 
 
+@pytest.mark.slow
 def test_outputs_that_are_not_finite_name_the_groups(tmp_path: Path) -> None:
     made = case(tmp_path, divided(), metric="cosine")
     evaluator = opened(made.job)
@@ -250,6 +256,7 @@ def test_outputs_that_are_not_finite_name_the_groups(tmp_path: Path) -> None:
     assert made.engines() == []
 
 
+@pytest.mark.slow
 def test_a_float_model_that_is_not_finite_is_no_fault_of_the_candidate(tmp_path: Path) -> None:
     made = case(tmp_path, divided("Log"), metric="mse")  # the Abs of a padded zero image is zero somewhere
     data = dict(np.load(made.job.data))
@@ -509,6 +516,7 @@ def test_outputs_without_axes_can_be_checked_too(tmp_path: Path) -> None:
     assert evaluator.scores.run_final(made.out)["y"].shape == (16,)
 
 
+@pytest.mark.slow
 def test_timing_again_leaves_no_engine(warm: Warm) -> None:
     out = warm.case.folder / "again.engine"
     latency = warm.evaluator.timings.time_again(warm.case.uniform(INT8), out)
@@ -516,6 +524,7 @@ def test_timing_again_leaves_no_engine(warm: Warm) -> None:
     assert not list(out.parent.glob("again.engine*"))
 
 
+@pytest.mark.slow
 def test_timing_an_engine_file_leaves_it(warm: Warm) -> None:
     out = warm.case.folder / "kept.engine"
     warm.evaluator.builds.rebuild(warm.case.uniform(INT8), out)

@@ -68,6 +68,7 @@ def test_uneven_channels_lose_nothing_then(placement: Placement) -> None:
     np.testing.assert_array_equal(run_over(context.open_float(proposal.ranges.recovery), context)["logits"], exact)
 
 
+@pytest.mark.slow
 def test_digits_lose_nothing_in_int8_then() -> None:
     model = load(DIGITS / "digits.onnx", batch=16)
     with np.load(DIGITS / "digits.npz") as data:

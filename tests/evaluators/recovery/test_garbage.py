@@ -59,6 +59,7 @@ def test_recovered_int8_is_hardly_worse_where_plain_int8_is_ruined(uneven: bool,
     assert spoilt.recovered < spoilt.plain / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["bias", "round"])
 def test_constants_that_are_fitted_beside_garbage_are_hardly_worse(step: str, recovered: Any) -> None:
     """The ranges are chosen first, as always."""

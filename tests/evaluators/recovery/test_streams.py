@@ -32,6 +32,7 @@ def check_exact(model: Model, seed: int = 0) -> None:
         np.testing.assert_array_equal(np.ldexp(after[name], power), array, name)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(graphs(), st.integers(0, 99))
 def test_factors_on_random_graphs_are_exact(model: Model, seed: int) -> None:

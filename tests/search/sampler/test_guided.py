@@ -38,6 +38,7 @@ def _quiet():
     optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
+@pytest.mark.slow
 def test_the_front_is_found_in_tens_of_trials_where_random_search_finds_little():
     problem = make_problem()
     guided, random = Search(problem).run(25), Search(problem, "random").run(25)
@@ -45,6 +46,7 @@ def test_the_front_is_found_in_tens_of_trials_where_random_search_finds_little()
     assert random.share() < guided.share() - 0.05
 
 
+@pytest.mark.slow
 def test_without_prices_of_changes_it_would_not_be():
     """What knowing the graph is worth: the same sampler on a layout without its edges."""
     problem = make_problem()
@@ -57,6 +59,7 @@ def test_without_prices_of_changes_it_would_not_be():
     assert Search(problem).run(12).share() > search.run(12).share()
 
 
+@pytest.mark.slow
 def test_a_budget_draws_the_search_to_it():
     problem = make_problem(seed=3)
     uniform = {label: problem.truth(a)[0] for label, a in problem.layout.space.baselines().items()}
@@ -71,6 +74,7 @@ def test_a_budget_draws_the_search_to_it():
     assert len(near) >= 6
 
 
+@pytest.mark.slow
 def test_an_allowed_loss_draws_the_search_to_speed():
     problem = make_problem(seed=4)
     search = Search(problem, aim=lambda: Aim(max_loss=0.02)).run(20)
@@ -178,6 +182,7 @@ def test_failed_trials_are_remembered_but_teach_no_costs():
     assert tuple(problem.layout.codes_of(assignment).tolist()) in history.seen
 
 
+@pytest.mark.slow
 def test_forecasts_are_stored_and_hold():
     search = Search(make_problem()).run(25)
     told = [t.user_attrs[FORECAST] for t in search.study.trials if FORECAST in t.user_attrs]
@@ -189,6 +194,7 @@ def test_forecasts_are_stored_and_hold():
     assert found.latency.error < 0.05
 
 
+@pytest.mark.slow
 def test_poor_forecasts_keep_half_of_the_proposals_beside_measured_mixes_and_are_stored_all_the_same(monkeypatch):
     monkeypatch.setattr("search.forecast.forecasts.is_poor", lambda quality, band: True)
     search = Search(make_problem(8)).run(30)
@@ -210,6 +216,7 @@ def test_a_study_that_is_resumed_while_forecasts_are_poor_goes_on_as_it_would_ha
     assert {t.user_attrs[FORECAST]["how"] for t in one.study.trials[12:]} == {"near"}
 
 
+@pytest.mark.slow
 def test_a_noisy_target_makes_forecasts_as_unsure_as_its_tie_band_and_not_poor():
     """As on a shared processor: measurements of one assignment differ by a tenth, and their tie band says so."""
     search = Search(make_problem(), latency_std=0.12, latency_band=lambda: 0.2).run(25)
@@ -224,6 +231,7 @@ def test_a_noisy_target_makes_forecasts_as_unsure_as_its_tie_band_and_not_poor()
     assert not found.poor_latency
 
 
+@pytest.mark.slow
 def test_a_poor_loss_model_falls_back_too(monkeypatch):
     problem = make_problem(8)
     monkeypatch.setattr("search.forecast.forecasts.is_poor", lambda quality, band: band != 0.0)  # that of the loss
@@ -252,6 +260,7 @@ def test_repaired_trials_judge_no_forecast():
     assert after.latency.n == after.loss.n == before.latency.n - asked.count(asked[-1])
 
 
+@pytest.mark.slow
 def test_noise_of_measuring_is_stored_with_a_forecast_and_is_nothing_to_gain():
     search = Search(make_problem(), loss_std=0.02).run(20)
     sampler = search.study.sampler
@@ -498,6 +507,7 @@ def test_a_limit_in_decibels_is_met_by_the_fastest_that_there_is(seed):
     assert min(ms for ms, loss in search.found if loss <= most) <= 1.005 * best.value
 
 
+@pytest.mark.slow
 def test_a_small_space_is_tried_to_its_end_with_forecasts():
     search = Search(make_problem(3)).run(26)
     assert sum(FORECAST in t.user_attrs for t in search.study.trials[3:]) > 10

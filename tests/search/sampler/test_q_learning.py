@@ -131,6 +131,7 @@ def test_the_budget_left_says_in_what_the_rest_could_run() -> None:
 # -- proposals ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_learns_to_earn_more_than_chance() -> None:
     """Mean score of the mixes that it proposes late, against that of random ones."""
     earned = {method: _late_scores(method) for method in ("rl", "random")}

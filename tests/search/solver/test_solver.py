@@ -65,6 +65,7 @@ def taken(rows):
 # -- the minimum ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(problems(entries=MAYBE_FORBIDDEN))
 def test_the_minimum_is_the_least_of_all(problem):
     (cost,) = problem
@@ -291,6 +292,7 @@ def test_a_long_chain_keeps_its_limit_to_the_stated_gap():
     assert found.value * (1 - found.gap) <= latency.value(proof.codes) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swapped", [False, True])
 def test_highs_closes_the_gap_that_the_relaxation_leaves(swapped, monkeypatch):
     monkeypatch.setattr("search.solver.relaxation.LOOKED_AT", 0)

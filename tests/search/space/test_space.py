@@ -240,6 +240,7 @@ def test_every_baseline_can_be_proposed(space: Space) -> None:
     assert space.size == int(np.prod([len(variable.precisions) for variable in space.variables], dtype=object))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(min_size=1), st.sampled_from(list(Precision))))
 def test_assignments_survive_json_and_order(items: dict[str, Precision]) -> None:
     assignment = Assignment(items)

@@ -157,6 +157,7 @@ def test_a_bucket_that_is_not_there_is_named(scheme: str, tmp_path: Path, monkey
         artifacts.put_bytes(b"engine", "engine")
 
 
+@pytest.mark.slow
 def test_a_service_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     object_stores.use(monkeypatch, "s3")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

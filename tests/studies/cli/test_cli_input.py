@@ -319,6 +319,7 @@ def changed(value: float) -> Any:
     return array
 
 
+@pytest.mark.slow
 def test_a_bucket_without_credentials(here: Path, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One client looks for them when it is made, the other when it is used."""
     pytest.importorskip("google.cloud.storage")

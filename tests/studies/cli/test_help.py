@@ -79,6 +79,7 @@ def test_help_of_all_verbs_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
+@pytest.mark.slow
 def test_a_shell_is_offered_verbs_options_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_finished(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -111,6 +112,7 @@ def test_an_unknown_verb_is_told_its_neighbours() -> None:
     assert "front" in result.output
 
 
+@pytest.mark.slow
 def test_replace_makes_a_study_anew_and_a_mistake_costs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_finished(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -64,6 +64,7 @@ def test_what_is_no_pick_is_refused(here: Path, words: tuple[str, ...], says: st
     assert not (here / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_search_by_rewards_is_resumed_from_what_the_study_holds(here: Path) -> None:
     inputs = finished() / "in"
     fake = ("--backend", "fake", "--study", "r", "--quiet", "--sampler", "rl", "--reward", "0.5,0.5")

@@ -195,6 +195,7 @@ def test_one_failure_fails_the_gate_and_one_doubt_leaves_it_open() -> None:
     assert combine_verdicts([open_one, fails]) is Verdict.FAILS
 
 
+@pytest.mark.slow
 def test_false_alarms_of_both_checks_stay_within_the_level() -> None:
     """Two equal engines, and no worsening allowed: the worst case for an alarm."""
     random = np.random.default_rng(3)

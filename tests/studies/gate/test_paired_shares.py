@@ -69,6 +69,7 @@ def test_no_change_at_all_bounds_the_drop_by_the_number_of_samples() -> None:
     assert drop_p_value(0, 0, 2000, -0.01, LEVEL) <= LEVEL  # so the drop is surely below 1 %
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("samples", "share", "limit"), [(400, 0.02, 0.05), (2000, 0.005, 0.01), (2000, 0.01, 0.0)])
 def test_the_drop_that_is_called_detectable_is_found_in_nine_of_ten_cases(
     samples: int, share: float, limit: float

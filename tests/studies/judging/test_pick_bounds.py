@@ -20,6 +20,7 @@ def shares(searches: list[World], name: str) -> tuple[int, float]:
     return len(found), sum(each.truth[row] <= each.limit for each, row in found) / len(found)
 
 
+@pytest.mark.slow
 def test_what_is_called_sure_in_the_search_is_true(searches: list[World]) -> None:
     count, share = shares(searches, "Šidák, those that keep the limit")
     assert share >= 0.95

@@ -44,6 +44,7 @@ def calls(folder: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_shuffling_generator_is_read_once_for_the_whole_study(here: Path) -> None:
     result = invoke(*SEARCH, "--trials", 3)
     assert result.exit_code == 0, result.output
@@ -58,6 +59,7 @@ def test_a_shuffling_generator_is_read_once_for_the_whole_study(here: Path) -> N
     assert not (here / "bitfront.db.inputs").exists()
 
 
+@pytest.mark.slow
 def test_without_a_cache_the_function_is_called_at_every_start(here: Path) -> None:
     (here / "loaders.py").write_text(LOADER.replace("np.random.permutation", "np.arange"))
     ok(*SEARCH, "--trials", 3, "--no-cache")
@@ -87,6 +89,7 @@ def test_what_is_refused_leaves_no_samples(here: Path, given: str, says: str) ->
     assert not (here / "bitfront.db").exists()
 
 
+@pytest.mark.slow
 def test_a_search_reads_anew_what_a_killed_one_left_but_never_what_a_study_has(here: Path) -> None:
     ok(*SEARCH, "--trials", 3)
     (samples,) = here.glob("bitfront.db.inputs/*/samples-*")
@@ -100,6 +103,7 @@ def test_a_search_reads_anew_what_a_killed_one_left_but_never_what_a_study_has(h
     assert calls(here) == 2
 
 
+@pytest.mark.slow
 def test_fewer_samples_are_taken_of_functions_and_of_files(here: Path) -> None:
     ok(*SEARCH, "--trials", 3, "--max-samples", 30)
     (samples,) = here.glob("bitfront.db.inputs/*/samples-*")

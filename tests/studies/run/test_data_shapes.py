@@ -55,6 +55,7 @@ def test_what_tells_no_shape_is_left_to_who_opens_it(here: Path) -> None:
     assert [read_row_spans(source, ["image"]) for source in ("text.npz", "nowhere.npz")] == [{}, {}]
 
 
+@pytest.mark.slow
 def test_a_search_needs_the_batch_alone_and_remembers_the_rest(here: Path) -> None:
     search = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 3)
     refused = invoke(*search)

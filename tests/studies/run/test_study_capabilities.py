@@ -29,6 +29,7 @@ def options_of_targets(folder: Path) -> list[Mapping[str, str]]:
         return [record.target.options for record in store.targets.of_study(store.studies.load("s").id)]
 
 
+@pytest.mark.slow
 def test_a_study_keeps_what_the_file_says_and_its_exports_say_why(here: Path) -> None:
     ok("search", *INPUTS, "--study", "s", "--trials", 3, "--capabilities", "npu.toml")
     (here / "npu.toml").unlink()
@@ -45,6 +46,7 @@ def test_a_study_keeps_what_the_file_says_and_its_exports_say_why(here: Path) ->
     assert {reasons[group] for group in convolutions} == {why}
 
 
+@pytest.mark.slow
 def test_another_file_is_another_target(here: Path) -> None:
     ok("search", *INPUTS, "--study", "s", "--trials", 2, "--capabilities", "npu.toml")
     (here / "other.toml").write_text('[int8]\nwithout = ["Gemm"]\n')

@@ -77,6 +77,7 @@ def reports(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["usual", "crowded"])
 def test_nothing_leaves_its_box_and_no_labels_cover_each_other(browser, reports, name, width):
@@ -116,6 +117,7 @@ def test_every_figure_has_titles_on_its_axes_and_every_pick_a_star(browser, repo
     assert len(stars) == 3
 
 
+@pytest.mark.slow
 def test_a_picture_of_the_page_shows_its_theme(browser, reports, tmp_path):
     """Loosely: a dark page is not light, and the figures of both are not empty."""
     sizes = {}

@@ -121,6 +121,7 @@ def test_a_result_that_takes_the_place_of_a_stopped_one_is_read_again(store: Sto
     assert_same(renewed, store.evaluations.table(target))
 
 
+@pytest.mark.slow
 def test_what_two_write_is_seen_by_one_that_reads_only_what_changed(store: Store, other: Store, target: int) -> None:
     writers = [Writer(store, target, "w1", 1), Writer(other, target, "w2", 2)]
     order, known, seen = random.Random(3), None, set[str]()
@@ -133,6 +134,7 @@ def test_what_two_write_is_seen_by_one_that_reads_only_what_changed(store: Store
     assert seen == {RUNNING, OK, FAILED}
 
 
+@pytest.mark.slow
 def test_nothing_is_missed_while_two_write_at_once(url: str, store: Store, other: Store, target: int) -> None:
     """What commits late is not passed over, whatever the order."""
     known: EvaluationTable | None = None

@@ -182,6 +182,7 @@ def test_the_guided_samplers_history_takes_what_others_added_as_far_as_it_can_be
         assert len(history.pending) == 1
 
 
+@pytest.mark.slow
 def test_neighbours_lie_anywhere_now_and_then(made: Proposals, space: Space) -> None:
     """Otherwise a sampler that converged, by trials of others' say, might never try the last mixes of a small space."""
     found = {made.enqueue_neighbour(space.uniform(Precision.FP32)).digest for _ in range(100)}

@@ -61,6 +61,7 @@ def test_json_has_all_of_it_and_nothing_is_written(here: Path) -> None:
     assert {path.name for path in set(here.iterdir()) - before} == set()
 
 
+@pytest.mark.slow
 def test_by_default_every_step_there_is_is_tried(here: Path) -> None:
     found = json.loads(ok("recover", "model.onnx", "--data", "data.npz", "--metric", "mse", "--json"))
     steps = {step["name"]: step for step in found["recovery"]["steps"]}
@@ -69,6 +70,7 @@ def test_by_default_every_step_there_is_is_tried(here: Path) -> None:
     assert steps["equalize"]["error_after"] < steps["equalize"]["error_before"] / 4
 
 
+@pytest.mark.slow
 def test_what_it_cannot_recover_is_refused(here: Path) -> None:
     ok("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 2, "--quiet")
     for given, said in (
@@ -82,6 +84,7 @@ def test_what_it_cannot_recover_is_refused(here: Path) -> None:
         assert said in refused.stderr
 
 
+@pytest.mark.slow
 def test_steps_are_judged_without_what_the_user_keeps_in_float(here: Path) -> None:
     found = json.loads(ok(*words("--keep", "first=fp32", "--keep", "second=fp32", "--json")))
     usual = json.loads(ok(*words("--json")))
@@ -90,6 +93,7 @@ def test_steps_are_judged_without_what_the_user_keeps_in_float(here: Path) -> No
     assert "because of the target or of --keep" in found["recovery"]["notes"][0]
 
 
+@pytest.mark.slow
 def test_sensitivities_of_a_model_are_those_of_recovered_int8(here: Path) -> None:
     errors = {}
     for steps in ("none", STEP):

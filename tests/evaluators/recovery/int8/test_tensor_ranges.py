@@ -58,6 +58,7 @@ def test_a_tenth_of_garbage_among_the_samples_ruins_no_range(placement: Placemen
     assert output_error(context, found) < 0.01 < 0.1 < output_error(context, stretched(model, 100.0))
 
 
+@pytest.mark.slow
 def test_one_method_for_all_is_tried_too() -> None:
     """Where samples differ much in brightness, groups by themselves take the bright ones for garbage."""
     model = loaded("mobile")

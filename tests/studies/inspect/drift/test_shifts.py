@@ -38,6 +38,7 @@ def population() -> np.ndarray:
     return np.asarray(0.7 * shared + 0.7 * rng.normal(size=(len(NAMES), 400)))
 
 
+@pytest.mark.slow
 def test_a_hundred_resamplings_of_the_same_data_raise_no_alarm(population: np.ndarray) -> None:
     rng = np.random.default_rng(6)
     verdicts = set()
