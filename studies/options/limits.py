@@ -135,13 +135,14 @@ class Limit:
 
     def misfit(self, amount: Amount, metric: MetricScale) -> str:
         """Why an amount is no bound for this metric; empty if it is one."""
-        ratio, example = metric.ratio, f"{30 if metric.unit else 0.5}{metric.unit}"
+        ratio = metric.ratio
         if amount.percent and not ratio:
             plain = metric.unit or "plain numbers"
-            return f"a percentage has no meaning for values in {plain}; use --accuracy-limit {example}"
-        if amount.unit and amount.unit.lower() != metric.unit.lower():
+            return f"a percentage has no meaning for values in {plain}; {self._plain_advice(metric)}"
+        if amount.unit and amount.unit != metric.unit:
             values = metric.values_text
-            return f"its values are {values}, not in {amount.unit}; leave the unit out or change the metric"
+            advice = f"write it in {metric.unit}" if metric.unit else "leave the unit out or change the metric"
+            return f"its values are {values}, not in {amount.unit}; {advice}"
         if ratio and self.difference and amount.value >= 1:
             share = quantities.format_percent(amount.value / (1 if amount.percent else 100)).replace(" ", "")
             return "a drop of the whole range limits nothing; " + ("give less" if amount.percent else f"write {share}")
@@ -149,6 +150,13 @@ class Limit:
             hint = "" if amount.percent or amount.value < 0 else f", for example {amount.value:g}%"
             return f"its values lie from 0 to 1; write a share or a percentage of that range{hint}"
         return ""
+
+    def _plain_advice(self, metric: MetricScale) -> str:
+        """What to write in place of a percentage."""
+        if metric.relative:  # FP32 has the best value there is, so the value itself says how far outputs may be apart
+            return f"use --accuracy-limit {30 if metric.unit else 0.5}{metric.unit}"
+        plain = f"in {metric.unit}" if metric.unit else "as a plain number"
+        return f"write --{self.option} VALUE with the value {plain}"
 
 
 LIMITS: dict[str, Limit] = {}

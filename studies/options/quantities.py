@@ -29,6 +29,7 @@ SIZE_UNITS_BYTES: Mapping[str, int] = MappingProxyType(
 
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"([+-]?{_NUMBER})\s*([^\W\d_]*|%)")
+_AMOUNT = re.compile(rf"([+-]?{_NUMBER})\s*(%|[^\W\d_][^,;]*|[^\w\s.,;:+%-][^,;]*)?")  # `3 EUR`, `3€`, `3 m/s`
 _PART = re.compile(rf"({_NUMBER})\s*([^\W\d_]+)\s*")
 _SIZES = re.compile(r"[1-9][0-9]{0,11}(?:x[1-9][0-9]{0,11})*")
 
@@ -40,7 +41,7 @@ class Amount:
     Attributes:
         value: `1%` is 0.01, `0.5dB` is 0.5.
         percent: whether it was written as a percentage.
-        unit: `dB`, or empty.
+        unit: `dB` or another unit as it was written, or empty.
     """
 
     value: float
@@ -127,21 +128,31 @@ def parse_size_bytes(text: str, option: str = "--max-memory") -> int:
 
 
 def parse_amount(text: str, option: str = "--accuracy-limit") -> Amount:
-    """Read `75%`, `0.75`, `-3` or `0.5dB`; any finite number; raises ConfigError."""
-    number, unit = _split(text, option, "a number, a percentage or decibels", "write it like 0.75, 75% or 30dB")
-    if unit not in ("", "%", "db"):
-        raise refusal(option, "a number, or one with % or dB", text, "write it like 0.75, 75% or 30dB")
-    return Amount(number / 100 if unit == "%" else number, percent=unit == "%", unit="dB" if unit == "db" else "")
+    """Read `75%`, `0.75`, `-3`, `0.5dB` or `3EUR`; any finite number, with any unit; raises ConfigError."""
+    return _read_amount(
+        text, option, "a number, maybe with % or the unit of the metric", "write it like 0.75, 75% or 30dB"
+    )
 
 
 def parse_drop(text: str, option: str = "--max-drop") -> Amount:
-    """Read `1%`, `0.01` or `0.5dB`, zero (no worse than FP32) or more; raises ConfigError."""
-    number, unit = _split(text, option, "a drop", "write it like 1%, 0.01 or 0.5dB")
-    if number < 0:
+    """Read `1%`, `0.01`, `0.5dB` or `3EUR`, zero (no worse than FP32) or more; raises ConfigError."""
+    expected = "a drop as number, maybe with % or the unit of the metric"
+    amount = _read_amount(text, option, expected, "write it like 1%, 0.01 or 0.5dB")
+    if amount.value < 0:
         raise refusal(option, "a drop of zero or more", text, "a drop is how much worse than FP32; write it without -")
-    if unit not in ("", "%", "db"):
-        raise refusal(option, "a drop as number, % or dB", text, "write it like 1%, 0.01 or 0.5dB")
-    return parse_amount(text, option)
+    return amount
+
+
+def _read_amount(text: str, option: str, expected: str, advice: str) -> Amount:
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        raise refusal(option, expected, text, advice)
+    number, unit = float(match[1]), match[2] or ""
+    if not math.isfinite(number):
+        raise refusal(option, "a number that a computer can hold", text, advice)
+    if unit == "%":
+        return Amount(number / 100, percent=True)
+    return Amount(number, unit="dB" if unit.lower() == "db" else unit)
 
 
 def parse_tolerance(text: str, option: str) -> float:

@@ -31,7 +31,7 @@ from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, checked
-from studies.run.session.study_rows import check_unchanged, create_study
+from studies.run.session.study_rows import check_unchanged, create_study, metric_name, resolved
 from studies.run_clock import clocked_run
 from studies.store import suggestions
 from studies.store.records import StudyRecord
@@ -196,10 +196,11 @@ def _check_inputs(good: Checked, before: Standing, known: StudyRecord | None) ->
         )
     if good.target.fingerprint != before.target.target.fingerprint:
         raise foreign(study.name, [before.target], good.target)
-    if good.metric["name"] != study.metric["name"]:
+    wanted, found = metric_name(study.config, study.metric), metric_name(resolved(good.config), good.metric)
+    if found != wanted:
         raise DataError(
-            f"renewing study {study.name!r}: expected data for its metric {study.metric['name']}, but with "
-            f"{good.config.data} the metric is {good.metric['name']}. Add the labels that the study's data have."
+            f"renewing study {study.name!r}: expected data for its metric {wanted}, but with "
+            f"{good.config.data} the metric is {found}. Add the labels that the study's data have."
         )
     if known is not None:
         check_unchanged(good, known, None)

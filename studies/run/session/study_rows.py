@@ -128,11 +128,14 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
         )
         if data[key] != study.data[key] and (key == "digest" or study.data[key] != study.data["digest"])
     ]
-    if _without_notes(good.metric) != _without_notes(study.metric):
-        changed.append(f"the metric was {study.metric['name']} and is now {good.metric['name']}")
+    before, now = metric_name(study.config, study.metric), metric_name(resolved(good.config), good.metric)
+    if before != now:
+        changed.append(f"the metric was {before} and is now {now}")
+    elif _declarations(good.metric) != _declarations(study.metric):
+        changed.append(f"the metric {now} has another unit, direction or kind")
     if changed:
         raise StudyError(
-            f"resuming study {study.name!r}: what it was made of has changed:\n  - "
+            f"opening study {study.name!r}: what it was made of has changed:\n  - "
             + "\n  - ".join(changed)
             + "\nGive the original files (--model, --data say where they have moved), or start a new study."
         )
@@ -140,9 +143,19 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
         raise foreign(study.name, [target], good.target)
 
 
-def _without_notes(metric: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a metric another; its notes are words for people."""
-    return {key: value for key, value in metric.items() if key != "notes"}
+def metric_name(config: Mapping[str, Any], metric: Mapping[str, Any]) -> str:
+    """The name of a metric, where a file is named by its path from the root, whichever folder it was written in.
+
+    Args:
+        config: a configuration as `resolved` gives it, which names the metric, or None for the default metric.
+        metric: the metric as a study's row has it, under the name that was written.
+    """
+    return str(config["metric"] or metric["name"])
+
+
+def _declarations(metric: Mapping[str, Any]) -> dict[str, Any]:
+    """What a metric says of its values; its notes are words for people."""
+    return {key: value for key, value in metric.items() if key not in ("name", "notes")}
 
 
 def add_target(store: Store, study: StudyRecord, good: Checked, progress: SearchEvents) -> None:

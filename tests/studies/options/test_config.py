@@ -340,8 +340,10 @@ def test_every_value_that_is_written_is_read_again(row):
 
 
 RATIO = MetricScale("top1", ratio=True)
-SQNR = MetricScale("sqnr", "dB")
-MSE = MetricScale("mse", higher_is_better=False)
+SQNR = MetricScale("sqnr", "dB", relative=True)
+MSE = MetricScale("mse", higher_is_better=False, relative=True)
+PRICE = MetricScale("mae", "EUR", higher_is_better=False)
+PLAIN = MetricScale("mae", higher_is_better=False)
 
 
 def limits(metric, **options):
@@ -359,11 +361,16 @@ def test_limits_in_decibels_and_plain_numbers():
     assert limits(SQNR, accuracy_limit="30dB") == Limits(accuracy_limit=30.0)
     assert limits(SQNR, accuracy_limit="-3", max_drop="0.5dB") == Limits(accuracy_limit=-3.0, max_drop=0.5)
     assert limits(MSE, accuracy_limit="0.001") == Limits(accuracy_limit=0.001)
+    assert limits(PRICE, max_drop="0.3EUR", accuracy_limit="15 EUR") == Limits(max_drop=0.3, accuracy_limit=15.0)
 
 
 @pytest.mark.parametrize(
     ("metric", "options", "advice"),
     [
+        (PRICE, {"max_drop": "0.3USD"}, "--max-drop 0.3USD for the metric mae: its values are in EUR, not in USD"),
+        (PRICE, {"accuracy_limit": "3dB"}, "its values are in EUR, not in dB; write it in EUR"),
+        (PRICE, {"max_drop": "1%"}, "for values in EUR; write --max-drop VALUE with the value in EUR"),
+        (PLAIN, {"accuracy_limit": "1%"}, "write --accuracy-limit VALUE with the value as a plain number"),
         (SQNR, {"max_drop": "1%"}, "use --accuracy-limit 30dB"),
         (MSE, {"max_drop": "1%"}, "use --accuracy-limit 0.5"),
         (MSE, {"accuracy_limit": "1%"}, "use --accuracy-limit"),

@@ -116,13 +116,16 @@ def test_a_bare_size_is_refused_with_two_spellings():
         ("0", Amount(0.0)),
         ("0.5dB", Amount(0.5, unit="dB")),
         ("0.5db", Amount(0.5, unit="dB")),
+        ("0.3EUR", Amount(0.3, unit="EUR")),
+        ("3e1 m/s", Amount(30.0, unit="m/s")),
+        ("2€", Amount(2.0, unit="€")),
     ],
 )
 def test_drop(text, amount):
     assert units.parse_drop(text) == amount
 
 
-@pytest.mark.parametrize("text", ["-1%", "nan", "inf", "5px", "1e400", "%", "1%%", ""])
+@pytest.mark.parametrize("text", ["-1%", "nan", "inf", "1,5", "1.2.3", "1-2", "5_px", "1e400", "%", "1%%", "1%x", ""])
 def test_drops_that_are_none(text):
     with pytest.raises(ConfigError, match=r"^--max-drop: expected .*, got .*; "):
         units.parse_drop(text)

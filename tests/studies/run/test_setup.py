@@ -140,3 +140,43 @@ def test_a_study_made_before_these_options_is_resumed(here: Path) -> None:
     connection.commit()
     connection.close()
     assert "5 evaluations are done" in ok("resume", "small", "--trials", 5)
+
+
+METRICS = """
+import numpy as np
+
+def error(outputs, labels):
+    return np.abs(outputs["logits"].max(axis=1) - labels)
+
+error.unit, error.higher_is_better = "EUR", False
+"""
+LOADERS = """
+import numpy as np
+
+def load():
+    with np.load("data.npz") as found:
+        yield dict(found)
+"""
+
+
+@pytest.mark.slow
+def test_files_of_functions_are_compared_by_their_path_and_not_by_how_it_was_written(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_inputs(here)
+    (here / "metrics.py").write_text(METRICS)
+    (here / "loaders.py").write_text(LOADERS.replace('"data.npz"', repr(f"{here}/data.npz")))
+    storage = ("--storage", f"sqlite:///{here}/s.db")
+    own = ("--data", "loaders.py:load", "--metric", "metrics.py:error", "--max-drop", "9")
+    ok("search", "model.onnx", *own, *storage, "--study", "s", "--trials", 2, "--backend", "fake")
+    ok("resume", "s", *storage, "--trials", 3)
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    ok("resume", "s", *storage, "--trials", 4)
+    ok("export", "s", *storage, "--trial", 0, "--out", "engine")
+    (here / "metrics.py").write_text(METRICS.replace("EUR", "USD"))
+    for words in (("resume", "s", "--trials", 5), ("export", "s", "--trial", 0, "--out", "other")):
+        said = invoke(*words, *storage)
+        assert said.exit_code == 2
+        assert "opening study 's': what it was made of has changed:" in said.stderr
+        assert f"the metric {here}/metrics.py:error has another unit, direction or kind" in said.stderr
