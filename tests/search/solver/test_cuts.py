@@ -14,7 +14,7 @@ from search.solver.limited import within
 from search.solver.solve import best_new, front, minimize, ranked
 from search.space.layout import Pairwise
 from search.space.structure import Structure
-from tests.search.solver.test_solver import all_codes, frustrated, tangled
+from tests.support.wide_costs import all_codes, frustrated, tangled
 
 WIDE = 16  # decisions with two codes that all share tables: too wide for elimination
 

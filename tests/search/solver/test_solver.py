@@ -20,6 +20,7 @@ from search.space.layout import Costs, Pairwise, make_layout
 from search.space.structure import Structure
 from search.values import Capability, Precision
 from tests.support.networks import NETWORKS, loaded
+from tests.support.wide_costs import all_codes, frustrated, tangled
 
 EVERYTHING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 PRECISIONS = len(Precision)
@@ -46,10 +47,6 @@ def drawn_cost(draw, sizes, pairs, entries):
 
     unary = tuple(table(size) for size in sizes)
     return Pairwise(draw(EIGHTHS), unary, {(i, j): table(sizes[i], sizes[j]) for i, j in pairs})
-
-
-def all_codes(cost):
-    return list(itertools.product(*(range(len(costs)) for costs in cost.unary)))
 
 
 def allowed(*costs):
@@ -327,21 +324,6 @@ def test_a_limit_nobody_finds_in_time_is_said():
     objective, limited = tangled(30, 0)[0], frustrated(30, 1)
     with pytest.raises(SolverError, match="Allow more time or a looser limit"):
         within(objective, limited, -60.0, gap=0.0, time_limit_s=0)
-
-
-def frustrated(count, seed):
-    """Every decision shares a random table with every other: what one likes, another does not."""
-    rng = np.random.default_rng(seed)
-    pairs = {pair: rng.normal(0, 1, (3, 3)) for pair in itertools.combinations(range(count), 2)}
-    return Pairwise(0.0, (np.zeros(3),) * count, pairs)
-
-
-def tangled(count, seed):
-    """Every decision shares a table with every other."""
-    rng = np.random.default_rng(seed)
-    pairs = {pair: rng.uniform(0, 0.2) * (1 - np.eye(3)) for pair in itertools.combinations(range(count), 2)}
-    first = Pairwise(1.0, tuple(rng.uniform(0, 1, (count, 3))), pairs)
-    return first, Pairwise(0.0, tuple(rng.uniform(0, 1, (count, 3))), {})
 
 
 @pytest.mark.slow
