@@ -68,7 +68,7 @@ def front(
     elif as_csv:
         print_csv(front_csv(found.standing, found.mixes))
     else:
-        print_front(found.standing, found.mixes)
+        print_front(found.standing, found.mixes, storage)
     print_warnings(found.standing)
 
 

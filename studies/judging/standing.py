@@ -23,7 +23,7 @@ from studies.judging.rules.picks import Picks, choose, score_of, ties
 from studies.judging.rules.quantiles import quantile
 from studies.judging.rules.verdicts import Verdict
 from studies.options.limits import Limits, MetricScale
-from studies.store.records import EXPORT, EvaluationTable, FinalLevel, StudyRecord, TargetRecord
+from studies.store.records import EXPORT, OK, RUNNING, EvaluationTable, FinalLevel, StudyRecord, TargetRecord
 from studies.store.records.detail_columns import MOST_ROWS
 from studies.store.store import Store
 
@@ -42,6 +42,7 @@ class Details:
         doubts: the doubts about latencies by evaluation id.
         mismatches: the groups that did not run in the requested precision, in words, by evaluation id.
         final_levels: the newest export at each other optimization level, the lowest first, by evaluation id.
+        with_int8: ids of the evaluations that run some group in INT8.
         mix_biases: the result of correcting biases for the own mix, by evaluation id.
     """
 
@@ -52,6 +53,7 @@ class Details:
     mismatches: Mapping[int, str] = field(default_factory=dict)
     final_levels: Mapping[int, tuple[FinalLevel, ...]] = field(default_factory=dict)
     mix_biases: Mapping[int, MixBias] = field(default_factory=dict)
+    with_int8: frozenset[int] = frozenset()
 
     @property
     def target_option(self) -> tuple[str, ...]:
@@ -94,6 +96,13 @@ class Standing:
     def picks(self) -> Picks:
         aim = aim_of(self.limits, relative=self.metric.relative)
         return choose(self._candidates, aim, self.scored_picks)
+
+    @cached_property
+    def only_fp32(self) -> bool:
+        """Whether uniform FP32 is all that was evaluated so far, and it went well: then no pick says anything."""
+        done = self.table.status != RUNNING
+        float_only = (self.table.role[done] == FP32) & (self.table.status[done] == OK)
+        return bool(done.any()) and bool(float_only.all())
 
     def score(self, row: int, pick: str) -> float | None:
         """The score of a row by the weights of a pick; None of other picks, and where FP32 was not measured."""

@@ -84,7 +84,10 @@ def with_details(store: Store, now: Standing) -> Standing:
     texts = {number: mismatch_text(found) for number, found in mismatches.items()}
     levels = find_final_levels(store, now.target, now.table.reference_ms, ids)
     biases = {record.evaluation_id: record.bias for record in store.evaluations.mix_biases(now.target.id)}
-    return replace(now, details=Details(place + 1, name, now.details.failures, doubts, texts, levels, biases))
+    mixes = store.evaluations.assignments(now.target.id, ids)
+    with_int8 = frozenset(number for number in ids if Precision.INT8 in mixes[number].values())
+    details = Details(place + 1, name, now.details.failures, doubts, texts, levels, biases, with_int8)
+    return replace(now, details=details)
 
 
 def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:

@@ -73,6 +73,7 @@ def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
             settle_level(work)
             reason = search.run()
             state = "done" if search.finish() else None
+            store.targets.add_details(work.ledger.target.id, stopped_by=search.stopped_by)
     except InputError as error:
         # Inputs were good when the run began: data that can no longer be read, a database made read-only.
         raise RunError(str(error)) from error

@@ -65,6 +65,11 @@ class Search:
         work = self._work
         return loop.run(work.ledger, self._claims, self._pipeline, self._hooks, self._stop, work.events)
 
+    @property
+    def stopped_by(self) -> str:
+        """What ended the search before it was complete, as `Stop` has it."""
+        return self._stop.stopped_by
+
     def finish(self) -> bool:
         """Confirm the finalists, or wait for the worker that does; whether the study is done now.
 

@@ -6,7 +6,7 @@ from studies.judging.standing import Standing
 from studies.run.claims.repairs import Repairs
 from studies.run.unreachable_limits import check_float, check_time
 from studies.run.work import Work
-from studies.store.records import RUNNING
+from studies.store.records import REQUEST, RUNNING, TIME_LIMIT
 from studies.store.target_options import config_of
 
 
@@ -15,9 +15,11 @@ class Stop:
 
     Attributes:
         trials: how many evaluations the study is to have in all.
+        stopped_by: what ended the search before it was complete: `TIME_LIMIT`, `REQUEST`; empty for anything else.
     """
 
     def __init__(self, work: Work, repairs: Repairs) -> None:
+        self.stopped_by = ""
         self._work = work
         self._repairs = repairs
         self.trials = work.problem.config.trials
@@ -56,12 +58,14 @@ class Stop:
         if done >= self.wanted(done):
             return f"{done} evaluations are done"
         if self._work.events.wants_end():
+            self.stopped_by = REQUEST
             return f"stopped on request, with {done} of {self.trials} evaluations done"
         if done == len(now.table) and self._repairs.all_built(done):
             refused = self._repairs.unbuildable
             size = self._work.problem.space.size_without(refused)
             return f"every one of the {size} assignments{' that can be built' * bool(refused)} has been evaluated"
         if not in_time:
+            self.stopped_by = TIME_LIMIT
             return f"the time limit is reached with {done} of {self.trials} evaluations done"
         if patience is not None and _is_stalled(now, patience):
             return f"the front did not improve during the last {patience} evaluations; {done} are done"

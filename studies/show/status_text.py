@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -18,8 +18,10 @@ from studies.options.limits import MetricScale
 from studies.options.quantities import format_duration_s
 from studies.show.terminal.text_table import plain_table
 from studies.show.terminal.wrapping import wrapped
-from studies.store.records import FinishedRow, RunningRecord, WorkerRecord
+from studies.store import suggestions
+from studies.store.records import REQUEST, TIME_LIMIT, FinishedRow, RunningRecord, WorkerRecord
 
+_STOPPED = {TIME_LIMIT: "stopped by the time limit", REQUEST: "stopped on request"}
 TIME_COLUMNS = ("seconds", "share", "spent on")
 WORKER_COLUMNS = ("worker", "state", "host", "device", "heartbeat", "evaluations", "now")
 
@@ -35,7 +37,7 @@ class Block:
 def blocks(now: StudyStatus) -> Iterator[str | Block]:
     """Lines and tables, from top to bottom."""
     renewal = "" if now.renews is None else f"; renews {now.renews}"
-    yield f"study {now.study.name!r} in {now.url}: {now.study.state}{renewal}"
+    yield f"study {now.study.name!r} in {now.url}: {state_text(now)}{renewal}"
     if not now.targets:
         yield "nothing has begun yet"
     for target in now.targets:
@@ -51,6 +53,14 @@ def blocks(now: StudyStatus) -> Iterator[str | Block]:
             yield Block(rows, TIME_COLUMNS)
 
 
+def state_text(now: StudyStatus) -> str:
+    """The state of a study; of one that ended early what ended it, and how to continue."""
+    why = _STOPPED.get(now.stopped_by)
+    if why is None:
+        return now.study.state
+    return f"{why}; continue with `{suggestions.command('resume', now.study.name, storage=now.url)}`"
+
+
 def facts(target: TargetStatus, metric: MetricScale) -> Iterator[tuple[str, str]]:
     """Names and values of what is known of a target."""
     running = f"; {len(target.running)} running" if target.running else ""
@@ -62,8 +72,20 @@ def facts(target: TargetStatus, metric: MetricScale) -> Iterator[tuple[str, str]
     if target.target.recovery is not None:
         yield "recovery", recovery_text(target.target.recovery)
     yield "front", f"{target.front} point{'s' * (target.front != 1)} within the limits"
-    for name, point in target.picks.items():
-        yield name, point_text(point, metric)
+    if target.only_fp32:
+        yield "best", "nothing but FP32 was measured yet"
+        return
+    for names, point in _picked(target.picks):
+        yield names, point_text(point, metric, target.target.band)
+
+
+def _picked(picks: Mapping[str, Point]) -> Iterator[tuple[str, Point]]:
+    """Each picked point once, with all names that it is picked as: `best, fast`."""
+    names: dict[int, list[str]] = {}
+    for name, point in picks.items():
+        names.setdefault(point.id, []).append(name)
+    for same in names.values():
+        yield ", ".join(same), picks[same[0]]
 
 
 def rate_text(target: TargetStatus) -> str:
@@ -77,14 +99,18 @@ def rate_text(target: TargetStatus) -> str:
     return f"{recent}{overall:.0f} an hour overall{left}"
 
 
-def point_text(point: Point, metric: MetricScale) -> str:
-    """One pick: its latency, speed-up, metric and loss in the search, and what the final split says of it."""
+def point_text(point: Point, metric: MetricScale, band: float = 0.0) -> str:
+    """One pick: its latency, speed-up, metric and loss in the search, and what the final split says of it.
+
+    Args:
+        band: the tie band of latency, which decides how many digits are shown; 0 if it is not known.
+    """
     speedup = "" if point.speedup is None else f", {speedup_text(point.speedup)} × FP32"
     broken = f", {MARK}" if point.unrelated else ""
     half = half_width(point.loss_low, point.loss_high)
     value = f"{metric.name} {value_text(point.value, half, metric)}"
     loss = estimate_text(point.loss, point.loss_low, point.loss_high, metric)
-    scores = f"{latency_text(point.latency_ms)}{speedup}, {value}, loss {loss}"
+    scores = f"{latency_text(point.latency_ms, band)}{speedup}, {value}, loss {loss}"
     return f"trial {point.trial}: {scores}, {point.final.verdict.value}{broken}"
 
 

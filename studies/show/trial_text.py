@@ -24,6 +24,7 @@ from studies.options.quantities import format_bytes, format_duration_s, format_m
 from studies.show.trial_details import TrialDetails
 from studies.store.records import EvaluationRecord, Round, StudyRecord
 
+_LEAST_SPREAD = 0.01  # latencies that vary less are shown with the digits of this
 _COLUMNS = ("group", "node", "op", "asked", "got", "answer", "kernel")
 # Of what the engine tells of a group, what a table has room for; the rest is in the JSON.
 _DETAILS = ("weights", "formats", "sparse", "beside")
@@ -225,9 +226,10 @@ def _latency_lines(record: EvaluationRecord) -> Iterator[str]:
     latency = record.evaluation.latency
     if latency is None:
         return
-    scaled = f", {latency_text(latency.raw_ms)} as timed" if latency.baseline_ms is not None else ""
+    band = max(latency.spread, _LEAST_SPREAD)
+    scaled = f", {latency_text(latency.raw_ms, band)} as timed" if latency.baseline_ms is not None else ""
     samples = f"spread {100 * latency.spread:.2g} % over {len(latency.samples_ms)} samples"
-    yield f"latency {latency_text(latency.value_ms)}{scaled}; {samples}"
+    yield f"latency {latency_text(latency.value_ms, band)}{scaled}; {samples}"
     yield from _surroundings(latency)
     for again in record.rounds:
         if again.number > 0:

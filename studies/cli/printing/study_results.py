@@ -21,7 +21,14 @@ from studies.judging.findings.rescue_table import HEADER, RescueRow, rescue_cell
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
-from studies.judging.sentences.no_pick import all_failed_text, nearest_text, nobody_text, nothing_text, regained_text
+from studies.judging.sentences.no_pick import (
+    all_failed_text,
+    nearest_text,
+    nobody_text,
+    nothing_text,
+    only_fp32_text,
+    regained_text,
+)
 from studies.judging.sentences.picks import band_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
@@ -55,11 +62,11 @@ def print_finished(finished: SearchResult, storage: str | None) -> None:
     if text := replaced_text(finished.deaths):
         say_command(f"{text[:1].upper()}{text[1:]}. More:", suggestions.command("show", now.study.name, "TRIAL"))
     out.print()
-    print_front(now, finished.mixes, why_none=now.details.failures is None)
+    print_front(now, finished.mixes, storage, why_none=now.details.failures is None)
     notes = study_rescue_notes(now) if verbose() else []
     out.print()
     print_rescue(study_rescue(now), notes, MetricScale.of(now.study.metric))
-    if now.picks.best is None:
+    if now.picks.best is None or now.only_fp32:
         return
     out.print()
     say(recommendation_text(now), style=BEST_STYLE)
@@ -69,10 +76,11 @@ def print_finished(finished: SearchResult, storage: str | None) -> None:
     )
 
 
-def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = True) -> None:
+def print_front(now: Standing, mixes: Mapping[int, str], storage: str | None = None, *, why_none: bool = True) -> None:
     """The table of a front and what is to be said of it.
 
     Args:
+        storage: URL of the study's database; None for the default one.
         why_none: say too why there is nothing to pick.
     """
     if now.details.target_name:
@@ -83,8 +91,9 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
         say(text, style="dim")
     if now.picks.best is None and why_none:
         _print_nearest(now)
-    provisional = band_text(now) if now.target.band_is_provisional and table.rows else ""
-    for text in (*final_notes(now), regained_text(now), provisional):
+    tied = now.target.band_is_provisional and table.rows and not now.only_fp32
+    provisional = band_text(now) if tied else ""
+    for text in (*final_notes(now), regained_text(now), provisional, only_fp32_text(now, storage)):
         if text:
             say(f"{text}.")
 

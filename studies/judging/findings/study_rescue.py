@@ -14,12 +14,16 @@ _INT8 = "baseline:int8"
 
 
 def study_rescue(now: Standing) -> list[RescueRow]:
-    """What INT8 lost and won back, and the best mix; empty if nothing was tried on the target."""
-    record = now.target.recovery
+    """What INT8 lost and won back, and the best mix where it runs something in INT8.
+
+    Empty if nothing was tried on the target, or nothing came of it: no step was kept and no INT8 was measured.
+    """
+    record, best, int8_ms = now.target.recovery, _best_with_int8(now), _int8_ms(now)
     if record is None or not record.steps:
         return []
-    best = best_point(now)
-    return rescue_rows(record, None if best is None else _mix(now, best), recovered_ms=_int8_ms(now))
+    if not record.kept and best is None and int8_ms is None:
+        return []
+    return rescue_rows(record, None if best is None else _mix(now, best), recovered_ms=int8_ms)
 
 
 def study_rescue_notes(now: Standing) -> list[str]:
@@ -28,7 +32,7 @@ def study_rescue_notes(now: Standing) -> list[str]:
     if record is None:
         return []
     notes = rescue_notes(record, now.study.data.get("final"))
-    if best_point(now) is not None and record.steps:
+    if _best_with_int8(now) is not None and record.steps:
         notes.append(
             "the last row is that of the engine on all final samples; its interval accounts for all candidates that "
             "were tried"
@@ -40,6 +44,12 @@ def _mix_bias_notes(now: Standing) -> list[str]:
     """What came of correcting the biases of each pick for its own mix."""
     found = [(now.point(row), now.details.mix_biases.get(int(now.table.id[row]))) for row in now.picks.rows()]
     return [f"trial {point.trial}: {mix_bias_text(bias, now.metric)}" for point, bias in found if bias is not None]
+
+
+def _best_with_int8(now: Standing) -> Point | None:
+    """The recommended evaluation where some of its groups run in INT8: recovery changes no other."""
+    best = best_point(now)
+    return best if best is not None and best.id in now.details.with_int8 else None
 
 
 def _mix(now: Standing, best: Point) -> Mix:

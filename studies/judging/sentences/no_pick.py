@@ -32,6 +32,18 @@ def nobody_text(now: Standing) -> str:
     return "there is no evaluation to pick" if not now.limits else "no evaluation keeps the limits"
 
 
+def only_fp32_text(now: Standing, storage: str | None = None) -> str:
+    """That nothing but FP32 was measured, and how to continue; empty where something else was.
+
+    Args:
+        storage: URL of the study's database; None for the default one.
+    """
+    if not now.only_fp32:
+        return ""
+    way = suggestions.command("resume", now.study.name, *now.details.target_option, storage=storage)
+    return f"Nothing but FP32 was measured yet; continue with `{way}`"
+
+
 def nothing_text(now: Standing) -> str:
     """Why nothing keeps the limits or comes near; empty if there is no finished evaluation."""
     if now.details.failures is not None:

@@ -39,6 +39,7 @@ class TargetStatus:
         running: evaluations under way, or left by a worker that is lost.
         front: points on the front within the limits.
         picks: by name; absent where nothing keeps the limits.
+        only_fp32: whether nothing but FP32 was evaluated, so that the picks say nothing yet.
         deaths: evaluator processes that were replaced over an evaluation.
         times: where the time of its workers went.
     """
@@ -55,6 +56,12 @@ class TargetStatus:
     picks: Mapping[str, Point]
     deaths: tuple[DeathRecord, ...] = ()
     times: TimeTable = field(default_factory=lambda: table_of(()))
+    only_fp32: bool = False
+
+    @property
+    def stopped_by(self) -> str:
+        """What ended the last search before it had all evaluations: `time_limit`, `request`; empty for nothing."""
+        return self.target.stopped_by if self.tally.finished < self.wanted else ""
 
     @property
     def alive(self) -> tuple[WorkerRecord, ...]:
@@ -105,6 +112,7 @@ class TargetStatus:
             "device": described.device,
             "evaluations": self.tally.finished,
             "wanted": self.wanted,
+            "stopped_by": self.stopped_by or None,
             "failures": [{"stage": s, "kind": k, "count": n} for (s, k), n in sorted(self.tally.failures.items())],
             "replaced": len(self.deaths),
             "an_hour_recently": self.rate_recent,
@@ -140,6 +148,13 @@ class StudyStatus:
         """Whether the study is done and nobody works on it any more."""
         return self.study.state == "done" and not any(target.alive for target in self.targets)
 
+    @property
+    def stopped_by(self) -> str:
+        """What ended the search before it was complete, while nobody works on it; empty where nothing did."""
+        if self.study.state != "done":
+            return ""
+        return next((target.stopped_by for target in self.targets if target.stopped_by), "")
+
     def to_json(self) -> dict[str, Any]:
         targets = [target.to_json() for target in self.targets]
         data = self.study.data
@@ -171,7 +186,7 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
     workers = store.workers.of_target(target.id)
     since = _since(store, workers, config.lease_s)
     tally = store.statistics.tally(target.id, since)
-    front, picks = _front(store, study, target, config)
+    front, picks, only_fp32 = _front(store, study, target, config)
     return TargetStatus(
         target=target,
         wanted=config.trials,
@@ -185,6 +200,7 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
         picks=picks,
         deaths=store.statistics.deaths(target.id),
         times=time_table(store, target.id),
+        only_fp32=only_fp32,
     )
 
 
@@ -196,10 +212,10 @@ def _since(store: Store, workers: tuple[WorkerRecord, ...], lease_s: float) -> d
 
 def _front(
     store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig
-) -> tuple[int, dict[str, Point]]:
-    """How many points the front has, and the picks."""
+) -> tuple[int, dict[str, Point], bool]:
+    """How many points the front has, the picks, and whether nothing but FP32 was evaluated."""
     now = standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric)))
-    return int(now.judgement.front.sum()), pick_points(now)
+    return int(now.judgement.front.sum()), pick_points(now), now.only_fp32
 
 
 def _pick_json(point: Point) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from evaluators.stopwatch import time_spent
 from search.errors import StudyError
 from search.values import Latency
 from studies.judging.point_lists import front_and_picks
+from studies.judging.rounding import latency_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import LATENCY_MS
-from studies.options.quantities import format_ms
 from studies.options.read_options import change_config
 from studies.run.finalists import engine_of, trial_text
 from studies.store.records import FAILED, RUNNING
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 TRIES = 3  # measurements at most of what stays doubtful
 _ROUNDS = 20  # visits of each engine
 _TOGETHER = 6  # engines at most that are loaded at a time
+_MOST_REASONS = 2  # that a line names of what is doubtful
+_DOUBTFUL_BAND = 0.05  # a doubtful latency has the digits of one that is known to so much
 _REACH = 0.1  # a latency that misses the budget by less may keep it once it is measured cleanly
 
 
@@ -108,6 +110,8 @@ def settle_doubts(work: Work) -> None:
     for row, found in zip(rows, measure_again(work, now, rows), strict=True):
         if found.tries:
             work.events.note(change_text(trial_text(now, row), found))
+            if len(found.doubts) > _MOST_REASONS:
+                work.events.detail(f"{trial_text(now, row)} is still doubtful: {', '.join(found.doubts)}")
 
 
 @time_spent("measuring again")
@@ -218,5 +222,18 @@ def change_text(name: str, found: Remeasured) -> str:
     """`trial 7: 1.21 ms before, 1.18 ms now`, and what is still doubtful."""
     if not found.tries:
         return f"{name}: not measured again, because the time limit leaves no time"
-    doubt = f"; still doubtful: {', '.join(found.doubts)}" if found.doubts else ""
-    return f"{name}: {format_ms(found.before_ms)} before, {format_ms(found.after_ms)} now{doubt}"
+    before = _latency_text(found.before_ms, found.doubts_before)
+    return f"{name}: {before} before, {_latency_text(found.after_ms, found.doubts)} now{_doubts_text(found.doubts)}"
+
+
+def _latency_text(latency_ms: float, doubts: Sequence[str]) -> str:
+    return latency_text(latency_ms, _DOUBTFUL_BAND if doubts else 0.0)
+
+
+def _doubts_text(doubts: Sequence[str]) -> str:
+    """What is still doubtful, two reasons at most; `show` has all of them."""
+    if not doubts:
+        return ""
+    more = len(doubts) - _MOST_REASONS
+    rest = f", and {more} more reason{'s' * (more > 1)}" if more > 0 else ""
+    return f"; still doubtful: {', '.join(doubts[:_MOST_REASONS])}{rest}"

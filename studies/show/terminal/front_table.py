@@ -20,6 +20,7 @@ from studies.store.records import OK
 
 BEST_STYLE, BASELINE_STYLE, MISSED_STYLE = "bold green", "cyan", "yellow"
 _MISSED = "missed"
+_DOUBTFUL = "latency doubtful"
 # What the column `limits` says, with its explanation below the table.
 LIMIT_WORDS: Mapping[Verdict, tuple[str, str]] = {
     Verdict.SURELY: ("kept", "on the final samples by the whole interval"),
@@ -64,9 +65,15 @@ def points_table(
         Column("mix", drop=3, shorten=_shorten_mixes),
         Column("notes", note=True),
     ]
-    rows = [[*_cells(now, point, levels, mixes[point.id]), "; ".join(notes(now, point))] for point in points]
+    doubtful = _doubtful_text(points)
+    said = [[text for text in notes(now, point) if not doubtful or text != _DOUBTFUL] for point in points]
+    rows = [
+        [*_cells(now, point, levels, mixes[point.id]), "; ".join(texts)]
+        for point, texts in zip(points, said, strict=True)
+    ]
     styles = {place: style for place, point in enumerate(points) if (style := _style(now, point))}
-    return TextTable(columns, rows, key=1, styles=styles).without_empty("final loss", "limits", "notes")
+    below = (doubtful,) if doubtful else ()
+    return TextTable(columns, rows, key=1, styles=styles, below=below).without_empty("final loss", "limits", "notes")
 
 
 def limits_legend(table: TextTable) -> str:
@@ -108,7 +115,7 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str) -> list
 
 def _names(now: Standing, point: Point) -> Iterator[str]:
     """What an evaluation is picked as, with scores, and which baseline it is."""
-    for name in point.picks:
+    for name in () if now.only_fp32 else point.picks:
         score = now.score(point.row, name)
         yield name if score is None else f"{name} is {score:.3g}"
     if point.role:
@@ -143,7 +150,18 @@ def point_notes(now: Standing, point: Point) -> Iterator[str]:
     if point.opaque > 0:
         yield f"the precision of {point.opaque} groups cannot be read from the engine"
     if point.doubts:
-        yield "latency doubtful"
+        yield _DOUBTFUL
+
+
+def _doubtful_text(points: Sequence[Point]) -> str:
+    """Which latencies are doubtful, said once where most of several are; empty elsewhere: then rows say it."""
+    sound = [str(point.trial) for point in points if not point.doubts]
+    if len(points) < 2 or 2 * len(sound) >= len(points):
+        return ""
+    if not sound:
+        return "All latencies in this table are doubtful."
+    many = f"trial{'s' * (len(sound) > 1)} {', '.join(sound)}"
+    return f"All latencies in this table but {'those' if len(sound) > 1 else 'that'} of {many} are doubtful."
 
 
 def _ties(now: Standing, point: Point) -> Iterator[str]:
@@ -170,7 +188,7 @@ def _why_off(now: Standing, point: Point) -> str:
 
 
 def _style(now: Standing, point: Point) -> str:
-    if "best" in point.picks:
+    if "best" in point.picks and not now.only_fp32:
         return BEST_STYLE
     if point.role:
         return BASELINE_STYLE

@@ -42,12 +42,14 @@ class TextTable:
     Attributes:
         key: the place of the column that names a row where a note is told below the table.
         styles: by place of a row, how a terminal shows it, in Rich's words; rows that are absent are plain.
+        below: sentences below it at every width.
     """
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     key: int = 0
     styles: dict[int, str] = field(default_factory=dict)
+    below: tuple[str, ...] = ()
 
     @property
     def header(self) -> list[str]:
@@ -69,7 +71,7 @@ class TextTable:
         What has no room is given up in this order: notes go below the table, headers and cells are shortened, long
         cells lose their middle, columns are left out.
         """
-        whole = FittedTable(list(self.columns), self.header, [list(row) for row in self.rows], self.styles)
+        whole = FittedTable(list(self.columns), self.header, [list(row) for row in self.rows], self.styles, self.below)
         if width is None or whole.width <= width:
             return whole
         for column in self.columns:

@@ -25,6 +25,8 @@ from studies.store.records.studies import ArtifactRecord, FileRecord, GroupRecor
 from studies.store.records.targets import (
     PROCESS,
     REBUILD,
+    REQUEST,
+    TIME_LIMIT,
     CalibrationRecord,
     Choice,
     RepeatRecord,
@@ -41,7 +43,9 @@ __all__ = [
     "OK",
     "PROCESS",
     "REBUILD",
+    "REQUEST",
     "RUNNING",
+    "TIME_LIMIT",
     "ArtifactRecord",
     "Assignments",
     "CalibrationRecord",

@@ -9,6 +9,8 @@ from search.values import Capability, Precision, RecoveryRecord, Target
 
 REBUILD, PROCESS = "rebuild", "process"  # kinds of a repetition
 
+TIME_LIMIT, REQUEST = "time_limit", "request"  # what may end a search before it is complete
+
 
 @dataclass(frozen=True)
 class TargetRecord:
@@ -43,6 +45,12 @@ class TargetRecord:
     recovery: RecoveryRecord | None = None
     statistics_digest: str | None = None
     provisional_band: float = 0.0
+
+    @property
+    def stopped_by(self) -> str:
+        """What ended the last search before it was complete: `TIME_LIMIT`, `REQUEST`; empty for anything else."""
+        found: str = self.details.get("stopped_by", "")
+        return found
 
     @property
     def band(self) -> float:
