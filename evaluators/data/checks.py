@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,9 +58,10 @@ class Checker:
         wanted = [spec.name for spec in self.inputs]
         missing = [name for name in wanted if name not in arrays]
         if missing:
+            found = sorted(name for name in arrays if name not in (LABELS, CLUSTERS) and not name.startswith(SEVERAL))
             raise DataError(
-                f"{where} lacks the model's input {missing[0]!r}: expected arrays {wanted}, got {sorted(arrays)}; "
-                "name each array as the model names its input"
+                f"{where} lacks the model's input {missing[0]!r}: expected arrays {wanted}, got {found}; "
+                f"name each array as the model names its input{_nearest_text(missing[0], found, wanted)}"
             )
         several = {name for name in arrays if name.startswith(SEVERAL) and name not in wanted}
         extra = sorted(arrays.keys() - {*wanted, *several - {SEVERAL}, LABELS, CLUSTERS})
@@ -79,6 +81,13 @@ class Checker:
                 f"{where} holds object arrays: every array has to be of a plain number type, or "
                 f"of texts where it is {CLUSTERS!r}"
             )
+
+
+def _nearest_text(missing: str, found: Sequence[str], wanted: Sequence[str]) -> str:
+    """The array that was probably meant as an input: `: rename 'images' to 'image'`; empty if none is like it."""
+    spare = [name for name in found if name not in wanted]
+    near = difflib.get_close_matches(missing, spare, 1)
+    return f": rename {near[0]!r} to {missing!r}" if near else ""
 
 
 def _check_array(array: Rows, spec: TensorSpec, where: str) -> None:

@@ -464,6 +464,10 @@ class TestErrors:
                 {"picture": images(2)},
                 r"lacks the model's input 'image': expected arrays \['image'\], got \['picture'\]",
             ),
+            (
+                {"images": images(2), "labels": np.arange(2), "clusters": np.arange(2), "labels.depth": np.arange(2)},
+                r"got \['images'\]; name each array as the model names its input: rename 'images' to 'image'$",
+            ),
             ({"image": images(2), "mask": images(2)}, "has 'mask', which is not an input of the model"),
             ({"image": images(2).reshape(2, 6)}, r"has to be of shape \(samples, 2, 3\), got \(2, 6\)"),
             ({"image": np.float32(1)}, r"got \(\)"),
