@@ -68,8 +68,8 @@ class Checker:
         if extra:
             raise DataError(
                 f"{where} has {extra[0]!r}, which is not an input of the model: expected arrays {wanted} and "
-                "optionally "
-                f"{LABELS!r} and {CLUSTERS!r}; rename it or leave it out"
+                f"optionally {LABELS!r} and {CLUSTERS!r}, or several labels as '{SEVERAL}NAME'; if it is a label, name "
+                f"it '{SEVERAL}{extra[0].removeprefix(SEVERAL) or 'class'}', else rename it or leave it out"
             )
         if several and LABELS in arrays and self.takes(LABELS):
             raise DataError(
@@ -98,9 +98,10 @@ def _check_array(array: Rows, spec: TensorSpec, where: str) -> None:
             "shape the samples as the model takes them, or fix the model's input shape"
         )
     if array.dtype.name != spec.dtype:
+        scaled = ", scaling included" if spec.dtype.startswith(("float", "bfloat")) else ""
         raise DataError(
             f"{where}: input {spec.name!r} has to be {spec.dtype}, got {array.dtype.name}; convert it with "
-            f".astype({spec.dtype!r}) where the data are made, scaling included"
+            f".astype({spec.dtype!r}) where the data are made{scaled}"
         )
 
 

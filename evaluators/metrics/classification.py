@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from evaluators.metrics.array_passes import comparable, largest_class, row_blocks
 from evaluators.metrics.contract import Labels, Metric, Outputs, Scores, given_reference
+from evaluators.metrics.label_form import class_number_advice, rows_shape
 from search.errors import DataError
 
 
@@ -48,12 +49,15 @@ def _class_labels(labels: Labels, rows: int, classes: int, metric: str) -> NDArr
         raise DataError(f"metric {metric} needs labels, but the data have none; use agreement, or add labels")
     if labels.shape != (rows,) or labels.dtype.kind not in "iu":
         raise DataError(
-            f"metric {metric} needs one integer label per sample, shape ({rows},), "
-            f"got {labels.dtype} of shape {labels.shape}"
+            f"metric {metric}: expected labels that are class numbers, integers of shape (n,), got {labels.dtype} of "
+            f"shape {rows_shape(labels.shape)}. {class_number_advice(labels)}".rstrip()
         )
     outside = labels[(labels < 0) | (labels >= classes)]
     if outside.size:
-        raise DataError(f"metric {metric}: label {outside[0]} is not one of the model's {classes} classes")
+        raise DataError(
+            f"metric {metric}: label {outside[0]} is not one of the model's {classes} classes, which are "
+            f"numbered from 0 to {classes - 1}"
+        )
     return labels.astype(np.int64)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.metrics.own.error_text import own_error_text
 from search.errors import BitfrontError, DataError, MetricError
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -139,8 +140,9 @@ class Metric:
         except BitfrontError:
             raise
         except Exception as error:
+            told = own_error_text(error, arguments) if self.is_own else ""
             raise MetricError(
-                f"metric {self.name} raised {type(error).__name__} {where}: {error}. Correct the metric."
+                f"metric {self.name} raised {type(error).__name__} {where}: {error}.{told} Correct the metric."
             ) from error
 
     def _checked(self, raw: Any, rows: int, first: int) -> Scores:

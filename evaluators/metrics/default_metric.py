@@ -6,27 +6,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.metrics.contract import Metric
+from evaluators.metrics.label_form import class_number_advice, rows_shape
 from evaluators.metrics.registry import BUILT_IN
+from search.errors import DataError
 from search.graph.model import TensorSpec
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A metric, and in words why it is the default; `why` is empty if the labels speak for themselves."""
+    """A metric, and in words why it is the default; `why` is empty if the labels speak for themselves.
+
+    Attributes:
+        refusal: why nothing may be scored before the user has named a metric or mended the labels, which were meant for
+            something that this metric does not do; empty if the metric may be used.
+    """
 
     metric: Metric
     why: str
+    refusal: str = ""
+
+    def check(self) -> None:
+        """Raise DataError if there is a refusal."""
+        if self.refusal:
+            raise DataError(f"choosing a metric: {self.refusal}")
 
 
 def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -> Choice:
     """Choose top1, agreement or sqnr.
 
     `top1` needs integer labels, one per sample, and one float output of at least two classes. Without such labels one
-    float output of at least two classes is compared by `agreement`. Everything else is compared by `sqnr`, which reads
-    all float outputs.
+    float output of at least two classes is compared by `agreement`, unless the labels look like its classes in another
+    form. Several labels are refused, as no built-in metric reads them. Everything else is compared by `sqnr`, which
+    reads all float outputs.
 
     Args:
         outputs: of the model, with the samples along the first axis.
@@ -39,8 +54,39 @@ def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -
     unused = "the data have no labels" if labels is None else _misfit(labels, floats)
     if classes:
         found = f"{_told(floats[0])} is read as scores of {floats[0].shape[1]} classes"
-        return Choice(BUILT_IN["agreement"], f"{unused}, and the output {found}")
-    return Choice(BUILT_IN["sqnr"], f"{unused}, and {_no_classes(floats)}")
+        refusal = _refuse_several(labels) or _refuse_classes(labels, floats[0])
+        return Choice(BUILT_IN["agreement"], f"{unused}, and the output {found}", refusal)
+    return Choice(BUILT_IN["sqnr"], f"{unused}, and {_no_classes(floats)}", _refuse_several(labels))
+
+
+def _refuse_several(labels: NDArray[Any] | None) -> str:
+    """Why several labels need a metric that is named; empty if there are not several."""
+    if labels is None or not labels.dtype.names:
+        return ""
+    return (
+        f"the data have several labels, {', '.join(labels.dtype.names)}, which only a metric of your own reads. Give "
+        "it with --metric file.py:function; or give --metric agreement or sqnr, which compare outputs with those of "
+        "FP32 and read no labels."
+    )
+
+
+def _refuse_classes(labels: NDArray[Any] | None, output: TensorSpec) -> str:
+    """Why labels that mean the classes of an output, (n, classes), are no class numbers; empty if they mean others."""
+    classes = output.shape[1]
+    if labels is None or not (labels.shape[1:] in ((classes,), (1,)) or _are_whole(labels, classes)):
+        return ""
+    return (
+        f"the output {output.name!r} has {classes} classes; expected labels that are class numbers, integers of shape "
+        f"(n,), got {labels.dtype} of shape {rows_shape(labels.shape)}. {class_number_advice(labels)} If these labels "
+        "are no classes, name a metric with --metric."
+    )
+
+
+def _are_whole(labels: NDArray[Any], classes: int) -> bool:
+    """Whether labels are class numbers in another type than integers."""
+    if labels.ndim != 1 or labels.dtype.kind not in "fb":
+        return False
+    return bool(np.all((labels == np.floor(labels)) & (labels >= 0) & (labels <= classes)))
 
 
 def is_float(spec: TensorSpec) -> bool:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from evaluators.metrics.array_passes import largest_class, row_blocks
 from evaluators.metrics.classification import check_classes, scored_output
 from evaluators.metrics.contract import Labels, Metric, Outputs
+from evaluators.metrics.label_form import class_number_advice, rows_shape
 from search.errors import DataError
 
 IGNORED_LABEL = 255
@@ -74,13 +75,16 @@ def _class_maps(labels: Labels, shape: tuple[int, ...]) -> NDArray[Any]:
         raise DataError("metric miou needs labels, but the data have none")
     if labels.shape != (rows, height, width) or labels.dtype.kind not in "iu":
         raise DataError(
-            f"metric miou needs integer labels of shape {(rows, height, width)}, "
-            f"got {labels.dtype} of shape {labels.shape}"
+            f"metric miou: expected labels that are class numbers, integers of shape (n, {height}, {width}), got "
+            f"{labels.dtype} of shape {rows_shape(labels.shape)}. {class_number_advice(labels, axes=3)}".rstrip()
         )
     if labels.size and (labels.min() < 0 or labels.max() >= classes):
         outside = labels[((labels < 0) | (labels >= classes)) & (labels != IGNORED_LABEL)]
         if outside.size:
-            raise DataError(f"metric miou: label {outside[0]} is neither one of {classes} classes nor 255 (ignored)")
+            raise DataError(
+                f"metric miou: label {outside[0]} is neither one of {classes} classes, which are numbered from 0 to "
+                f"{classes - 1}, nor 255 (ignored)"
+            )
     return labels
 
 

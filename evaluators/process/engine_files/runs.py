@@ -130,6 +130,7 @@ class _Scoring:
         labels = self._data.labels(np.array([0])) if self._data.has_labels else None
         specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in outputs.items()]
         chosen = default_metric.default_metric(specs, labels)
+        chosen.check()
         why = chosen.why and f"the metric is {chosen.metric.name}, because {chosen.why}; --metric names another"
         return chosen.metric, [why] if why else []
 

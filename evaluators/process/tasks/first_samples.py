@@ -33,6 +33,7 @@ class FirstSamples:
 
     def try_out(self) -> None:
         """As `SetupRequests.try_out`."""
+        self._data.choice.check()
         self._check_splits()
         opened, data = self._opened, self._data
         with (

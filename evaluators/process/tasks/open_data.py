@@ -36,6 +36,7 @@ class OpenData:
 
     Attributes:
         batch: samples in a batch.
+        choice: the metric, and how it was chosen; its `check` comes before anything is scored.
         metric: what scores outputs.
         data, final_data, calibration_data: one and the same data set unless the job names several.
         search_indices, final_indices, calibration_indices: samples of each split, of its own data set.
@@ -52,8 +53,8 @@ class OpenData:
         given = _get_metric(job, handed)
         labelled = given is not None and given.needs_labels
         self.data = open_job_data(job, job.data, inputs, labels_required=labelled)
-        self._chosen = default_metric.Choice(given, "") if given else self._choose_metric()
-        self.metric = self._chosen.metric
+        self.choice = default_metric.Choice(given, "") if given else self._choose_metric()
+        self.metric = self.choice.metric
         self.final_data = self.calibration_data = self.data
         if job.final_data:
             needed = self.metric.needs_labels
@@ -207,7 +208,7 @@ class OpenData:
 
     def _metric_notes(self) -> list[str]:
         """How the metric was chosen, where nobody named it, and which outputs it does not score."""
-        name, why = self.metric.name, self._chosen.why
+        name, why = self.metric.name, self.choice.why
         notes = [f"the metric is {name}, because {why}; --metric names another"] if why else []
         kinds = {spec.name: "f" if default_metric.is_float(spec) else "i" for spec in self._opened.model.outputs}
         read = self.metric.outputs_read(kinds)

@@ -77,6 +77,20 @@ def test_refuses(tmp_path: Path, more: dict[str, object], says: str) -> None:
         open_data(save(tmp_path / "d.npz", **more), INPUTS)
 
 
+def test_a_label_without_the_prefix_is_told_its_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=X, price=PRICE)
+    with pytest.raises(DataError, match=r"several labels as 'labels\.NAME'; .* name it 'labels\.price'"):
+        open_data(str(tmp_path / "d.npz"), INPUTS)
+
+
+def test_integer_inputs_are_not_told_to_be_scaled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((7, 2), np.int32))
+    for dtype, scaled in (("int64", False), ("float32", True)):
+        with pytest.raises(DataError, match=f"{dtype}, got int32") as caught:
+            open_data(str(tmp_path / "d.npz"), [TensorSpec("x", dtype, (4, 2))])
+        assert ("scaling" in str(caught.value)) == scaled
+
+
 def test_metrics_of_one_label_say_that_these_are_several(tmp_path: Path) -> None:
     labels = open_data(save(tmp_path / "d.npz"), INPUTS).labels(np.arange(7))
     outputs = [TensorSpec("logits", "float32", (4, 10))]

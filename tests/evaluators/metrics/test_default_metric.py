@@ -15,6 +15,7 @@ from evaluators.metrics.default_metric import default_metric
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Job
 from evaluators.process.results import MetricDescription
+from search.errors import DataError
 from search.graph.model import TensorSpec
 from tests.support.command_line import invoke, ok
 from tests.support.networks import Net, finish, images, save
@@ -24,6 +25,8 @@ TEN = TensorSpec("y", "float32", (4, 10))
 MAPS = TensorSpec("y", "float32", (4, 3, 8, 8))
 BESIDE = TensorSpec("z", "float32", (4, 7))
 LABEL = TensorSpec("label", "int64", (4,))
+HALVES = np.full(1, 0.5, np.float32)
+SEVERAL = np.zeros(1, [("price", np.float32), ("demand", np.float32)])
 INTEGERS, FLOATS, PIXELS = np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros((1, 8, 8), np.int64)
 
 
@@ -34,7 +37,7 @@ INTEGERS, FLOATS, PIXELS = np.zeros(1, np.int64), np.zeros(1, np.float32), np.ze
         ([LABEL, TEN], INTEGERS, "top1", []),
         ([TEN], None, "agreement", ["no labels", "10 classes"]),
         ([LABEL, TEN], None, "agreement", ["no labels"]),
-        ([TEN], FLOATS, "agreement", ["labels, float32 of shape (samples), are not used", "one integer per sample"]),
+        ([TEN], HALVES, "agreement", ["labels, float32 of shape (samples), are not used", "one integer per sample"]),
         ([ONE], None, "sqnr", ["no labels", "'y' (4, 1)", "two classes or more"]),
         ([ONE], INTEGERS, "sqnr", ["labels, int64 of shape (samples), are not used", "two classes or more"]),
         ([TEN, BESIDE], INTEGERS, "sqnr", ["not used", "2 float outputs, 'y' (4, 10), 'z' (4, 7)"]),
@@ -52,6 +55,29 @@ def test_the_default_follows_outputs_and_labels(
     assert bool(chosen.why) == bool(why)
     for words in why:
         assert words in chosen.why
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "says"),
+    [
+        ([TEN], np.eye(10)[:3], r"shape \(n,\), got float64 of shape \(n, 10\)\. .*\.argmax\(1\)"),
+        ([TEN], np.eye(10, dtype=np.uint8)[:3], r"uint8 of shape \(n, 10\)\. .*\.argmax\(1\)"),
+        ([TEN], FLOATS, r"got float32 of shape \(n,\)\. Convert them with \.astype\(\"int64\"\)"),
+        ([TEN], INTEGERS[:, None], r"got int64 of shape \(n, 1\)\. Remove the second axis with \[:, 0\]"),
+        ([TEN], SEVERAL, r"several labels, price, demand, .* Give it with --metric file\.py:function"),
+        ([TEN, BESIDE], SEVERAL, "several labels, price, demand, "),
+    ],
+)
+def test_labels_that_a_default_metric_would_silently_ignore_are_refused(
+    outputs: list[TensorSpec], labels: NDArray[Any], says: str
+) -> None:
+    with pytest.raises(DataError, match=says):
+        default_metric(outputs, labels).check()
+
+
+@pytest.mark.parametrize("labels", [None, HALVES, INTEGERS, np.zeros((1, 3)), PIXELS])
+def test_other_labels_leave_the_default_metric_usable(labels: NDArray[Any] | None) -> None:
+    default_metric([TEN], labels).check()
 
 
 def regression(outputs: int = 1, *, second: bool = False, reshaped: bool = False) -> onnx.ModelProto:
@@ -112,6 +138,12 @@ def test_shapes_that_inference_does_not_know_are_found_by_running(tmp_path: Path
     [note] = metric_of(evaluator).notes
     assert metric_of(evaluator).name == "sqnr"
     assert "'y' (4, 1)" in note
+
+
+def test_one_hot_labels_are_refused_before_anything_is_scored(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"got float32 of shape \(n, 10\)"):
+        opened(job(tmp_path, regression(10), labels=np.eye(10, dtype=np.float32)[np.arange(60) % 10]))
+    opened(job(tmp_path, regression(10), labels=np.eye(10, dtype=np.float32)[np.arange(60) % 10], metric="agreement"))
 
 
 def test_outputs_that_a_metric_does_not_read_are_named(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_miou_refuses_what_does_not_fit() -> None:
     maps = np.zeros((1, 4, 2, 2))
     for outputs, labels, words in [
         (np.zeros((1, 4)), np.zeros((1, 2, 2), int), "needs shape \\(n, C, H, W\\)"),
-        (maps, np.zeros((1, 3, 2), int), "shape \\(1, 3, 2\\)"),
+        (maps, np.zeros((1, 3, 2), int), "got int64 of shape \\(n, 3, 2\\)"),
         (maps, np.full((1, 2, 2), 7), "label 7"),
         (maps, None, "needs labels"),
     ]:
@@ -171,9 +171,9 @@ def test_miou_refuses_what_does_not_fit() -> None:
 def test_built_ins_refuse_outputs_and_labels_that_do_not_fit() -> None:
     with pytest.raises(DataError, match=r"first float output.*\(n, classes\).*'y' has shape \(2, 3, 4\)"):
         score("top1", np.zeros((2, 3, 4), np.float32), [0, 0])
-    with pytest.raises(DataError, match="label 3 is not one of the model's 3 classes"):
+    with pytest.raises(DataError, match="label 3 is not one of the model's 3 classes, which are numbered from 0 to 2"):
         score("top1", SCORES, [0, 1, 2, 3])
-    with pytest.raises(DataError, match="one integer label per sample"):
+    with pytest.raises(DataError, match="class numbers, integers of shape"):
         score("top1", SCORES, [0.0, 1.0, 2.0, 0.5])
     with pytest.raises(DataError, match="needs labels"):
         score("top1", SCORES)

@@ -1,0 +1,54 @@
+"""What messages say of labels that a metric cannot read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluators.metrics.mean_iou import MeanIoU
+from evaluators.metrics.registry import get_metric
+from search.errors import DataError, MetricError
+
+SCORES = np.zeros((4, 3), np.float32)
+BY_NAME = """
+def missed(outputs, labels):
+    wanted = labels["price"]
+    return outputs["y"][:, 0] - wanted
+"""
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (
+            np.zeros((4, 3), np.float32),
+            r"Here labels is one array, float32 of shape \(n, 3\); several labels, .*'labels\.NAME'",
+        ),
+        (np.zeros(4, [("cost", np.float32)]), r"Here labels\['cost'\] is float32 of shape \(n,\)\."),
+        (None, "The data have no labels, so labels is None"),
+    ],
+)
+def test_an_error_of_an_own_metric_names_its_line_and_tells_what_the_labels_are(
+    tmp_path: Path, labels: Any, says: str
+) -> None:
+    (tmp_path / "missing_price.py").write_text(BY_NAME)
+    metric = get_metric(f"{tmp_path}/missing_price.py:missed")
+    with pytest.raises(MetricError, match=says) as caught:
+        metric.scores({"y": SCORES}, labels, count=4)
+    assert 'It was raised at missing_price.py, line 3: `wanted = labels["price"]`.' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (np.zeros((2, 3, 4, 5), "u1"), r"shape \(n, 4, 5\), got uint8 of shape \(n, 3, 4, 5\)\. .*\.argmax\(1\)"),
+        (np.zeros((2, 4, 5), np.float32), r"got float32 of shape \(n, 4, 5\)\. .*\.astype\(\"int64\"\)"),
+        (np.full((2, 4, 5), 3), "label 3 is neither one of 3 classes, which are numbered from 0 to 2"),
+    ],
+)
+def test_class_maps_in_another_form_are_refused_with_what_to_do(labels: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        MeanIoU().update({"y": np.zeros((2, 3, 4, 5), np.float32)}, labels)
