@@ -32,6 +32,7 @@ from studies.export.readme import README, readme_text
 from studies.judging.points import Point
 from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.selection import find_row
+from studies.judging.sentences.changed_pick import other_pick_text
 from studies.judging.standing import Standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of
@@ -221,13 +222,17 @@ def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:
     Raises:
         StudyError: nothing is left that keeps the limits.
     """
+    before = now.point(find_row(now, pick, None))
     for _ in range(MOST_IN_LINE):
         row = find_row(now, pick, None)
         if now.final.tried[row]:
             break
         confirm(work, now, [row])
         now = work.ledger.standing()
-    return now, find_row(now, pick, None)
+    row = find_row(now, pick, None)
+    if text := other_pick_text(now, pick, before, row):
+        work.events.note(text)
+    return now, row
 
 
 def _confirm(work: Work, number: int, trial: int) -> _Confirmed:

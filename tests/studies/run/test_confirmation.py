@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from search.values import Accuracy, Evaluation, Precision
+from search.values import Accuracy, Evaluation, Latency, Precision
 from studies import verbs
 from studies.export import export
 from studies.judging.rules.verdicts import Verdict
@@ -282,9 +282,40 @@ def test_an_export_looks_at_its_pick_first_and_takes_the_next_where_it_fails(
         return 0
 
     limits = Limits(max_drop=0.15)
+    told: list[str] = []
     monkeypatch.setattr(export, "confirm", confirm)
-    work: Any = SimpleNamespace(ledger=ledger_of(store, limits))
+    work: Any = SimpleNamespace(ledger=ledger_of(store, limits), events=SimpleNamespace(note=told.append))
     now, row = export.confirm_pick(work, judged(store, limits), "best")
+    said = "trial 1 was the best so far, but it misses the limits on the final samples; trial 2 is exported instead"
+    assert told == [said]
     assert (asked, row, now.point(row).final.verdict) == ([1, 2], 2, Verdict.SURELY)
     assert export.confirm_pick(work, now, "best")[1] == 2
     assert asked == [1, 2], "what was looked at is not looked at again"
+    assert told == [said], "the pick did not change this time"
+
+
+def test_an_export_says_that_its_pick_was_slower_when_it_was_measured_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def confirm(work: Any, now: Standing, rows: list[int]) -> int:
+        for row in rows:
+            number = int(now.table.id[row])
+            store.evaluations.set_final(number, Accuracy("top1", 0.9, 0.0, -0.001, 0.001, 8, 8, np.ones(8)))
+            ms = {5: 2.9}.get(row, float(now.table.latency_ms[row]))
+            store.measurements.add_round(now.target.id, {number: Latency(ms, ms, 0.01, 2.0, np.ones(2), np.ones(2))})
+        return 0
+
+    add(store, judged(store).target.id, 5, evaluated((0, 1, 1, 1), 2.3, 0.0, 0.001))
+    monkeypatch.setattr(export, "confirm", confirm)
+    work: Any = SimpleNamespace(ledger=ledger_of(store, LIMIT), events=SimpleNamespace(note=told.append))
+    before = judged(store)
+    assert before.picks.best == 5
+    _, row = export.confirm_pick(work, before, "best")
+    assert (row, len(told)) == (3, 1)
+    assert re.fullmatch(
+        r"trial 5 was the best so far, but measured again it takes 2\.9\d* ms instead of 2\.3\d* ms; trial 3 is "
+        "exported instead",
+        told[0],
+    )
