@@ -12,6 +12,8 @@ from evaluators.stopwatch import time_spent
 from search.errors import ArtifactError
 from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing
+from studies.options.quantities import format_duration_s
+from studies.run.pace import Pace
 
 if TYPE_CHECKING:
     from studies.run.work import Work
@@ -46,7 +48,8 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
         return 0
     many = f"{len(rows)} finalists again, side by side, and scoring them"
     what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
-    work.events.note(f"measuring {what} on the final samples")
+    about_s = max(1, round(Pace(splits=work.ledger.study.data).finalists_s(now, len(rows))))
+    work.events.note(f"measuring {what} on the final samples, which takes about {format_duration_s(about_s)}")
     engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
     line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "finalists"))
     found = line.scores.score_finalists(engines, _ROUNDS, now.table.reference_ms)

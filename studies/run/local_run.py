@@ -70,6 +70,7 @@ def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
     try:
         with optuna_reported(config.storage), closing(Search(work, _proposals(work, database))) as search:
             begin_search()
+            work.pace.start_s = work.pace.passed_s
             settle_level(work)
             reason = search.run()
             state = "done" if search.finish() else None

@@ -36,6 +36,7 @@ class Pace:
         splits: samples of the splits `search` and `final`.
 
     Attributes:
+        start_s: seconds that the run took before it searched.
         pick_s: seconds that correcting the biases of a pick takes beside evaluating it; None if none is corrected.
     """
 
@@ -49,6 +50,8 @@ class Pace:
         self._took_s: deque[float] = deque(maxlen=_RECENT)
         self._scoring_s: deque[float] = deque(maxlen=_RECENT)
         self._load_s: deque[float] = deque(maxlen=_RECENT)
+        self._wait_s: deque[float] = deque(maxlen=_RECENT)
+        self.start_s = 0.0
         self.pick_s: float | None = None
 
     @property
@@ -74,6 +77,7 @@ class Pace:
         """
         self._took_s.append(took_s)
         self._load_s.append(evaluation.stage_s.get("load", 0.0))
+        self._wait_s.append(evaluation.stage_s.get("wait", 0.0))
         if evaluation.accuracy is not None and evaluation.accuracy.complete:
             self._scoring_s.append(evaluation.stage_s.get("run", 0.0) + evaluation.stage_s.get("score", 0.0))
 
@@ -94,7 +98,7 @@ class Pace:
     def reserve_s(self, now: Standing) -> float:
         """Seconds to keep for the finalists, while there is something to confirm."""
         limit_s, count = self.limit_s or math.inf, min(_FINALISTS, now.measures.finished_count)
-        if not count:
+        if not count or now.only_fp32:  # the first evaluation beside FP32 says more than a confirmed FP32
             return 0.0
         picks_s = 0.0 if self.pick_s is None else min(_PICKS, count) * (self.pick_s + self.evaluation_s(now))
         return min(self.finalists_s(now, count) + picks_s, _MOST_RESERVED * limit_s)
@@ -106,10 +110,18 @@ class Pace:
         return timing_s + count * _most(self._load_s) + (count + 1) * scoring_s * self._final
 
     def timing_s(self, now: Standing, count: int) -> float:
-        """Seconds that measuring so many engines takes, in turn with each other and the baseline."""
+        """Seconds that measuring so many engines takes, in turn with each other and the baseline.
+
+        Waiting for other processes that measure on the device is part of that, as long as for recent evaluations.
+        """
         raw_ms = now.table.raw_ms[np.isfinite(now.table.raw_ms)]
         block_s = max(BLOCK_MS, float(raw_ms.max(initial=0.0))) / 1000
-        return (count + 1) * (_WARM_UP_S + _REPEATS * _ROUNDS * block_s)
+        return (count + 1) * (_WARM_UP_S + _REPEATS * _ROUNDS * block_s) + _most(self._wait_s)
+
+    def enough_s(self, now: Standing, count: int) -> float:
+        """A time limit in whole minutes, in seconds, within which so many more evaluations end, and the finalists."""
+        needed_s = (self.start_s + count * self.evaluation_s(now)) / (1 - _MOST_RESERVED)
+        return 60.0 * math.ceil((needed_s + _END_S) / 60)
 
     def finalists_in_time(self, now: Standing, wanted: int) -> int:
         """How many of the finalists can be confirmed in the time that is left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studies.judging.standing import Standing
 from studies.run.claims.repairs import Repairs
-from studies.run.unreachable_limits import check_float, check_time
+from studies.run.unreachable_limits import check_float, check_time, limit_advice
 from studies.run.work import Work
 from studies.store.records import REQUEST, RUNNING, TIME_LIMIT
 from studies.store.target_options import config_of
@@ -65,11 +65,18 @@ class Stop:
             size = self._work.problem.space.size_without(refused)
             return f"every one of the {size} assignments{' that can be built' * bool(refused)} has been evaluated"
         if not in_time:
-            self.stopped_by = TIME_LIMIT
+            self._note_time_limit(now, done)
             return f"the time limit is reached with {done} of {self.trials} evaluations done"
         if patience is not None and _is_stalled(now, patience):
             return f"the front did not improve during the last {patience} evaluations; {done} are done"
         return ""
+
+    def _note_time_limit(self, now: Standing, done: int) -> None:
+        """Say once how long an evaluation takes here, and which time limit leaves time for the others."""
+        work, told = self._work, self.stopped_by == TIME_LIMIT
+        self.stopped_by = TIME_LIMIT
+        if not told and done and work.crew.rank() == 0:
+            work.events.note(f"the time limit leaves no time for more: {limit_advice(work, now, self.trials - done)}")
 
 
 def _is_stalled(now: Standing, patience: int) -> bool:

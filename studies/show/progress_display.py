@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # these import the store
     from studies.store.records import FinishedRow
 
 _LINE_EVERY_S = 5.0
+_WORTH_TELLING_S = 30.0  # a search that is over sooner needs no estimate
 _BAR_WIDTH = 24
 
 
@@ -47,6 +48,7 @@ class Lines:
         self._console = console
         self._verbose = verbose
         self._last_step = 0.0
+        self._estimated = False
 
     def note(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -64,6 +66,13 @@ class Lines:
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         self.note(f"{standing.measures.finished_count}/{total} trial {record.trial}: {ended_text(record, standing)}")
+        left_s = (record.evaluation.total_s or 0.0) * (total - standing.measures.finished_count)
+        if not self._estimated and left_s >= _WORTH_TELLING_S:
+            self.note(
+                f"about {format_duration_s(round(left_s))} left for all {total} trials, if each takes as long as this "
+                "one; --trials, --time-limit and, in a new search, --max-samples shorten it"
+            )
+        self._estimated = True
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         from studies.show.status_text import finished_lines

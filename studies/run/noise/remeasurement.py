@@ -100,14 +100,20 @@ def _timed(now: Standing) -> Any:
 
 
 def settle_doubts(work: Work) -> None:
-    """Measure again what matters and is doubtful, before a study ends; within its time limit."""
-    now = work.ledger.standing()
+    """Measure again what matters and is doubtful, before a study ends; within its time limit.
+
+    Under a time limit that is done once, and not while nothing but FP32 was measured: on a busy machine it would take
+    the time that the next run needs for new evaluations.
+    """
+    now, limited = work.ledger.standing(), work.pace.limit_s is not None
+    if limited and now.only_fp32:
+        return
     rows = list(doubtful_rows(work.ledger.store, now, rows_that_matter(now)))
     if not rows or not TRIES:
         return
     many = "one doubtful latency" if len(rows) == 1 else f"{len(rows)} doubtful latencies"
     work.events.note(f"measuring {many} again")
-    for row, found in zip(rows, measure_again(work, now, rows), strict=True):
+    for row, found in zip(rows, measure_again(work, now, rows, 1 if limited else TRIES), strict=True):
         if found.tries:
             work.events.note(change_text(trial_text(now, row), found))
             if len(found.doubts) > _MOST_REASONS:
@@ -115,10 +121,13 @@ def settle_doubts(work: Work) -> None:
 
 
 @time_spent("measuring again")
-def measure_again(work: Work, now: Standing, rows: Sequence[int]) -> list[Remeasured]:
+def measure_again(work: Work, now: Standing, rows: Sequence[int], most: int | None = None) -> list[Remeasured]:
     """Measure rows again, each at least once and then while it is doubtful; older measurements stay stored.
 
     Nothing is begun that the time limit leaves no time for.
+
+    Args:
+        most: measurements of each at most; None for `TRIES`.
 
     Returns:
         What changed, in the order of the rows.
@@ -131,7 +140,7 @@ def measure_again(work: Work, now: Standing, rows: Sequence[int]) -> list[Remeas
     before = work.ledger.store.measurements.doubts(numbers, now.table.reference_ms)
     tries = dict.fromkeys(numbers, 0)
     later, after, left = now, before, numbers
-    for _ in range(max(TRIES, 1)):
+    for _ in range(max(TRIES if most is None else most, 1)):
         for batch in _batches(left):
             if _in_time(work.pace, later, len(batch)):
                 work.ledger.store.measurements.add_round(work.ledger.target.id, _latencies(work, later, batch))

@@ -92,7 +92,11 @@ def test_nothing_is_begun_that_would_not_end_in_time_by_what_others_took(
 def test_a_limit_within_the_baselines_ends_in_time_and_can_be_resumed(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = search(Clock(monkeypatch, evaluation_s=100), **{"time-limit": "150s"})
+    clock = Clock(monkeypatch, evaluation_s=100)
+    found = search(clock, **{"time-limit": "150s"})
+    (advice,) = (note for note in clock.notes if "an evaluation takes about 1m40s here" in note)
+    assert "leaves no time for more" in advice
+    assert "leaves time for the 39 that are left" in advice
     assert found.reason == "the time limit is reached with 1 of 40 evaluations done"
     assert execute("select latency_band from bf_study_target") == [(None,)]
     assert "5 evaluations are done" in ok("resume", "s", "--time-limit", "none", "--trials", 5)

@@ -1,0 +1,84 @@
+"""What a run says of the time that it takes, and what comes first where little of it is left."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from studies import verbs
+from studies.judging.standing import Standing
+from studies.run.noise.remeasurement import settle_doubts
+from studies.run.pace import Pace
+from studies.run.unreachable_limits import limit_advice
+from studies.show.progress_display import Lines
+from studies.store.records import EvaluationRecord
+from studies.store.store import Store
+from tests.support.study_rows import add, evaluated, fresh_url, make_study
+
+SPLITS = {"search": 100, "final": 100}
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> tuple[Standing, EvaluationRecord]:
+    """A study of which only FP32 was measured, which took a minute."""
+    url = fresh_url("sqlite", tmp_path)
+    with Store.open(url, create=True) as store:
+        target = make_study(store, trials="16")
+        add(store, target, 0, evaluated((0, 0), 44.28, 0.0, 0.004, total_s=60.0), "baseline:fp32")
+        record = store.trials.load(target, 0)
+    return verbs.front("s", storage=url).standing, record
+
+
+def test_a_second_evaluation_comes_before_confirming_fp32(begun: tuple[Standing, EvaluationRecord]) -> None:
+    now, _ = begun
+    assert Pace(70.0, splits=SPLITS).allows_evaluation(now)
+    assert not Pace(59.0, splits=SPLITS).allows_evaluation(now)
+
+
+def test_a_doubtful_fp32_is_not_measured_again_while_nothing_else_was(begun: tuple[Standing, EvaluationRecord]) -> None:
+    def refuse(*_: object) -> None:
+        raise LookupError("the doubts are looked up, to be measured again")
+
+    now, _ = begun
+    ledger = SimpleNamespace(standing=lambda: now, store=SimpleNamespace(measurements=SimpleNamespace(doubts=refuse)))
+    work: Any = SimpleNamespace(ledger=ledger, pace=Pace(70.0))
+    settle_doubts(work)
+    work.pace = Pace()
+    with pytest.raises(LookupError):
+        settle_doubts(work)
+
+
+def test_a_time_limit_that_is_over_says_which_one_is_enough(begun: tuple[Standing, EvaluationRecord]) -> None:
+    """Three minutes of evaluations after half a minute at the start, and a third of the limit for the finalists."""
+    now, _ = begun
+    pace = Pace(70.0, splits=SPLITS)
+    pace.start_s = 30.0
+    work: Any = SimpleNamespace(pace=pace, problem=SimpleNamespace(config=SimpleNamespace(storage=None)))
+    assert limit_advice(work, now, 3) == (
+        "an evaluation takes about 1m here; `bitfront resume s --time-limit 6m` leaves time for the 3 that are left"
+    )
+
+
+def test_waiting_for_others_counts_in_the_time_of_finalists(begun: tuple[Standing, EvaluationRecord]) -> None:
+    now, _ = begun
+    pace = Pace(70.0, splits=SPLITS)
+    before_s = pace.timing_s(now, 2)
+    pace.note(evaluated((0, 0), 44.28, 0.0, 0.004, stage_s={"wait": 40.0}), 60.0)
+    assert pace.timing_s(now, 2) == pytest.approx(before_s + 40.0)
+
+
+def test_a_pipe_is_told_once_how_long_the_search_takes(begun: tuple[Standing, EvaluationRecord]) -> None:
+    now, record = begun
+    said = io.StringIO()
+    lines = Lines(Console(file=said, width=300))
+    for _ in range(2):
+        lines.evaluation(record, now, 16)
+    assert said.getvalue().count("about 15m left for all 16 trials") == 1
+    short = io.StringIO()
+    Lines(Console(file=short, width=300)).evaluation(record, now, 1)
+    assert "about" not in short.getvalue()
