@@ -117,21 +117,37 @@ def import_function(reference: str, purpose: str) -> Callable[..., Any]:
     try:
         found = import_module_here(name)
     except Exception as error:
-        raise DataError(f"{purpose} {reference!r}: {import_failure(name, error)}") from error
+        instead = ", or write the samples into an .npz file and give that" if purpose == "data" else ""
+        raise DataError(f"{purpose} {reference!r}: {import_failure(name, error, instead)}") from error
     function = getattr(found, attribute, None)
     if not callable(function):
         raise DataError(f"{purpose} {reference!r}: {_kind(name)} {name} has no function {attribute}")
     return function  # type: ignore[no-any-return]
 
 
-def import_failure(name: str, error: Exception) -> str:
-    """The error message for a module or file that cannot be imported."""
+def import_failure(name: str, error: Exception, instead: str = "") -> str:
+    """The error message for a module or file that cannot be imported.
+
+    Args:
+        instead: what else the user can do where it imports a package that is not installed; begins with a comma.
+    """
+    if missing := _missing_import(name, error):
+        return (
+            f"{name} imports {missing}, which is not installed in the environment that bitfront runs in "
+            f"({sys.prefix}); install {missing} there{instead}"
+        )
     if is_file(name):
         return f"importing {name} (looked from {os.getcwd()}) failed with {short(error)}; check the path and the file"
     return (
         f"importing {name} from {os.getcwd()} or the installed packages failed with {short(error)}; run from the "
         "folder that holds it, or install it"
     )
+
+
+def _missing_import(name: str, error: Exception) -> str:
+    """The module that is missing where it is one that the named module or file imports; else empty."""
+    found = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    return "" if f"{name}.".startswith(f"{found}.") else found
 
 
 def is_file(module: str) -> bool:

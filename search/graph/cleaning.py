@@ -7,8 +7,10 @@ output's magnitude).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -23,6 +25,7 @@ from onnxscript.rewriter.rules import common as rules
 
 from search.graph.shapes import Profile
 
+_FOLDING_LOG = logging.getLogger("onnxscript.optimizer._constant_folding")
 # A folded constant may grow the file; past this it is left to the engine.
 _FOLD_LIMIT = 1 << 26
 _SHAPE_BYTES = 1 << 20  # more than any constant has that shapes are computed from
@@ -51,7 +54,8 @@ def clean(model: ir.Model) -> ir.Model:
     _remove_identities(model)
     own = {node.name for node in model.graph}
     names = {node.outputs[0].name: _weighted_source(node).name for node in model.graph if node.outputs}
-    fold_constants_ir(model, input_size_limit=_FOLD_LIMIT, output_size_limit=_FOLD_LIMIT)
+    with _silent_folding():
+        fold_constants_ir(model, input_size_limit=_FOLD_LIMIT, output_size_limit=_FOLD_LIMIT)
     model = _run(model, passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0))
     _remove_identities(model)
     _fold_gemm_factors(model.graph)
@@ -155,6 +159,23 @@ def _in_training(node: ir.Node) -> bool:
         return mode is not None and bool(mode.as_int())
     flag = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
     return flag is not None and (flag.const_value is None or bool(flag.const_value.numpy()))
+
+
+@contextmanager
+def _silent_folding() -> Iterator[None]:
+    """Drop the warnings that ONNX's reference evaluator cannot compute a node, as some GatherElements.
+
+    They are harmless, because such a node stays in the model as it is, and they do not name it.
+    """
+    _FOLDING_LOG.addFilter(_is_not_failed_folding)
+    try:
+        yield
+    finally:
+        _FOLDING_LOG.removeFilter(_is_not_failed_folding)
+
+
+def _is_not_failed_folding(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Evaluation failed")
 
 
 def _fold_gemm_factors(graph: ir.Graph) -> None:

@@ -18,7 +18,7 @@ from studies.run.hooks.hook import Hook
 from studies.run.noise import repeatability
 from studies.run.noise.background import BackgroundCall
 from studies.run.work import Work
-from studies.store.reading.repeats import BUILDS, LEAST_BAND, NOISY_BAND, PROCESSES, next_kind, scaled, spreads
+from studies.store.reading.repeats import LEAST_BAND, NOISY_BAND, next_kind, repeats_at_most, scaled, spreads
 from studies.store.records import OK, PROCESS, REBUILD, RUNNING, EvaluationRecord, RepeatRecord
 
 EVERY = 2  # evaluations between two of these measurements
@@ -124,9 +124,9 @@ class TieBand(Hook):
         number = int(now.table.id[row])
         taken = 1 + sum(repeat.kind == kind for repeat in repeats)
         if kind == REBUILD:
-            self._work.events.step("measuring how much rebuilt engines differ", taken, BUILDS - 1)
+            self._work.events.step("measuring how much rebuilt engines differ", taken, repeats_at_most(kind, taken))
         else:
-            self._work.events.step("measuring repeatability in fresh processes", taken, PROCESSES)
+            self._work.events.step("measuring repeatability in fresh processes", taken, repeats_at_most(kind, taken))
         with self._work.crew.try_hold(_AT_IT):
             latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
         self._work.ledger.store.targets.add_repeat(self._work.ledger.target.id, number, kind, latency)

@@ -31,6 +31,16 @@ def next_kind(first: float, repeats: Sequence[RepeatRecord]) -> str | None:
     return min(missing, key=lambda kind: missing[kind], default=None)
 
 
+def repeats_at_most(kind: str, taken: int) -> int:
+    """How many repetitions of a kind there will be, the baseline itself left out.
+
+    Args:
+        taken: how many were begun; beyond the usual number, the first ones disagreed, and there will be `MORE`.
+    """
+    wanted, own = (BUILDS, 1) if kind == REBUILD else (PROCESSES, 0)
+    return wanted - own if taken <= wanted - own else MORE - own
+
+
 def spreads(first: float, repeats: Sequence[RepeatRecord]) -> dict[str, float]:
     """`rebuild` and `repeatability`: the relative ranges of engines built again, and of one in fresh processes."""
     rebuilt, loaded = _values(first, repeats)

@@ -440,6 +440,17 @@ class TestFunctions:
         with pytest.raises(DataError, match=message):
             import_function(reference, "--preprocess")
 
+    @pytest.mark.parametrize("reference", ["loader_g.py:load", "loader_g:load"])
+    def test_a_package_that_a_loader_lacks_is_to_be_installed_where_bitfront_runs(
+        self, here: Path, reference: str
+    ) -> None:
+        write_module(here, "loader_g", "import no_such_package.deep\n")
+        says = r"imports no_such_package, which is not installed in the environment .*; install no_such_package there"
+        with pytest.raises(DataError, match=says + r", or write the samples into an \.npz file"):
+            import_function(reference, "data")
+        with pytest.raises(DataError, match=says + "$"):
+            import_function(reference, "--preprocess")
+
 
 class TestErrors:
     @pytest.mark.parametrize("source", ["nowhere.npz", "no/folder", "C:\\data\\x.npz"])

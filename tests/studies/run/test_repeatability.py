@@ -14,7 +14,14 @@ from studies import verbs
 from studies.options.read_options import read_config
 from studies.run.noise import tie_band
 from studies.run.session import calibration
-from studies.store.reading.repeats import PROVISIONAL_BAND, band_of, next_kind, provisional_band, spreads
+from studies.store.reading.repeats import (
+    PROVISIONAL_BAND,
+    band_of,
+    next_kind,
+    provisional_band,
+    repeats_at_most,
+    spreads,
+)
 from studies.store.records import PROCESS, REBUILD, RepeatRecord
 from tests.support.command_line import DATABASE, environment, evaluator_processes, invoke, ok, write_inputs
 from tests.support.forks.processes import fork_evaluators
@@ -39,6 +46,14 @@ def test_the_band_is_the_range_of_most(values_ms: list[float], band: float) -> N
 def repeated(rebuilt: list[float], loaded: list[float]) -> list[RepeatRecord]:
     made = [RepeatRecord(1, REBUILD, value, None) for value in rebuilt]
     return made + [RepeatRecord(1, PROCESS, value, None) for value in loaded]
+
+
+def test_the_count_of_repetitions_never_passes_its_total() -> None:
+    for kind, values in ((REBUILD, [1.2, 1.0, 1.0, 1.0, 1.0]), (PROCESS, [1.0, 1.2, 1.0, 1.0, 1.0, 1.0])):
+        totals = [repeats_at_most(kind, taken) for taken in range(1, len(values) + 1)]
+        assert all(taken <= total for taken, total in enumerate(totals, start=1))
+        assert totals[-1] == len(values), "it takes this many where the first ones disagree"
+    assert (repeats_at_most(REBUILD, 2), repeats_at_most(PROCESS, 3)) == (2, 3)
 
 
 @pytest.mark.parametrize(
