@@ -53,7 +53,7 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
         "recovery": None if ledger.target.recovery is None else ledger.target.recovery.to_json(),
         "mix_bias": _mix_bias(ledger, evaluation.assignment),
         "metric": ledger.study.metric,
-        "latency": _latency(now, point, record),
+        "latency": {**_latency(now, point, record), "doubts": _doubts(ledger, now, point)},
         **_levels(now, point, trial, record),
         "search": _accuracy(evaluation.accuracy, ledger.study.clusters("search")),
         "unrelated_to_fp32": point.unrelated,
@@ -103,6 +103,11 @@ def _latency(now: Standing, point: Point, record: EvaluationRecord) -> dict[str,
             for r in record.rounds
         ],
     }
+
+
+def _doubts(ledger: Ledger, now: Standing, point: Point) -> list[str]:
+    """What is doubtful in the measurement that counts, in words."""
+    return list(ledger.store.measurements.doubts([point.id], now.table.reference_ms).get(point.id, ()))
 
 
 def _levels(now: Standing, point: Point, trial: int, record: EvaluationRecord) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.standing import Standing
 
 README = "README.md"
@@ -44,12 +45,12 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
         f"An engine that bitfront {found['bitfront']} chose and measured, {chosen} of study "
         f"`{_plain(found['study'])}`. The model was `{_plain(found['model']['path'])}`.",
         _table("figure", "value", _figures(found, now)),
+        *_samples_text(found, now),
         *([] if not found["warnings"] else ["\n".join(f"- **{text}**" for text in found["warnings"])]),
         "## Run it",
         _how_to_run(names),
         *([] if not batch else [f"Mind that {batch}"]),
-        "The latency was measured on the device named above, on an otherwise quiet machine. On another device the "
-        "mix still runs if its operators do, but another mix may be faster there.",
+        _measurement_text(found["latency"]["doubts"]),
         "## Files",
         _table("file", "what it is", _file_rows(engine_file, names)),
     ]
@@ -58,12 +59,12 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
 
 def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
     latency, target, final = found["latency"], found["target"], found["final"]
-    speedup = latency["speedup_over_fp32"]
+    speedup, took = latency["speedup_over_fp32"], latency_text(latency["value_ms"], latency["tie_band"])
     versions = ", ".join(f"{name} {version}" for name, version in target["versions"].items())
     options = ", ".join(f"{name} {value}" for name, value in target["options"].items())
     return [
-        ("latency", f"{latency['value_ms']:.4g} ms for one batch of {_batch(found)} ({latency['statistic']})"),
-        ("speed against FP32", "–" if speedup is None else f"{speedup:.3g} ×"),
+        ("latency", f"{took} for one batch of {_batch(found)} ({latency['statistic']})"),
+        ("speed against FP32", "–" if speedup is None else f"{speedup_text(speedup)} ×"),
         *_accuracy_rows("search data", found["search"], now),
         *_accuracy_rows("final data, which the search never saw", final, now),
         ("limits on the final data", _limits_text(found)),
@@ -77,11 +78,35 @@ def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
 def _accuracy_rows(where: str, score: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
     if score.get("loss") is None:
         return []
-    text, name = now.metric.text, score["metric"]
-    half = (score["loss_high"] - score["loss_low"]) / 2 if score["loss_low"] is not None else None
-    spread = f" ± {text(half, 2)}" if half is not None else ""
-    samples = f"on {score['samples']:,} samples"
-    return [(f"{name} on the {where}", f"{text(score['value'])}, loss {text(score['loss'], 2)}{spread} {samples}")]
+    low, high = score["loss_low"], score["loss_high"]
+    value = value_text(score["value"], half_width(low, high), now.metric)
+    loss = estimate_text(score["loss"], low, high, now.metric)
+    return [(f"{score['metric']} on the {where}", f"{value}, loss {loss} on {score['samples']:,} samples")]
+
+
+def _samples_text(found: Mapping[str, Any], now: Standing) -> list[str]:
+    """Why the metric is not the same on both data, where it differs by more than the losses are uncertain."""
+    scores = found["search"], found["final"]
+    if any(score.get("value") is None for score in scores):
+        return []
+    halves = [half_width(score["loss_low"], score["loss_high"]) for score in scores]
+    apart = abs(scores[0]["value"] - scores[1]["value"])
+    if not apart > max(halves):
+        return []
+    shown = [value_text(score["value"], half, now.metric) for score, half in zip(scores, halves, strict=True)]
+    return [
+        f"The {now.metric.name} of {shown[0]} and of {shown[1]} are of different samples, which are not equally hard. "
+        "Compare the losses instead: each is the difference to FP32 on the same samples."
+    ]
+
+
+def _measurement_text(doubts: Sequence[str]) -> str:
+    """What the latency is valid for, and what was doubtful when it was measured."""
+    doubt = f" It is doubtful: {'; '.join(doubts)}." if doubts else " Nothing was doubtful in that measurement."
+    return (
+        f"The latency was measured on the device named above.{doubt} On another device the mix still runs if its "
+        "operators do, but another mix may be faster there."
+    )
 
 
 def _batch(found: Mapping[str, Any]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, value_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
 
@@ -17,7 +18,7 @@ def final_text(now: Standing, point: Point) -> str:
         return "NaN or infinity"
     if not final.scored:
         return ""
-    text = f"{now.metric.text(final.loss)} ± {now.metric.text((final.high - final.low) / 2, 2)}"
+    text = estimate_text(final.loss, final.low, final.high, now.metric)
     if final.verdict is Verdict.UNLIMITED:
         return text
     tried = f", {final.tries} tried" if "best" in point.picks and final.tries > 1 else ""
@@ -55,9 +56,10 @@ def disagreement_text(now: Standing, point: Point) -> str:
     found = point.final.disagreement
     if found is None:
         return ""
-    searched, final, pooled = (now.metric.text(loss, 3) for loss in (found.search, found.final, found.pooled))
+    searched, final = (value_text(loss, found.half, now.metric) for loss in (found.search, found.final))
+    pooled = estimate_text(found.pooled, found.pooled - found.half, found.pooled + found.half, now.metric)
     named = f"trial {point.trial}" if point.trial >= 0 else "the exported engine"
     return (
         f"{named}: the search saw a loss of {searched}, the final split {final}. They differ by more than chance "
-        f"explains. Both together: {pooled} ± {now.metric.text(found.half, 2)}"
+        f"explains. Both together: {pooled}"
     )

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,7 +22,10 @@ from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.graph.model import Model, ShapeRequest, load
 from search.values import Precision
+from studies.export.readme import readme_text
+from studies.judging.standing import Standing
 from studies.options.config import SearchConfig
+from studies.options.limits import MetricScale
 from studies.options.quantities import ShapeSpec
 from studies.run.session.frozen_batch import frozen_batch_text
 from tests.support.assignments import uniform_and_mixed
@@ -138,6 +142,44 @@ def test_the_readme_has_the_figures_and_every_file(exported: tuple[Path, str]) -
         assert row in text
     for path in folder.iterdir():
         assert path.name == "README.md" or f"`{path.name}`" in text
+
+
+FOUND: dict[str, Any] = {
+    "bitfront": "0.1", "study": "s", "trial": 4, "pick": "best", "warnings": [], "precision": {"conv": "int8"},
+    "model": {"path": "m.onnx", "inputs": [["image", "float32", [8, 3, 8, 8]]]}, "engine_bytes": 10_000,
+    "latency": {"value_ms": 14.321, "statistic": "p20", "tie_band": 0.125, "speedup_over_fp32": 1.0213, "doubts": []},
+    "search": {"metric": "top1", "value": 0.71, "loss": 0.00083, "loss_low": -0.00147, "loss_high": 0.00313,
+               "samples": 600},
+    "final": {"metric": "top1", "value": 0.764, "loss": 0.001, "loss_low": -0.003, "loss_high": 0.005, "samples": 600,
+              "limits_hold": None},
+    "target": {"versions": {}, "options": {}, "device": "cpu", "backend": "onnxruntime"},
+}  # fmt: skip
+
+
+def readme(**changes: Any) -> str:
+    metric = MetricScale("top1", "share", True, True, False)
+    now = cast(Standing, SimpleNamespace(metric=metric))
+    return readme_text({**FOUND, **changes}, now, "model.onnx", {"model.onnx"}, "")
+
+
+def test_the_readme_says_what_was_doubtful_when_the_latency_was_measured() -> None:
+    doubts = ["FP32 was 1.4 times as slow as usual", "other programs used the processor"]
+    text = readme(latency={**FOUND["latency"], "doubts": doubts})
+    assert "It is doubtful: FP32 was 1.4 times as slow as usual; other programs used the processor." in text
+    assert "quiet" not in text
+    assert "doubtful:" not in readme()
+
+
+def test_the_readme_rounds_as_the_terminal_does() -> None:
+    text = readme()
+    assert "| top1 on the search data | 71.00 %, loss 0.08 ± 0.23 % on 600 samples |" in text
+    assert "| latency | 14 ms for one batch of 8 (p20) |" in text
+    assert "| speed against FP32 | 1.02 × |" in text
+
+
+def test_the_readme_says_that_accuracies_are_of_different_samples() -> None:
+    assert "The top1 of 71.00 % and of 76.4 % are of different samples" in readme()
+    assert "different samples" not in readme(final={**FOUND["final"], "value": 0.7105})
 
 
 # -- a batch that stays open -------------------------------------------------------------------------------------------

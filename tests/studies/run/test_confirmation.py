@@ -90,7 +90,7 @@ def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
 def test_the_bound_on_the_final_split_tells_surely_from_just(store: Store) -> None:
     now = score(store, 3, 0.006, 0.004)
     assert now.point(3).final.verdict is Verdict.SURELY
-    told = "2.50 ms, loss 0.4 ± 0.3 %; on the final split 0.6 % ± 0.4 % (holds surely)"
+    told = "2.50 ms, loss 0.4 ± 0.3 %; on the final split 0.6 ± 0.4 % (holds surely)"
     assert numbers_text(now, now.point(3)) == told
     now = score(store, 3, 0.008, 0.004)
     assert now.point(3).final.verdict is Verdict.HOLDS
@@ -125,8 +125,8 @@ def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
 def test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together(store: Store) -> None:
     now = score(store, 2, 0.0247, 0.006)
     assert disagreement_text(now, now.point(2)) == (
-        "trial 2: the search saw a loss of 0.8 %, the final split 2.47 %. They differ by more than chance explains. "
-        "Both together: 1.4 % ± 0.36 %"
+        "trial 2: the search saw a loss of 0.8 %, the final split 2.5 %. They differ by more than chance explains. "
+        "Both together: 1.4 ± 0.4 %"
     )
     assert disagreement_text(now, now.point(3)) == ""
     now = score(store, 2, 0.012, 0.006)
@@ -137,7 +137,7 @@ def test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together(
     found = front_json(now, mixes)
     assert found["notes"] == [disagreement_text(now, now.point(2))]
     assert [row["disagreement"] is not None for row in found["rows"] if row["trial"] == 2] == [True]
-    assert "Both together: 1.4 %" in render_report(build_report(store, now))
+    assert "Both together: 1.4 ± 0.4 %" in render_report(build_report(store, now))
 
 
 def test_one_verdict_for_rows_that_are_no_picks(store: Store) -> None:
