@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TypeGuard
 
 from studies.options.limits import MetricScale
 
 _USUAL_DIGITS = 3
+_EXACT_DIGITS = 4  # of a value whose loss is exactly zero, as that of FP32 with most metrics
 _MOST_DECIMALS = 9
 
 
@@ -45,15 +47,25 @@ def value_text(value: float | None, half: float, metric: MetricScale, *, missing
     """A value of the metric: `95.9 %`; it ends in the same digit as the interval of its loss.
 
     Args:
-        half: half of the interval of its loss; NaN if that is not known: then three significant digits.
+        half: half of the interval of its loss; NaN if that is not known: then three significant digits; zero
+            if the loss is exact: then four.
         missing: the text for a value that is not known.
     """
     if not _finite(value):
         return missing
     decimals = decimals_of(half * _factor(metric))
     if decimals is None:
-        return metric.text(value, _USUAL_DIGITS)
+        return metric.text(value, _EXACT_DIGITS if half == 0 else _USUAL_DIGITS)
     return f"{_scaled(value, decimals, metric)} {_unit(metric)}".rstrip()
+
+
+def least_half(halves: Iterable[float]) -> float:
+    """The smallest half of an interval among those of a table, by which a value without an interval of its own is
+    rounded: the loss of FP32 is exactly zero with most metrics, but its value stands beside theirs.
+
+    Zero if none is known.
+    """
+    return min((half for half in halves if math.isfinite(half) and half > 0), default=0.0)
 
 
 def latency_text(latency_ms: float | None, band: float = 0.0, *, missing: str = "") -> str:

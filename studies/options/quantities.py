@@ -218,9 +218,9 @@ def format_duration_s(value_s: float) -> str:
     return "".join(parts)
 
 
-def format_percent(share: float) -> str:
-    """`0.42 %`: a share of one as percentage with three significant digits."""
-    return f"{_short(share * 100, 3)} %"
+def format_percent(share: float, digits: int = 3) -> str:
+    """`0.42 %`: a share of one as percentage with so many significant digits at most."""
+    return f"{_short(share * 100, digits)} %"
 
 
 def format_metric(value: float, unit: str, ratio: bool, digits: int = 4) -> str:

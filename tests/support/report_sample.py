@@ -100,7 +100,7 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
         forecasts=forecasts_of(rows, generator),
         diagnosis=diagnosis(groups),
         environment={"python": "3.11", "cpu": "AMD EPYC"},
-        notes=["Latencies within 1.0% of each other count as a tie."],
+        notes=["Latencies within 1 % of each other count as a tie."],
         warnings=["Clocks were not pinned."],
         story=Story(
             (

@@ -9,6 +9,7 @@ from studies.judging.rules.candidates import Aim
 from studies.judging.sentences.final_split import final_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
+from studies.options.quantities import format_percent
 
 _MOST_TIES = 2
 
@@ -54,7 +55,7 @@ def _name(now: Standing, row: int) -> str:
 
 def band_text(now: Standing) -> str:
     """How far two latencies may differ and count as equal, and whether the study has measured that itself."""
-    text = f"latencies within {now.target.band:.1%} of each other count as a tie"
+    text = f"latencies within {format_percent(now.target.band, digits=2)} of each other count as a tie"
     if not now.target.band_is_provisional:
         return text
     return f"{text}. This band is provisional, because the study has not finished measuring its own"

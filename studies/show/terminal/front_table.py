@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from search.values import Precision
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.rounding import estimate_text, half_width, latency_text, least_half, speedup_text, value_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.picks import ties_text
 from studies.judging.sentences.unrelated_outputs import MARK
@@ -67,8 +67,9 @@ def points_table(
     ]
     doubtful = _doubtful_text(points)
     said = [[text for text in notes(now, point) if not doubtful or text != _DOUBTFUL] for point in points]
+    shared = least_half(half_width(point.loss_low, point.loss_high) for point in points)
     rows = [
-        [*_cells(now, point, levels, mixes[point.id]), "; ".join(texts)]
+        [*_cells(now, point, levels, mixes[point.id], shared), "; ".join(texts)]
         for point, texts in zip(points, said, strict=True)
     ]
     styles = {place: style for place, point in enumerate(points) if (style := _style(now, point))}
@@ -96,7 +97,12 @@ def limits_word(now: Standing, point: Point) -> str:
     return LIMIT_WORDS[verdict][0] if verdict in LIMIT_WORDS else ""
 
 
-def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str) -> list[str]:
+def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str, shared: float) -> list[str]:
+    """The cells of one evaluation.
+
+    Args:
+        shared: half of an interval, by which a value is rounded that has none of its own.
+    """
     timed = not math.isnan(point.latency_ms)
     half = half_width(point.loss_low, point.loss_high)
     return [
@@ -105,7 +111,7 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str) -> list
         latency_text(point.latency_ms, now.target.band) if timed else point.status,
         speedup_text(point.speedup) if timed else "",
         *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
-        value_text(point.value, half, now.metric),
+        value_text(point.value, half or shared, now.metric),
         estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),
         _final_cell(now, point),
         limits_word(now, point),

@@ -9,7 +9,7 @@ import numpy as np
 from studies.judging.measures import FP32
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.rounding import estimate_text, half_width, latency_text, least_half, speedup_text, value_text
 from studies.judging.sentences.evaluations import failure_text
 from studies.judging.standing import Standing
 from studies.show.terminal.front_table import BASELINE_STYLE, BEST_STYLE
@@ -35,7 +35,10 @@ def progress_table(now: Standing, last: int) -> TextTable:
         Column("loss", right=True),
         Column("notes", note=True),
     ]
-    cells = [[name, *(_cells(now, point) if point else ["", "none yet", "", "", "", ""])] for name, point, _ in rows]
+    shared = least_half(half_width(point.loss_low, point.loss_high) for _, point, _ in rows if point)
+    cells = [
+        [name, *(_cells(now, point, shared) if point else ["", "none yet", "", "", "", ""])] for name, point, _ in rows
+    ]
     styles = {place: style for place, (_, _, style) in enumerate(rows)}
     return TextTable(columns, cells, key=1, styles=styles).without_empty("notes")
 
@@ -50,12 +53,12 @@ def _rows(now: Standing, last: int) -> Iterator[tuple[str, Point | None, str]]:
         yield "last", now.point(int(row)), ""
 
 
-def _cells(now: Standing, point: Point) -> list[str]:
+def _cells(now: Standing, point: Point, shared: float) -> list[str]:
     return [
         str(point.trial),
         latency_text(point.latency_ms, now.target.band) or point.status,
         speedup_text(point.speedup),
-        value_text(point.value, half_width(point.loss_low, point.loss_high), now.metric),
+        value_text(point.value, half_width(point.loss_low, point.loss_high) or shared, now.metric),
         estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),
         _note(now, point),
     ]

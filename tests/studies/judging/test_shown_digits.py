@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from studies.judging.rounding import decimals_of, estimate_text, half_width, latency_text, value_text
+from studies.judging.rounding import decimals_of, estimate_text, half_width, latency_text, least_half, value_text
 from studies.options.limits import MetricScale
 
+PRICE = MetricScale("mae", "EUR", higher_is_better=False)
 TOP1, SQNR = MetricScale("top1", ratio=True), MetricScale("sqnr", "dB")
 
 
@@ -42,6 +43,9 @@ def test_a_loss_and_its_interval_end_in_the_same_digit(numbers, metric, text):
         (0.8561, 0.04, TOP1, "86 %"),
         (0.9594, math.nan, TOP1, "95.9 %"),
         (50.123, 0.5, SQNR, "50.1 dB"),
+        (14.3178, 0.0, PRICE, "14.32 EUR"),
+        (14.3178, least_half([0.0, 0.03, math.nan, 0.012]), PRICE, "14.318 EUR"),
+        (14.3178, least_half([0.0, math.nan]), PRICE, "14.32 EUR"),
         (math.nan, 0.1, TOP1, "–"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -14,11 +15,12 @@ from rich.text import Text
 from search.values import Failure, FailureKind, Stage
 from studies.cli.printing import output
 from studies.judging.rounding import interval_text
+from studies.judging.sentences.picks import band_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits, MetricScale
 from studies.run.search_result import Mixes
 from studies.show.study_list import studies_table
-from studies.show.terminal.front_table import front_table, limits_legend
+from studies.show.terminal.front_table import front_table, limits_legend, points_table
 from studies.show.terminal.progress_table import progress_table
 from studies.show.terminal.text_table import Column, TextTable, plain_table, shorten_middle
 from studies.show.terminal.trials_table import sorted_points, trials_table
@@ -64,6 +66,21 @@ def test_every_line_fits_and_every_row_is_one(judged: tuple[Standing, Mixes], wi
             broken = wrapped(sentence, width)
             assert " ".join(broken) == sentence, "only at spaces, and nothing is lost"
             assert all(cell_len(line) <= width for line in broken)
+
+
+def test_fp32_has_the_digits_of_the_other_rows(judged: tuple[Standing, Mixes]) -> None:
+    now, mixes = judged
+    points = [replace(now.point(0), value=0.95, loss_low=0.0, loss_high=0.0), replace(now.point(3), value=0.9377)]
+    table = points_table(now, points, mixes, lambda *_: iter(()))
+    place = table.header.index("top1")
+    assert [row[place] for row in table.rows] == ["95.0 %", "93.8 %"]
+
+
+def test_the_tie_band_has_two_digits(judged: tuple[Standing, Mixes]) -> None:
+    now, _ = judged
+    for band, text in ((0.241, "24 %"), (0.0251, "2.5 %")):
+        told = band_text(replace(now, target=replace(now.target, latency_band=band)))
+        assert told.startswith(f"latencies within {text} of each other count as a tie")
 
 
 def test_at_80_columns_a_front_shows_pick_latency_metric_limits_and_mix(judged: tuple[Standing, Mixes]) -> None:
