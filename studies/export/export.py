@@ -155,8 +155,6 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         frozen = frozen_batch_text(final.problem.model, final.problem.config)
         _write_readme(staging, found, chosen.now, final.bench.engine_file, frozen)
         _write_manifest(staging, found)
-    if frozen:
-        work.events.note(frozen)
     notes, warning = (note,) if note else (), failure_text(found["latency_check"])
     return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, warning)
 

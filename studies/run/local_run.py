@@ -16,7 +16,6 @@ from studies.judging.study_lookup import with_details
 from studies.run.pace import Pace
 from studies.run.search import Search
 from studies.run.search_result import Mixes, SearchResult
-from studies.run.session.frozen_batch import frozen_batch_text
 from studies.run.session.join import join_study
 from studies.run.session.levels import settle_level
 from studies.run.session.setup import Checked
@@ -63,8 +62,6 @@ def run_here(
 def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
     config = work.problem.config
     store.studies.update(study.id, state="running")
-    if frozen := frozen_batch_text(work.problem.model, config):
-        work.events.note(frozen)
     database = optuna_storage(config.storage)
     state: str | None = "interrupted"
     try:

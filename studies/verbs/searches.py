@@ -24,6 +24,7 @@ from studies.run.local_run import run_here
 from studies.run.search_result import SearchResult
 from studies.run.session.data_caches import forget_samples, study_cache
 from studies.run.session.folders import check_artifacts
+from studies.run.session.frozen_batch import frozen_batch_text
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked, load_checked
 from studies.run.session.study_rows import create_study
@@ -63,6 +64,8 @@ def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents, *,
     inputs = checked(config, more=[*more, partial(_forget_killed, config)], events=shown, cache=cache)
     with as_in(slots), _samples_taken_back(config), _nothing_to_resume(inputs) as good:
         check_searchable(good)
+        if frozen := frozen_batch_text(good.model, good.config):
+            shown.note(frozen)
         files = put(open_artifacts(config), config, shown) if ships(config) else ()
         with Store.open(config.storage, create=True) as store:
             study = create_study(store, good, shown, files)

@@ -196,7 +196,7 @@ class StudyFields:
     )
     batch: int | None = option(
         kinds.whole(),
-        "Batch size: the size of the first dimension of inputs where that is dynamic.",
+        "Batch size, where the first dimension of inputs is dynamic. It fixes the batch: engines take no other size.",
         None,
         metavar="N",
         verbs=("search", *Verbs.ANALYSES, "gate"),
