@@ -11,8 +11,9 @@ from search.errors import BitfrontError, InputError, RunError
 from search.sampler.registry import sampler_named
 from studies.crew.lease_length import at_work
 from studies.judging.search_events import SearchEvents
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, standing
 from studies.judging.study_lookup import with_details
+from studies.run.hooks.announcements import tell_resolution
 from studies.run.pace import Pace
 from studies.run.search import Search
 from studies.run.search_result import Mixes, SearchResult
@@ -48,6 +49,7 @@ def run_here(
     pace = Pace(config.time_limit_s, limit_start(), good.data)
     if not store.statistics.counts(target.id).finished:
         refuse_late(pace, study.name, config.storage)
+    tell_resolution(store, standing(store, study, target, good.limits), progress)
     try:
         with join_study(store, good, study, progress, state="starting") as work:
             work.pace = pace

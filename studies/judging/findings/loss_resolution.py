@@ -72,6 +72,19 @@ def coarse_texts(found: Sequence[Resolution], now: Standing) -> list[str]:
     return [_coarse_text(each, each.allowed, now) for each in found if each.allowed is not None and each.needed]
 
 
+def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
+    """The same of all splits in one sentence; empty if the samples of each are enough."""
+    few = [each for each in found if each.allowed is not None and each.needed]
+    if not few or few[0].allowed is None:
+        return ""
+    told = " and ".join(f"{each.subject} (about {_loss_text(each.loss, now)})" for each in few)
+    needed = " and ".join(f"{each.needed:,} {each.split} samples" for each in few)
+    return (
+        f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {told} can distinguish, so chance "
+        f"decides which candidates seem to keep the limit. About {needed} are needed"
+    )
+
+
 def _coarse_text(each: Resolution, allowed: float, now: Standing) -> str:
     return (
         f"the allowed loss of {_loss_text(allowed, now)} is smaller than what {each.subject} can distinguish, about "

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
+from studies.events import Events
+from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.run.hooks.hook import Hook
 from studies.run.unreachable_limits import warn_of_budget
 from studies.run.work import Work
 from studies.store.records import RUNNING, EvaluationRecord
+from studies.store.store import Store
 from studies.trials.forecasts import poor_text, quality_text
 from studies.trials.ledger import Ledger
 from studies.trials.proposals import Proposals
 
+_TOLD = "resolution_told"  # among the details of a target
+
+
+def tell_resolution(store: Store, now: Standing, events: Events) -> bool:
+    """Warn where the samples cannot tell losses as small as the limits; the detail is how small a loss they tell.
+
+    What was told of a target once is not repeated.
+
+    Returns:
+        Whether that is known yet.
+    """
+    found = find_resolutions(store, now)
+    if not found:
+        return False
+    detail, warning = resolution_text(found, now), coarse_text(found, now)
+    known = next(t.details for t in store.targets.of_study(now.study.id) if t.id == now.target.id)
+    if known.get(_TOLD) != [detail, warning]:
+        store.targets.add_details(now.target.id, **{_TOLD: [detail, warning]})
+        events.detail(detail)
+        if warning:
+            events.note(f"WARNING: {warning}")
+    return True
+
 
 class ResolutionNote(Hook):
-    """Warns where the samples cannot tell losses as small as the limits; the detail is how small a loss they tell."""
+    """Tells how small a loss the samples can tell, where that was not known when the run began."""
 
     def __init__(self, ledger: Ledger, events: SearchEvents) -> None:
         self._ledger = ledger
@@ -23,12 +48,7 @@ class ResolutionNote(Hook):
         self._told = False
 
     def notice(self, now: Standing) -> Standing:
-        found = () if self._told else find_resolutions(self._ledger.store, now)
-        if found:
-            self._told = True
-            self._events.detail(resolution_text(found, now))
-            for text in coarse_texts(found, now):
-                self._events.note(f"WARNING: {text}")
+        self._told = self._told or tell_resolution(self._ledger.store, now, self._events)
         return now
 
 
