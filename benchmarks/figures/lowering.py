@@ -29,6 +29,7 @@ from evaluators.backends.onnxruntime.session import OnnxRuntimeSession
 from evaluators.calibration.activations import collect
 from evaluators.data import Dataset, batches, open_data, split
 from evaluators.measure import latency
+from evaluators.measure.device_lock import device_lock
 from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Precision, Ranges
@@ -132,7 +133,7 @@ def timed(
         }
         for session in sessions.values():
             session.bind(inputs)
-        with latency.device_lock("cpu"):
+        with device_lock("cpu"):
             for name, samples in latency.interleaved(sessions, rounds).items():
                 found[name].append(latency.statistic_of(samples, "p20"))
         for session in sessions.values():

@@ -13,23 +13,15 @@ ratio of 20th percentiles 1.9 to 3.8 %, of medians 5 to 7 %, median of the ratio
 from __future__ import annotations
 
 import math
-import re
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.engine import Session
 from evaluators.measure.latency_scale import off_reference, scaled
-from evaluators.stopwatch import time_spent
-from search.errors import RunError
 from search.values import Latency
 
 Samples = NDArray[np.float64]
@@ -45,10 +37,6 @@ WARM_UP_TOLERANCE = 0.02
 WARM_UP_BLOCKS = 3  # that many in a row must agree
 MAX_WARM_UP_S = 2.0
 DRIFT_LIMIT = 0.03
-
-
-class DeviceBusyError(RunError):
-    """Another process has kept the device's latency lock for too long, or the lock file cannot be used."""
 
 
 def statistic_of(samples: Samples, name: str) -> float:
@@ -182,50 +170,6 @@ def conditions_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[s
         return {}
     throttled = dict.fromkeys([*before.get("throttled", ()), *after.get("throttled", ())])
     return {"before": dict(before), "after": dict(after), "throttled": list(throttled)}
-
-
-@contextmanager
-def device_lock(device: str, timeout_s: float = 600.0) -> Iterator[None]:
-    """Keep other processes of this machine, of any user, from measuring on a device at the same time.
-
-    A file `bitfront-<device>.lock` in the system's folder for temporary files is locked; the kernel lets go of it
-    when the process dies, however it dies. Not reentrant. Whoever waits first is next: it holds a second file,
-    `bitfront-<device>.next.lock`, meanwhile, so that a process which measures again and again cannot overtake it.
-
-    Args:
-        device: name of the device with its index, for example `cuda:0` or `cpu`.
-        timeout_s: how long to wait for another process; negative: for ever.
-
-    Raises:
-        DeviceBusyError: another process held it all that time, or the file cannot be opened.
-    """
-    path = Path(tempfile.gettempdir()) / f"bitfront-{re.sub(r'[^A-Za-z0-9_.-]+', '_', device)}.lock"
-    # Other users must be able to open them too.
-    lock, turn = (filelock.FileLock(file, mode=0o666) for file in (path, path.with_suffix(".next.lock")))
-    try:
-        with time_spent("wait"):
-            _acquire_in_turn(lock, turn, timeout_s)
-    except filelock.Timeout:
-        raise DeviceBusyError(
-            f"waited {timeout_s:g} s to measure latency on {device}: another process holds {path}. "
-            "Wait for the other process, or end it; `fuser` shows its id."
-        ) from None
-    except OSError as error:
-        raise DeviceBusyError(
-            f"the lock file {path} of device {device} cannot be used: {error}. "
-            "Remove it, or set TMPDIR of every bitfront process to one folder that all of them can write."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _acquire_in_turn(lock: filelock.BaseFileLock, turn: filelock.BaseFileLock, timeout_s: float) -> None:
-    """Acquire `lock` after everyone who waited before; both within `timeout_s`, or filelock.Timeout."""
-    end = time.monotonic() + timeout_s
-    with turn.acquire(timeout=timeout_s):
-        lock.acquire(timeout=timeout_s if timeout_s < 0 else max(0.0, end - time.monotonic()))
 
 
 @dataclass(frozen=True)

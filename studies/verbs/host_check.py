@@ -10,7 +10,7 @@ from evaluators.backends.kind import BackendKind, Check, Machine
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.doctor import gpu_checks
 from evaluators.backends.registry import BACKENDS, kind_named
-from evaluators.measure.latency import DeviceBusyError, device_lock
+from evaluators.measure.device_lock import DeviceBusyError, device_lock
 from search.errors import BitfrontError
 from search.values import Precision
 from studies import environment

@@ -16,6 +16,7 @@ from evaluators.data.prefetch import read_ahead
 from evaluators.engine import Arrays, Backend, OpenEngine, RefusedError, Session
 from evaluators.measure import latency
 from evaluators.measure.accuracy import run_real_rows
+from evaluators.measure.device_lock import device_lock
 from evaluators.measure.score_order import ScoreOrder, order_scores
 from evaluators.measure.scoring import NonFiniteError, Tally
 from evaluators.metrics import default_metric
@@ -61,7 +62,7 @@ class EngineFileRuns:
             for engine in engines.values():
                 engine.session.bind(inputs)
                 engine.session.run(inputs)
-            with latency.device_lock(self._backend.lock_name):
+            with device_lock(self._backend.lock_name):
                 return latency.measure_together(
                     {label: engine.session for label, engine in engines.items()},
                     rounds,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from typing import Any
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.registry import choose_backend, kind_named, open_backend
 from evaluators.engine import Backend, Builder, Engine, RefusedError
-from evaluators.measure import latency
+from evaluators.measure.device_lock import device_lock
 from evaluators.process.job import Job, discarding
-from evaluators.process.line import ALIVE, PROGRESS, STAGE
+from evaluators.process.line import ALIVE, PROGRESS, STAGE, WAIT
 from evaluators.process.tasks.candidate import check_room
 from search.errors import BitfrontError, RunError, TargetError
 from search.graph import model as models
@@ -102,9 +102,20 @@ class OpenModel:
             self.builder.audit(engine, assignment)
         self.tell_alive()
 
-    def alone(self) -> AbstractContextManager[object]:
-        """While it is held, no other process measures on the device."""
-        return latency.device_lock(self.backend.lock_name)
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While it is held, no other process measures on the device; reports that it waits for one."""
+        device, waited = self.backend.lock_name, False
+
+        def tell_wait() -> None:
+            nonlocal waited
+            waited = True
+            self._report(WAIT, device)
+
+        with device_lock(device, on_wait=tell_wait):
+            if waited:
+                self._report(WAIT, "")
+            yield
 
     def tell_stage(self, stage: Stage) -> None:
         """Report that a candidate enters a stage."""
@@ -143,4 +154,4 @@ def _turn_of(job: Job) -> AbstractContextManager[None]:
     kind.prepare()
     device = job.device or kind.default_device
     gpu = kind.gpu_of(device)
-    return latency.device_lock(device if gpu is None else discovery.lock_name(gpu))
+    return device_lock(device if gpu is None else discovery.lock_name(gpu))

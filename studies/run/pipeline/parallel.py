@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluators.process.job import Limits as EarlyLimits
 from evaluators.process.keeper import EvaluatorProcess
-from evaluators.process.line import STAGE
+from evaluators.process.line import STAGE, WAIT
 from evaluators.process.results import Built
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
@@ -21,7 +21,7 @@ from search.values import Evaluation, Stage
 from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
 from studies.run.pipeline.build_hold import BuildHold
-from studies.run.pipeline.pipeline import Result, early_limits
+from studies.run.pipeline.pipeline import Result, early_limits, tell_wait
 from studies.run.work import Bench
 from studies.run_clock import count_parts
 from studies.trials.ledger import Ledger
@@ -56,7 +56,15 @@ class _StageReached:
     stage: Stage
 
 
-_News = _BuildDone | _Evaluated | _StageReached | BaseException
+@dataclass(frozen=True)
+class _Waits:
+    """A claim waits for another process that measures on the device; without one its turn has come."""
+
+    claim: Claim
+    device: str
+
+
+_News = _Waits | _BuildDone | _Evaluated | _StageReached | BaseException
 
 
 class ParallelPipeline:
@@ -113,6 +121,9 @@ class ParallelPipeline:
                 raise news
             if isinstance(news, _Evaluated):
                 return (self._finish(news.claim, news.evaluation),)
+            if isinstance(news, _Waits):
+                tell_wait(self._events, news.claim.trial, news.device)
+                continue
             if isinstance(news, _StageReached):
                 self._events.stage(news.claim.trial, news.stage.value)
                 continue
@@ -194,6 +205,8 @@ class ParallelPipeline:
         def tell(event: str, value: Any) -> None:
             if event == STAGE:
                 self._news.put(_StageReached(claim, Stage(value)))
+            elif event == WAIT:
+                self._news.put(_Waits(claim, value))
 
         return tell
 

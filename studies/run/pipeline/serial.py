@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from evaluators.process.line import STAGE
+from evaluators.process.line import STAGE, WAIT
 from evaluators.stopwatch import time_spent
 from search.values import Stage
 from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
-from studies.run.pipeline.pipeline import Result, early_limits
+from studies.run.pipeline.pipeline import Result, early_limits, tell_wait
 from studies.run.work import Bench
 from studies.run_clock import count_parts
 from studies.trials.ledger import Ledger
@@ -54,6 +54,8 @@ class SerialPipeline:
     def _tell(self, claim: Claim, event: str, value: Any) -> None:
         if event == STAGE:
             self._events.stage(claim.trial, Stage(value).value)
+        elif event == WAIT:
+            tell_wait(self._events, claim.trial, value)
 
     def close(self) -> None:
         """Nothing: the process of the bench is not ended by this."""

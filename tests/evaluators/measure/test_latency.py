@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.measure.latency import DeviceBusyError, device_lock, interleaved, measure, spread_of, statistic_of
+from evaluators.measure.device_lock import DeviceBusyError, device_lock
+from evaluators.measure.latency import interleaved, measure, spread_of, statistic_of
 from tests.support.scripted_sessions import COOL, HOT, Clock, states, steady
 
 HOLD_LOCK = """
 import sys, time
-from evaluators.measure.latency import device_lock
+from evaluators.measure.device_lock import device_lock
 with device_lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)
@@ -219,6 +220,10 @@ def test_device_lock_is_held_by_one_process_and_freed_when_it_is_killed(device: 
             pass
         with device_lock("another device", 0.1):
             pass
+        waits: list[str] = []
+        with pytest.raises(DeviceBusyError), device_lock(device, 0.7, lambda: waits.append("waits")):
+            pass
+        assert waits == ["waits"]
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.communicate()

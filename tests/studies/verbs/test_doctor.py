@@ -16,7 +16,7 @@ from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.doctor import precisions_text
 from evaluators.backends.onnxruntime.kind import OnnxRuntimeKind
 from evaluators.backends.tensorrt.kind import TensorRTKind
-from evaluators.measure import latency
+from evaluators.measure.device_lock import device_lock
 from search.errors import TargetError
 from search.installation import install_command
 from studies.verbs import host_check
@@ -160,7 +160,7 @@ def test_a_gpu_that_is_being_measured_is_left_alone(
         monkeypatch.setattr(kind, "open", open_kind)
     hold = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from evaluators.measure.latency import device_lock\n"
+        "from evaluators.measure.device_lock import device_lock\n"
         f"with device_lock({discovery.lock_name(0)!r}): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -174,5 +174,5 @@ def test_a_gpu_that_is_being_measured_is_left_alone(
     finally:
         holder.communicate("")
     assert [check.found for check in doctor() if check.name.endswith("on cuda")] == ["cannot run"] * 2
-    with latency.device_lock(discovery.lock_name(0), timeout_s=1):
+    with device_lock(discovery.lock_name(0), timeout_s=1):
         pass  # the doctor gave it back
