@@ -11,7 +11,7 @@ from studies.run.claims.repairs import Repairs
 from studies.run.claims.trial_claims import TrialClaims
 from studies.run.finish import Finish
 from studies.run.guidance.sensitivity_hook import SensitivityHook
-from studies.run.hooks.announcements import BudgetWarning, ForecastNotes, ResolutionNote
+from studies.run.hooks.announcements import BudgetWarning, ForecastNotes, ResolutionNote, SlowerNote
 from studies.run.hooks.hook import Hooks
 from studies.run.hooks.upkeep import DriftCheck, LostTrials, Pruning, TimeKeeping
 from studies.run.noise.tie_band import TieBand
@@ -41,6 +41,7 @@ class Search:
             [
                 ResolutionNote(work.ledger, work.events),
                 BudgetWarning(work, proposals),
+                SlowerNote(work),
                 self._band,
                 TimeKeeping(work.crew),
                 LostTrials(work.crew, self._trials),

@@ -8,6 +8,8 @@ from studies.judging.standing import Standing
 from studies.options.quantities import format_ms
 from studies.store.store import Store
 
+_OUTER_MOVES = 2  # conversions of the input and the output of a network that is INT8 throughout
+
 
 def slower_texts(store: Store, now: Standing) -> list[str]:
     """A sentence for every uniform baseline that takes longer than one of a higher precision, beyond the tie band.
@@ -23,8 +25,23 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
         ratio = float(now.measures.latency_ms[row] / now.measures.latency_ms[there[best]])
         if ratio > 1 + now.target.band:
             slow, fast = (store.evaluations.load(int(now.table.id[each])).evaluation for each in (row, there[best]))
-            found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}")
+            why = _cpu_reasons(now, slow) if precision is Precision.INT8 else ""
+            found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}{why}")
     return found
+
+
+def _cpu_reasons(now: Standing, slow: Evaluation) -> str:
+    """What makes INT8 slow in ONNX Runtime on a processor, as further sentences; empty where nothing is known to."""
+    target = now.target.target
+    if target.backend != "onnxruntime":
+        return ""
+    reasons = []
+    if "weight_pairs" in target.options:  # the limit that x86 kernels without VNNI need
+        reasons.append(
+            "Conversions surround the operations that run in FP32: ONNX Runtime has no INT8 kernel for HardSwish, for "
+            "example"
+        )
+    return "".join(f". {reason}" for reason in reasons)
 
 
 def _made_of(slow: Evaluation, fast: Evaluation) -> str:

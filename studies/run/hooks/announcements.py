@@ -5,6 +5,7 @@ from __future__ import annotations
 from studies.events import Events
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.search_events import SearchEvents
+from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.standing import Standing
 from studies.run.hooks.hook import Hook
 from studies.run.unreachable_limits import warn_of_budget
@@ -68,6 +69,25 @@ class BudgetWarning(Hook):
         if self._work.crew.rank() == 0:  # one worker says it for all
             warn_of_budget(self._work, self._proposals, now)
         return now
+
+
+class SlowerNote(Hook):
+    """Says why a lower precision is slower as a whole, as soon as the last uniform assignment is measured.
+
+    It does not wait for the study's own tie band: on a processor that takes more evaluations than short searches have.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+        rows = now.measures.baselines
+        wanted = len(self._work.problem.space.baselines())
+        running = any(now.table.status[row] == RUNNING for row in rows)
+        if not (record.role or "").startswith("baseline:") or running or len(rows) < wanted:
+            return
+        for text in slower_texts(self._work.ledger.store, now):
+            self._work.events.note(text)
 
 
 class ForecastNotes(Hook):

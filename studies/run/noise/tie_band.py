@@ -11,7 +11,6 @@ from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from search.values import Latency
 from studies.judging.sentences.picks import band_text
-from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.standing import Standing
 from studies.run.finalists import engine_of
 from studies.run.hooks.hook import Hook
@@ -195,8 +194,6 @@ class TieBand(Hook):
         now = work.ledger.standing()
         tell = work.events.note if noisy else work.events.detail
         tell(f"{band_text(now)}{noisy}")
-        for text in slower_texts(work.ledger.store, now):
-            work.events.note(text)
         return now
 
     def _tell_provisional(self, now: Standing) -> None:

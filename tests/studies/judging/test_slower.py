@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from search.values import EngineSummary, Precision
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
+from studies.run.hooks.announcements import SlowerNote
 from studies.show.report.builder import build_report
 from studies.store.store import Store
 from tests.support.study_rows import STUDY, TARGET, assignment, measured
@@ -28,12 +31,17 @@ def opened(tmp_path: Path) -> Iterator[Store]:
 
 
 def judged(
-    store: Store, uniforms: Mapping[Precision, tuple[float, EngineSummary | None]], held: Sequence[Precision] = ()
+    store: Store,
+    uniforms: Mapping[Precision, tuple[float, EngineSummary | None]],
+    held: Sequence[Precision] = (),
+    **options: Any,
 ) -> Standing:
     """A study of these uniform evaluations, latency in ms and engine, with groups that are held back beside them."""
     metric = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "relative": False}
     study = store.studies.create(replace(STUDY, metric=metric, model=GRAPH))
-    target = store.targets.add(study, replace(TARGET, relative=False), "demo/gpu")
+    target = store.targets.add(
+        study, replace(TARGET, **{"relative": False, "backend": "tensorrt", **options}), "demo/gpu"
+    )
     store.targets.settle(target, details={}, latency_band=0.01)
     for trial, (precision, (latency_ms, engine)) in enumerate(uniforms.items()):
         chosen = assignment(precision, precision, *held)
@@ -85,3 +93,38 @@ def test_the_faster_one_is_named_by_its_mix_too(opened: Store) -> None:
     [said] = slower_texts(opened, judged(opened, uniforms, [Precision.FP32]))
     assert said.startswith("2 int8, 1 fp32 takes 1.50 times as long as 1 fp32, 2 fp16: its engine runs ")
     assert "; that of 1 fp32, 2 fp16 3 layers, " in said
+
+
+CPU: dict[str, Any] = {"backend": "onnxruntime", "options": {"threads": "1", "weight_pairs": "128"}}
+
+
+def test_on_a_processor_the_instructions_and_the_conversions_are_named(opened: Store) -> None:
+    uniforms = {Precision.FP32: (1.0, EngineSummary(40, 0)), Precision.INT8: (1.75, EngineSummary(120, 60))}
+    (text,) = slower_texts(opened, judged(opened, uniforms, **CPU))
+    assert text.startswith(
+        "all int8 takes 1.75 times as long as all fp32: its engine runs 120 layers, 60 of them to move"
+    )
+    assert "This processor has no VNNI instructions" in text
+    assert "Conversions surround the operations that run in FP32: ONNX Runtime has no INT8 kernel for HardSwish" in text
+
+
+def test_a_processor_with_vnni_is_not_blamed(opened: Store) -> None:
+    uniforms = {Precision.FP32: (1.0, EngineSummary(40, 0)), Precision.INT8: (1.75, EngineSummary(42, 2))}
+    (text,) = slower_texts(opened, judged(opened, uniforms, **CPU | {"options": {"threads": "1"}}))
+    assert "VNNI" not in text
+    assert "HardSwish" not in text
+
+
+def test_it_is_said_once_the_last_uniform_engine_is_measured(opened: Store) -> None:
+    uniforms = {Precision.FP32: (1.0, EngineSummary(40, 0)), Precision.INT8: (1.75, EngineSummary(120, 60))}
+    now, told = judged(opened, uniforms, **CPU), list[str]()
+
+    def hear(baselines: int, row: int) -> list[str]:
+        space = SimpleNamespace(baselines=lambda: [None] * baselines)
+        parts = {"problem": SimpleNamespace(space=space), "ledger": SimpleNamespace(store=opened)}
+        work: Any = SimpleNamespace(**parts, events=SimpleNamespace(note=told.append))
+        SlowerNote(work).follow(opened.evaluations.load(int(now.table.id[row])), now)
+        return told
+
+    assert hear(3, 1) == [], "one is left"
+    assert hear(2, 1) == slower_texts(opened, now) != []
