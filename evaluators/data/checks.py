@@ -56,13 +56,7 @@ class Checker:
 
     def _check_keys(self, arrays: Mapping[str, Rows], where: str) -> None:
         wanted = [spec.name for spec in self.inputs]
-        missing = [name for name in wanted if name not in arrays]
-        if missing:
-            found = sorted(name for name in arrays if name not in (LABELS, CLUSTERS) and not name.startswith(SEVERAL))
-            raise DataError(
-                f"{where} lacks the model's input {missing[0]!r}: expected arrays {wanted}, got {found}; "
-                f"name each array as the model names its input{_nearest_text(missing[0], found, wanted)}"
-            )
+        refuse_missing(list(arrays), wanted, where)
         several = {name for name in arrays if name.startswith(SEVERAL) and name not in wanted}
         extra = sorted(arrays.keys() - {*wanted, *several - {SEVERAL}, LABELS, CLUSTERS})
         if extra:
@@ -81,6 +75,26 @@ class Checker:
                 f"{where} holds object arrays: every array has to be of a plain number type, or "
                 f"of texts where it is {CLUSTERS!r}"
             )
+
+
+def refuse_missing(names: Sequence[str], wanted: Sequence[str], where: str) -> None:
+    """Refuse arrays of these names if one of the model's inputs is not among them.
+
+    Args:
+        wanted: the names of the model's inputs.
+        where: the data, for the message.
+
+    Raises:
+        DataError: naming the input, and the array that was probably meant as it.
+    """
+    missing = [name for name in wanted if name not in names]
+    if not missing:
+        return
+    found = sorted(name for name in names if name not in (LABELS, CLUSTERS) and not name.startswith(SEVERAL))
+    raise DataError(
+        f"{where} lacks the model's input {missing[0]!r}: expected arrays {list(wanted)}, got {found}; "
+        f"name each array as the model names its input{_nearest_text(missing[0], found, wanted)}"
+    )
 
 
 def _nearest_text(missing: str, found: Sequence[str], wanted: Sequence[str]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from evaluators.data.arrays import ArrayDataset, folder_shards, function_shards, npy_shard, npz_shard
-from evaluators.data.checks import LABELS
+from evaluators.data.checks import LABELS, refuse_missing
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS
 from evaluators.data.dataset import Dataset
 from evaluators.data.images import ImageDataset, find_images
@@ -102,6 +103,28 @@ def check_source(source: str) -> None:
             f"data {source!r}: no such file {call.module!r} (looked from {os.getcwd()}); give the path of the file "
             f"that has the function {call.function}"
         )
+
+
+def check_input_names(sources: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse `.npz` files that lack an input of the model, by the lists of their arrays alone.
+
+    Other data, and a file that cannot be read, are looked at when they are opened.
+
+    Args:
+        wanted: the names of the model's inputs.
+
+    Raises:
+        DataError: naming the input that is missing.
+    """
+    for path in map(Path, sources):
+        if path.suffix != ".npz" or not path.is_file():
+            continue
+        try:
+            with zipfile.ZipFile(path) as stored:
+                names = [name.removesuffix(".npy") for name in stored.namelist()]
+        except (OSError, zipfile.BadZipFile):
+            continue
+        refuse_missing(names, wanted, path.name)
 
 
 def _missing_source(source: str) -> DataError:

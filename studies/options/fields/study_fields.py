@@ -62,7 +62,8 @@ class StudyFields:
     )
     time_limit_s: float | None = option(
         kinds.DURATION,
-        "Stop the command after this time, for example 30m or 1h30m.",
+        "Stop the command after this time, for example 30m or 1h30m. It counts from the start of the command, with "
+        "calibration and waiting for other processes.",
         None,
         name="time-limit",
         metavar="TIME",

@@ -13,7 +13,7 @@ from typing import Any
 from evaluators.backends.registry import choose_backend, open_backend
 from evaluators.calibration import cache as calibration_cache
 from evaluators.calibration.reductions import values_by_name
-from evaluators.data.opening import check_source
+from evaluators.data.opening import check_input_names, check_source
 from evaluators.metrics.own.handed_metric import find_metric, is_handed
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
@@ -137,7 +137,7 @@ def load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> 
     """The model, once all checks that need no evaluator process have passed; and the options with all its shapes."""
     loaded: list[Model] = []
     shaped: list[SearchConfig] = []
-    sources = filter(None, (config.data, config.calibration_data, config.final_data))
+    sources = [each for each in (config.data, config.calibration_data, config.final_data) if each]
     run_checks(
         *more,
         lambda: _check_sampler(config),
@@ -148,6 +148,7 @@ def load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> 
         lambda: loaded.extend(map(load_model, shaped)),
         lambda: _check_ranges(config, loaded),
         *(partial(check_source, source) for source in sources),
+        lambda: check_input_names(sources, [spec.name for model in loaded for spec in model.inputs]),
     )
     return shaped[0], loaded[0]
 
