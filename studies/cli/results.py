@@ -232,6 +232,8 @@ def _print_exported(done: Export) -> None:
     if text := compared_levels_text(done.manifest):
         say(text)
     say(_final_text(done))
+    if text := done.manifest["no_gain"]:
+        say(f"{text}.")
     if done.manifest["final"]["disagreement"] is not None:
         say(f"{done.manifest['final']['disagreement']['text']}.")
 

@@ -14,6 +14,7 @@ from studies import __version__
 from studies.judging.points import Point
 from studies.judging.sentences.cautions import caution_text
 from studies.judging.sentences.final_split import disagreement_text
+from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.unrelated_outputs import unrelated_text
 from studies.judging.standing import Standing
 from studies.store.records import EvaluationRecord, FinalLevel, GroupRecord
@@ -59,6 +60,7 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
         "unrelated_to_fp32": point.unrelated,
         "warnings": [text for text in (caution_text(now.target.target), unrelated_text(now, point)) if text],
         "final": {**_accuracy(record.final, ledger.study.clusters("final")), **_judged(now, point)},
+        "no_gain": no_gain_text(now),
         "limits": ledger.limits.to_json(),
         "target": ledger.target.target.to_json(),
         "target_fingerprint": ledger.target.target.fingerprint,

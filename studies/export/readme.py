@@ -46,6 +46,7 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
         f"`{_plain(found['study'])}`. The model was `{_plain(found['model']['path'])}`.",
         _table("figure", "value", _figures(found, now)),
         *_samples_text(found, now),
+        *([f"{found['no_gain']}."] if found["no_gain"] else []),
         *([] if not found["warnings"] else ["\n".join(f"- **{text}**" for text in found["warnings"])]),
         "## Run it",
         _how_to_run(names),

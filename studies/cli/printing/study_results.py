@@ -21,6 +21,7 @@ from studies.judging.findings.rescue_table import HEADER, RescueRow, rescue_cell
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.no_pick import (
     all_failed_text,
     nearest_text,
@@ -93,7 +94,8 @@ def print_front(now: Standing, mixes: Mapping[int, str], storage: str | None = N
         _print_nearest(now)
     tied = now.target.band_is_provisional and table.rows and not now.only_fp32
     provisional = band_text(now) if tied else ""
-    for text in (*final_notes(now), regained_text(now), provisional, only_fp32_text(now, storage)):
+    texts = (no_gain_text(now), regained_text(now), provisional, only_fp32_text(now, storage))
+    for text in (*final_notes(now), *texts):
         if text:
             say(f"{text}.")
 

@@ -145,7 +145,8 @@ def test_the_readme_has_the_figures_and_every_file(exported: tuple[Path, str]) -
 
 
 FOUND: dict[str, Any] = {
-    "bitfront": "0.1", "study": "s", "trial": 4, "pick": "best", "warnings": [], "precision": {"conv": "int8"},
+    "bitfront": "0.1", "study": "s", "trial": 4, "pick": "best", "warnings": [], "no_gain": "",
+    "precision": {"conv": "int8"},
     "model": {"path": "m.onnx", "inputs": [["image", "float32", [8, 3, 8, 8]]]}, "engine_bytes": 10_000,
     "latency": {"value_ms": 14.321, "statistic": "p20", "tie_band": 0.125, "speedup_over_fp32": 1.0213, "doubts": []},
     "search": {"metric": "top1", "value": 0.71, "loss": 0.00083, "loss_low": -0.00147, "loss_high": 0.00313,
@@ -179,6 +180,7 @@ def test_the_readme_rounds_as_the_terminal_does() -> None:
 
 def test_the_readme_says_that_accuracies_are_of_different_samples() -> None:
     assert "The top1 of 71.00 % and of 76.4 % are of different samples" in readme()
+    assert "\n\nNo mix is faster.\n\n" in readme(no_gain="No mix is faster")
     assert "different samples" not in readme(final={**FOUND["final"], "value": 0.7105})
 
 

@@ -19,6 +19,7 @@ from studies.export import export
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import disagreement_text, final_notes
+from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.picks import numbers_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
@@ -319,3 +320,21 @@ def test_an_export_says_that_its_pick_was_slower_when_it_was_measured_again(
         "exported instead",
         told[0],
     )
+
+
+def test_where_no_mix_is_measurably_faster_than_fp32_it_is_said(tmp_path: Path) -> None:
+    url = fresh_url("sqlite", tmp_path)
+    with Store.open(url, create=True) as store:
+        target = make_study(store, **{"max-drop": "1%"})
+        add(store, target, 0, evaluated((0, 0), 4.0, 0.0, 0.0007), "baseline:fp32")
+        assert no_gain_text(judged(store)) == "", "nothing else was measured"
+        add(store, target, 1, evaluated((2, 0), 3.9, 0.0, 0.001))
+        store.targets.settle(target, details={}, latency_band=0.125)
+        said = (
+            "No mix that keeps the limits is measurably faster than FP32 here (tie band 12 %); you can stay with FP32"
+        )
+        assert no_gain_text(judged(store)) == said
+        assert f"{said}." in " ".join(ok("front", "s", "--storage", url).split())
+        assert f"{said}." in render_report(build_report(store, judged(store)))
+        add(store, target, 2, evaluated((2, 2), 3.0, 0.0, 0.001))
+        assert no_gain_text(judged(store)) == ""
