@@ -51,7 +51,7 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     about_s = max(1, round(Pace(splits=work.ledger.study.data).finalists_s(now, len(rows))))
     work.events.note(f"measuring {what} on the final samples, which takes about {format_duration_s(about_s)}")
     engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
-    line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "finalists"))
+    line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "measuring finalists"))
     found = line.scores.score_finalists(engines, _ROUNDS, now.table.reference_ms)
     work.ledger.store.measurements.add_round(
         work.ledger.target.id, {int(label): found.latency[label] for label in engines}

@@ -40,7 +40,9 @@ def only_fp32_text(now: Standing, storage: str | None = None) -> str:
     """
     if not now.only_fp32:
         return ""
-    way = suggestions.command("resume", now.study.name, *now.details.target_option, storage=storage)
+    complete = now.measures.finished_count >= now.study.config["trials"]
+    more = ("--trials", "20") if complete else ()
+    way = suggestions.command("resume", now.study.name, *more, *now.details.target_option, storage=storage)
     return f"Nothing but FP32 was measured yet; continue with `{way}`"
 
 
