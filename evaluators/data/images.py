@@ -22,6 +22,7 @@ from search.references import import_function, short
 from search.values import digest_of
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+_MOST_SHOWN = 3
 
 
 class ImageDataset:
@@ -116,10 +117,26 @@ def _folder_labels(folder: Path, images: list[Path]) -> Indices | None:
             f"data folder {str(folder)!r} holds images both beside and inside sub-folders: put every image into the "
             "sub-folder of its class, or all into one folder without labels"
         )
-    # Sub-folders without images count, so that a class keeps its number when its last image goes.
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    number = {name: index for index, name in enumerate(names)}
+    number = {name: index for index, name in enumerate(class_folders(folder))}
     return np.array([number[name] for name in classes], np.int64)
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Names of the sub-folders; the place of each is the number of its class.
+
+    Sub-folders without images count, so that a class keeps its number when its last image goes.
+    """
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def classes_text(folder: Path) -> str:
+    """Which class each sub-folder is, the first three of them; empty if there are no sub-folders."""
+    names = class_folders(folder)
+    if not names:
+        return ""
+    shown = ", ".join(f"{number} is {name}" for number, name in enumerate(names[:_MOST_SHOWN]))
+    more = f" and so on, {len(names)} classes in all" if len(names) > _MOST_SHOWN else ""
+    return f"classes are the sub-folders of the data in alphabetical order: {shown}{more}"
 
 
 def _file_digest(path: Path) -> str:

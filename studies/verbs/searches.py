@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from evaluators.data.images import classes_text
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.shipping import put, put_again, ships
@@ -64,8 +66,9 @@ def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents, *,
     inputs = checked(config, more=[*more, partial(_forget_killed, config)], events=shown, cache=cache)
     with as_in(slots), _samples_taken_back(config), _nothing_to_resume(inputs) as good:
         check_searchable(good)
-        if frozen := frozen_batch_text(good.model, good.config):
-            shown.note(frozen)
+        for text in (frozen_batch_text(good.model, good.config), _classes_text(good.config)):
+            if text:
+                shown.note(text)
         files = put(open_artifacts(config), config, shown) if ships(config) else ()
         with Store.open(config.storage, create=True) as store:
             study = create_study(store, good, shown, files)
@@ -76,6 +79,11 @@ def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents, *,
                     return run_here(store, good, study, mine, shown)
     with taken_back(config):
         return run_crew(config, slots, shown, mine)
+
+
+def _classes_text(config: SearchConfig) -> str:
+    """Which class each sub-folder of an image folder is; empty for other data."""
+    return classes_text(Path(config.data)) if config.preprocess and Path(config.data).is_dir() else ""
 
 
 @clocked_run()

@@ -51,3 +51,15 @@ def test_a_frozen_batch_is_said_before_the_study_is_made(tmp_path: Path, monkeyp
         searches._search(config, (), told, replace=False)
     assert len(told.notes) == 1
     assert told.notes[0].startswith("engines take exactly 4 samples at a time")
+
+
+def test_the_classes_of_image_folders_are_said(tmp_path: Path) -> None:
+    for name in ("dog", "10", "2", "Cat"):
+        (tmp_path / name).mkdir()
+    said = (
+        "classes are the sub-folders of the data in alphabetical order: 0 is 10, 1 is 2, 2 is Cat and so on, 4 classes "
+        "in all"
+    )
+    assert searches._classes_text(SearchConfig("m.onnx", str(tmp_path), preprocess="imagenet")) == said
+    assert searches._classes_text(SearchConfig("m.onnx", str(tmp_path / "dog"), preprocess="imagenet")) == ""
+    assert searches._classes_text(SearchConfig("m.onnx", "data.npz")) == ""
