@@ -108,7 +108,8 @@ def test_what_is_needed_once_is_made_once(workers: Workers) -> None:
     for _ in range(2):
         workers.start("worker", "s", "--verbose")
     assert workers.wait() == [0, 0, 0], workers.all_said()
-    for step in ("\ncalibrating ", "\nsensitivity of the groups ", "\nmeasuring repeatability ", "\nfinalists "):
+    once = "calibrating", "sensitivity of the groups", "measuring repeatability", "measuring finalists"
+    for step in (f"\n{words} " for words in once):
         assert sum(step in f"\n{workers.said(number)}" for number in range(3)) <= 1, step
     for step in ("\nsensitivity of the groups ", "\nlatencies within "):
         assert step in workers.all_said()
