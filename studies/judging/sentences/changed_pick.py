@@ -39,4 +39,4 @@ def _why(now: Standing, before: Point) -> str:
     taken, shown = (latency_text(point.latency_ms, now.target.band) for point in (found, before))
     if taken != shown:
         return f"measured again it takes {taken} instead of {shown}"
-    return "it is not by the figures of the final samples"
+    return "its figures on the final samples are worse"
