@@ -108,7 +108,7 @@ def check_source(source: str) -> None:
 def check_input_names(sources: Sequence[str], wanted: Sequence[str]) -> None:
     """Refuse `.npz` files that lack an input of the model, by the lists of their arrays alone.
 
-    Other data, and a file that cannot be read, are looked at when they are opened.
+    Other data, and a file that cannot be read or holds something else, are looked at when they are opened.
 
     Args:
         wanted: the names of the model's inputs.
@@ -121,10 +121,11 @@ def check_input_names(sources: Sequence[str], wanted: Sequence[str]) -> None:
             continue
         try:
             with zipfile.ZipFile(path) as stored:
-                names = [name.removesuffix(".npy") for name in stored.namelist()]
+                names = stored.namelist()
         except (OSError, zipfile.BadZipFile):
             continue
-        refuse_missing(names, wanted, path.name)
+        if names and all(name.endswith(".npy") for name in names):
+            refuse_missing([name.removesuffix(".npy") for name in names], wanted, path.name)
 
 
 def _missing_source(source: str) -> DataError:
