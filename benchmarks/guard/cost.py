@@ -12,7 +12,7 @@ outputs against FP32 is told with and without `compensate=10`. Prints one line o
 With `--exports` the same cost is measured with two exported folders, of TensorRT too, and nothing else is told. On a
 GPU the shadow and the requests share the device, so the guarded p99 counts their meetings there.
 
-usage: python -m benchmarks.guard.cost [--rounds 5] [--requests 2000]      # two minutes
+usage: python -m benchmarks.guard.cost [--rounds 5] [--requests 2000]      # five minutes
        python -m benchmarks.guard.cost --exports FAST SAFE --data DATA.npz --batch 32
 """
 
