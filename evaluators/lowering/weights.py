@@ -168,11 +168,12 @@ def nearest_codes(
 
 
 def sums_pairs(node: ir.Node, weight: NDArray[Any]) -> bool:
-    """Whether the kernel of an op may add two products in 16 bits: not that of a convolution with one input channel
-    for each output channel, which widens them first."""
+    """Whether the kernel of an op may add two products in 16 bits.
+
+    The kernel of a convolution that reads one input channel for each output channel widens them first.
+    """
     group = node.attributes.get("group")
-    depthwise = node.op_type == "Conv" and weight.shape[1] == 1 and group is not None
-    return not (depthwise and group is not None and group.as_int() == weight.shape[0])
+    return node.op_type != "Conv" or group is None or (group.as_int(), 1) != weight.shape[:2]
 
 
 def _scales_of(node: ir.Node, weight: NDArray[Any], axis: int | None, placement: Placement) -> NDArray[np.float32]:

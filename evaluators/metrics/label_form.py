@@ -26,8 +26,6 @@ def class_number_advice(labels: NDArray[Any], axes: int = 1) -> str:
         return ""
     if labels.shape[1] > 1:
         return "If they are one-hot or probabilities, convert them with .argmax(1)."
-    return (
-        "Remove the second axis with [:, 0]."
-        if labels.dtype.kind in "iu"
-        else ('Convert them with [:, 0].astype("int64").')
-    )
+    if labels.dtype.kind in "iu":
+        return "Remove the second axis with [:, 0]."
+    return 'Convert them with [:, 0].astype("int64").'

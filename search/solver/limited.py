@@ -77,13 +77,12 @@ def within(
     if isinstance(solver, Cutter):
         known.bound = -np.inf
         return _solution(known, both, timed_out=False)
-    if not known.proven(gap) and time_limit_s <= 0:
-        timed_out = True
-    elif not known.proven(gap):
-        budget = both.finite[1], limit - limited.base
-        found = program.solve(structure, terms, objective.base, budget, forbidden, gap, time_limit_s)
-        timed_out = found is not None and found.timed_out
-        _improve(known, found, both)
+    if not known.proven(gap):
+        timed_out = time_limit_s <= 0
+        if not timed_out:
+            budget = both.finite[1], limit - limited.base
+            found = program.solve(structure, terms, objective.base, budget, forbidden, gap, time_limit_s)
+            timed_out = _improve(known, found, both)
     if known.codes is None and timed_out:
         raise SolverError(
             f"solving {len(structure.sizes)} decisions within a limit of {limit:g}: HiGHS found no solution that keeps "
@@ -101,13 +100,14 @@ def _solution(known: Relaxed, both: Both, timed_out: bool) -> Solution | None:
     return Solution(known.codes, known.value, reached, share, timed_out)
 
 
-def _improve(known: Relaxed, found: program.Found | None, both: Both) -> None:
-    """Add the result of HiGHS; None if there is no solution."""
+def _improve(known: Relaxed, found: program.Found | None, both: Both) -> bool:
+    """Add the result of HiGHS, None if there is no solution; tells whether it ran out of time."""
     if found is None:
         known.bound = known.value
-        return
+        return False
     known.bound = max(known.bound, found.bound)
     if found.codes is not None:
         value = float(both.values(found.codes[None])[0][0])
         if value < known.value:
             known.codes, known.value = found.codes, value
+    return found.timed_out
