@@ -67,13 +67,8 @@ def resolution_text(found: Sequence[Resolution], now: Standing) -> str:
     )
 
 
-def coarse_texts(found: Sequence[Resolution], now: Standing) -> list[str]:
-    """A sentence for every split whose samples are too few to tell the loss that the limits allow."""
-    return [_coarse_text(each, each.allowed, now) for each in found if each.allowed is not None and each.needed]
-
-
 def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
-    """The same of all splits in one sentence; empty if the samples of each are enough."""
+    """That samples are too few to tell the loss that the limits allow, of which splits; empty if they are enough."""
     few = [each for each in found if each.allowed is not None and each.needed]
     if not few or few[0].allowed is None:
         return ""
@@ -82,15 +77,6 @@ def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
     return (
         f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {told} can distinguish, so chance "
         f"decides which candidates seem to keep the limit. About {needed} are needed"
-    )
-
-
-def _coarse_text(each: Resolution, allowed: float, now: Standing) -> str:
-    return (
-        f"the allowed loss of {_loss_text(allowed, now)} is smaller than what {each.subject} can distinguish, about "
-        f"{_loss_text(each.loss, now)}, so chance decides which candidates seem to keep the limit. About "
-        f"{each.needed:,} "
-        f"{each.split} samples are needed"
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
-from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
+from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
@@ -272,8 +272,8 @@ def _done(now: Standing, row: int) -> bool:
 
 def _warnings(store: Store, now: Standing) -> list[str]:
     """What is to be known before all else: that something is broken, or that there is nothing to pick, and why."""
-    coarse = coarse_texts(find_resolutions(store, now), now)
-    texts = [f"WARNING: {_sentence(text)}" for text in (*pick_warnings(now), *coarse)]
+    coarse = coarse_text(find_resolutions(store, now), now)
+    texts = [f"WARNING: {_sentence(text)}" for text in (*pick_warnings(now), coarse) if text]
     texts += [_sentence(text) for text in final_notes(now)]
     if now.picks.best is None:
         near, nothing = [nearest_text(now, near) for near in now.judgement.nearest()], nothing_text(now)

@@ -100,7 +100,7 @@ def test_it_is_said_before_the_first_evaluation_and_warned_of(here: Path) -> Non
     ok("report", "model", "--out", "report.html")
     page = Path("report.html").read_text(encoding="utf-8")
     assert "30 search samples can distinguish losses that differ by about 10 %" in page
-    assert "The allowed loss of 1 % is smaller than what 30 search samples can distinguish" in page
+    assert "The allowed loss of 1 % is smaller than what 30 search samples (about 10 %) and 18 final samples" in page
 
 
 def test_what_the_samples_can_tell_is_not_warned_of(here: Path) -> None:
