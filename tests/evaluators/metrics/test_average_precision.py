@@ -19,7 +19,7 @@ from pycocotools.cocoeval import COCOeval
 
 from evaluators.data import open_data
 from evaluators.metrics.contract import Metric
-from evaluators.metrics.detections import get_decoder, suppress_overlaps
+from evaluators.metrics.detections import box_overlap, get_decoder, suppress_overlaps
 from evaluators.metrics.labels import check_labels
 from evaluators.metrics.registry import get_metric
 from evaluators.process.evaluator import Evaluator
@@ -174,6 +174,26 @@ def test_yolo_layouts_keep_of_each_class_the_best_of_boxes_that_overlap(layout: 
 def test_suppression_leaves_what_overlaps_little() -> None:
     rows = np.array([[0, 0, 10, 10, 0.5, 0], [5, 0, 15, 10, 0.9, 0], [6, 0, 16, 10, 0.8, 0]])
     assert suppress_overlaps(rows, 0.7).tolist() == [rows[1].tolist(), rows[0].tolist()]
+
+
+def kept_one_by_one(detections, most_overlap):
+    """Greedy suppression by its definition: the best first, each against all that are kept."""
+    kept = []
+    for row in detections[np.argsort(-detections[:, 4], kind="stable")]:
+        rivals = [other for other in kept if other[5] == row[5]]
+        if not (box_overlap(row[None], np.array(rivals).reshape(-1, 6)) > most_overlap).any():
+            kept.append(row)
+    return np.array(kept[:300]).reshape(-1, 6)
+
+
+@pytest.mark.parametrize("count", [0, 1, 64, 65, 700])
+@pytest.mark.parametrize("spread", [20.0, 400.0])
+def test_suppression_keeps_what_its_definition_keeps(count, spread):
+    rng = np.random.default_rng(count)
+    low, sides = rng.uniform(0, spread, (count, 2)), rng.lognormal(2, 0.6, (count, 2))
+    scores, classes = rng.integers(0, 40, count) / 40, rng.integers(0, 3, count)  # equal scores occur
+    rows = np.column_stack([low, low + sides, scores, classes])
+    assert np.array_equal(suppress_overlaps(rows, 0.5), kept_one_by_one(rows, 0.5))
 
 
 @pytest.fixture
