@@ -127,9 +127,16 @@ class Pool:
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds
     ) -> tuple[Codes, Precisions]:
         """The same, but only single, paired and region changes of the best measured mixes."""
-        grown = self._grown(models, history, bounds)
-        changed = [self._neighbours(grown, rng), self._flipped(grown, self._ties(models), rng)]
-        return self.new(np.concatenate([*changed, self._paired(grown, rng)]))
+        return self.around(self._grown(models, history, bounds), models, rng)
+
+    def around(self, codes: Codes, models: Models, rng: np.random.Generator) -> tuple[Codes, Precisions]:
+        """Single, region and paired changes of (n, decisions) candidates, of those that were not tried."""
+        changed = [
+            self._neighbours(codes, rng),
+            self._flipped(codes, self._ties(models), rng),
+            self._paired(codes, rng),
+        ]
+        return self.new(np.concatenate(changed))
 
     def _stacked(self, codes: list[NDArray[np.int64]], layout: Layout | None = None) -> Codes:
         return np.array(codes, dtype=np.int64).reshape(len(codes), len((layout or self.layout).members))

@@ -22,7 +22,6 @@ from optuna.trial import FrozenTrial
 from threadpoolctl import threadpool_limits
 
 from search.forecast import acquisition
-from search.forecast.acquisition import Forecast
 from search.forecast.forecasts import Judged, Predicted, forecast_quality
 from search.forecast.history import Historian, History
 from search.forecast.models import Models, Priors, fitted
@@ -30,6 +29,7 @@ from search.forecast.priors import NoisePrior
 from search.forecast.quality import NINETY
 from search.graph.grouping import Group
 from search.sampler.candidates import Bounds, Pool
+from search.sampler.climbing import Rating, climbed
 from search.sampler.cold_start import guesses
 from search.sampler.goals import Aim, Known, worth
 from search.solver.solve import best_new, minimize
@@ -40,6 +40,7 @@ from search.values.score import USUAL
 _FALLBACK = 0.5  # share of proposals that TPE makes while no uniform assignment was measured
 _NEAR = 0.5  # share of proposals beside measured mixes while forecasts of others fail
 _TPE_TRIES = 4  # draws of TPE until one is new
+_CLIMB_FROM = 6  # finished trials; before, models know too little for changes of changes
 _WIDE = 0.25  # share of proposals that look at all of the front within the limits, not only at its end there
 _FEW, _GAPS = 3, 2
 _SHORT, _LUCKY = 120, 20  # candidates whose uncertainty is worth computing
@@ -234,9 +235,15 @@ class GuidedSampler(BaseSampler):
             return None, ""
         kept = self._shortlist(precisions, models, known, rng)
         codes, precisions = codes[kept], precisions[kept]
-        forecast = models.latent(precisions)
-        score = self._score(forecast, known, rng)
-        return np.asarray(codes[int(np.argmax(score))]), "near" if near else "gain"
+        rate = self._rating(precisions, models, known, rng)
+        gains = rate(precisions)
+        if near or len(history) < _CLIMB_FROM:
+            return np.asarray(codes[int(np.argmax(gains))]), "near" if near else "gain"
+
+        def shortlist(of: Precisions) -> NDArray[np.int64]:
+            return self._shortlist(of, models, known, rng)
+
+        return climbed(codes, gains, lambda best: pool.around(best, models, rng), shortlist, rate), "gain"
 
     def _guess(self, pool: Pool, unbuildable: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
         """(decisions,) new codes of a plain mix; if all were tried, of any mix; if all of those too, a repeat."""
@@ -283,15 +290,24 @@ class GuidedSampler(BaseSampler):
         best, lucky = np.argsort(-score)[:_SHORT], rng.permutation(len(score))[:_LUCKY]
         return np.unique(np.concatenate([best, lucky]))
 
-    def _score(self, forecast: Forecast, known: Known, rng: np.random.Generator) -> NDArray[np.float64]:
-        """(n,) expected gain of each candidate."""
+    def _rating(self, precisions: Precisions, models: Models, known: Known, rng: np.random.Generator) -> Rating:
+        """A function of (n, groups) precisions to the (n,) expected gain of each; equal draws at every call.
+
+        With limits it is the gain at them, if one of the given candidates promises any; otherwise that of the front.
+        """
         aim = self.guidance.aim()
-        wide = acquisition.expected_gains(forecast, *known.front(), known.within(aim), rng)
-        if not aim.limited or rng.random() < _WIDE:
+        wide_seed, narrow_seed = rng.integers(2**32, size=2)
+
+        def wide(of: Precisions) -> NDArray[np.float64]:
+            draws = np.random.default_rng(wide_seed)
+            return acquisition.expected_gains(models.latent(of), *known.front(), known.within(aim), draws)
+
+        def narrow(of: Precisions) -> NDArray[np.float64] | None:
+            return worth(aim, models.latent(of), known, np.random.default_rng(narrow_seed))
+
+        if not aim.limited or rng.random() < _WIDE or narrow(precisions) is None:
             return wide
-        narrow = worth(aim, forecast, known, rng)
-        # Where nothing is left to gain at the limits, the front within them decides.
-        return wide if narrow is None else narrow
+        return lambda of: np.zeros(len(of)) if (found := narrow(of)) is None else found
 
     def _known(self, models: Models, history: History) -> Known:
         """The measured trials and those that are not finished.
