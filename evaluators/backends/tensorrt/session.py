@@ -67,7 +67,9 @@ class TensorRTSession:
 
     def _open(self, plan_bytes: int) -> None:
         self._context = self._new_context()
-        self._stream = checked(self._cuda.cudaStreamCreate())
+        # Not one that waits for the default stream: while it is captured, whatever another library of the process does
+        # on the default stream would fail.
+        self._stream = checked(self._cuda.cudaStreamCreateWithFlags(self._cuda.cudaStreamNonBlocking))
         self._events = [checked(self._cuda.cudaEventCreate()) for _ in range(2)]
         for name in (*self._inputs, *self._outputs):
             self._allocate(name)

@@ -221,6 +221,8 @@ class FakeEngines:
 
     def _execute(self, context: Any, stream_handle: Any) -> bool:
         assert int(stream_handle) in self.cuda.streams
+        if self.cuda.device_of[int(stream_handle)] != self.cuda.cudaGetDevice()[1]:
+            return False
         state = context._state
         for name, tensor in state["plan"]["tensors"].items():
             ones = np.ones(_shape_of(context, name), _NUMPY[tensor["dtype"]])
