@@ -66,6 +66,9 @@ class FakeEngines:
                     "TensorIOMode", _plan(e)["tensors"][name]["mode"]
                 ),
                 "ICudaEngine.get_tensor_name": lambda e, index: list(_plan(e)["tensors"])[index],
+                "ICudaEngine.get_tensor_profile_shape": lambda e, name, profile_index: [
+                    self.fake.dims(list(shape)) for shape in _plan(e)["profile"][name]
+                ],
                 "ICudaEngine.get_tensor_shape": lambda e, name: self.fake.dims(
                     [-1 if isinstance(dim, str) else dim for dim in _plan(e)["tensors"][name]["shape"]]
                 ),

@@ -10,6 +10,7 @@ import pytest
 
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.options import TensorRTOptions
+from evaluators.backends.tensorrt.session import inspect_plan, open_plan
 from search.errors import DataError
 from search.graph.model import ShapeRequest, load
 from tests.support.assignments import uniform_and_mixed
@@ -91,3 +92,23 @@ def test_a_capture_leaves_the_default_stream_to_others(tmp_path: Path, version: 
         session.run(feeds(model))
         session.close()
     assert errors == [Error.cudaSuccess]
+
+
+@pytest.mark.parametrize("version", [V8, V10])
+def test_a_dynamic_plan_is_opened_without_its_model_at_the_shapes_it_was_optimized_for(
+    tmp_path: Path, version: str
+) -> None:
+    """As a guard and a gate open the engine of an export."""
+    low, best, high = ((n, 3, 16, 16) for n in (1, 4, 8))
+    path = save(residual_cnn(batch="n"), tmp_path / "net.onnx")
+    model = load(path, shapes={"image": ShapeRequest(low, best, high)})
+    with standing_in(version):
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
+        plan = builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "a.plan").path
+        assert "N/A due to dynamic shapes" not in inspect_plan(plan)
+        session = open_plan(plan, "cuda")
+        assert [spec.shape for spec in session.inputs] == [best]
+        for count in (4, 2, 8):
+            wanted = np.resize(feeds(model)["image"], (count, 3, 16, 16))
+            assert session.run({"image": wanted})["logits"].shape == (count, 10)
+        session.close()
