@@ -368,6 +368,7 @@ def test_an_engine_s_first_launch_disturbs_nothing_else_in_the_process(folder: P
         np.testing.assert_array_equal(logits, wanted["int8"][0])
 
 
+@pytest.mark.alone  # it looks at the memory of the whole device
 def test_a_guard_that_is_gone_leaves_no_memory_on_the_device(folder: Path, answers: Any) -> None:
     import gc
 
