@@ -1,10 +1,12 @@
-"""Twenty gates of an engine against itself on the CPU, for real: none of them may fail.
+"""Twenty gates of an engine against itself, for real: none of them may fail.
 
-Loss is checked on a random half of the example's samples, latency in fresh processes. Goes on where it was stopped.
+The engine is the shipped example in all INT8 on the CPU, or with `--export` that of an exported folder, of TensorRT
+too. Loss is checked on a random half of the samples, latency in fresh processes. Goes on where it was stopped.
 `--table` runs nothing, and judges the stored times once more, also with no slowdown allowed: the worst case for an
 alarm.
 
 usage: python -m benchmarks.gate.real [--runs 20] [--processes 6] [--table]
+       python -m benchmarks.gate.real --export FOLDER --data DATA.npz --stored gates.json
 """
 
 from __future__ import annotations
@@ -32,25 +34,27 @@ STORED = RESULTS / "gate_real.json"
 LIMITS = {"max_drop": 0.005, "max_slowdown": 0.02}
 
 
-def main(runs: int, processes: int) -> None:
-    found: list[dict[str, Any]] = json.loads(STORED.read_text()) if STORED.exists() else []
-    samples = dict(np.load(DATA))
+def main(runs: int, processes: int, stored: Path, export: Path | None, data: Path) -> None:
+    """Gate the example's engine, or that of an export, and store what came of it after each run."""
+    found: list[dict[str, Any]] = json.loads(stored.read_text()) if stored.exists() else []
+    samples = dict(np.load(data))
+    count = len(next(iter(samples.values())))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        engine = write_engines(folder)[INT8]
+        engine = write_engines(folder)[INT8] if export is None else export
         for seed in range(len(found), runs):
-            rows = np.random.default_rng(seed).permutation(len(samples["labels"]))[: len(samples["labels"]) // 2]
+            rows = np.random.default_rng(seed).permutation(count)[: count // 2]
             np.savez(folder / "half.npz", **{key: array[np.sort(rows)] for key, array in samples.items()})
             report = verbs.gate(
                 engine,
                 engine,
                 str(folder / "half.npz"),
                 GateLimits(**LIMITS, processes=processes),
-                changes={"batch": BATCH},
+                changes={"batch": BATCH} if export is None else {},  # the example's files leave it open
             )
             checks = {check.name: check.to_json() for check in report.checks}
             found.append({"verdict": report.verdict.value, "load": os.getloadavg()[0], "checks": checks})
-            STORED.write_text(json.dumps(found, indent=1) + "\n")
+            stored.write_text(json.dumps(found, indent=1) + "\n")
             told = {name: check["verdict"] for name, check in checks.items()}
             print(f"run {seed + 1} of {runs}: {told}, load {os.getloadavg()[0]:.1f}", flush=True)
 
@@ -61,9 +65,9 @@ def stored_times(check: dict[str, Any]) -> list[ProcessTimes]:
     return [ProcessTimes(ratio * math.sqrt(tie), 1.0, tie) for ratio, tie in pairs]
 
 
-def tell() -> None:
+def tell(stored: Path) -> None:
     """Print how often the stored runs fail."""
-    found = json.loads(STORED.read_text())
+    found = json.loads(stored.read_text())
     latencies = [stored_times(run["checks"]["latency"]) for run in found]
     for limit in (LIMITS["max_slowdown"], 0.0):
         verdicts = Counter(judge_latency(times, limit, divide_level(2)).verdict.value for times in latencies)
@@ -80,7 +84,14 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--table", action="store_true", help="run nothing, judge the stored times again")
+    parser.add_argument(
+        "--export", type=Path, metavar="FOLDER", help="that `bitfront export` wrote, in place of the example"
+    )
+    parser.add_argument("--data", type=Path, default=DATA, help="inputs by name and labels, as .npz; with --export")
+    parser.add_argument("--stored", type=Path, default=STORED, help="where the runs are kept; with --export")
     given = parser.parse_args()
+    if given.export is not None and (given.data == DATA or given.stored == STORED):
+        parser.error("--export needs --data with samples of its model, and --stored with a file of its own")
     if not given.table:
-        main(given.runs, given.processes)
-    tell()
+        main(given.runs, given.processes, given.stored, given.export, given.data)
+    tell(given.stored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
@@ -35,7 +36,8 @@ def open_pair(fast: Path, safe: Path, device: str | None, threads: int | None) -
     """Open two exported folders of one model.
 
     Args:
-        device: `cpu`, `cuda` or `cuda:N`; None for the processor, or the first GPU with TensorRT.
+        device: `cpu`, `cuda` or `cuda:N`; None for the processor, or the first GPU with TensorRT. With TensorRT it
+            becomes the current GPU of every thread that runs an engine.
         threads: of ONNX Runtime on the processor; None for those of the export.
 
     Raises:
@@ -95,15 +97,21 @@ def _open_onnxruntime(folder: Path, manifest: Mapping[str, Any], device: str | N
 
 
 def _open_tensorrt(folder: Path, device: str | None) -> Run:
+    from evaluators.backends.nvidia.discovery import cuda_index
+    from evaluators.backends.tensorrt.device import cudart, make_current
     from evaluators.backends.tensorrt.session import open_plan
 
-    session = open_plan(folder / "model.plan", device or "cuda")
-    lock = Lock()
+    named = device or "cuda"
+    session, index = open_plan(folder / "model.plan", named), cuda_index(named) or 0
+    cuda, lock = cudart(), Lock()
 
     def run(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         with lock:
+            make_current(cuda, index)
             return session.run(inputs)
 
+    # As the function goes, what it holds on the device goes too; at the end of the process the driver sees to that.
+    weakref.finalize(run, session.close).atexit = False
     return run
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("tensorrt")  # collected everywhere, run where TensorRT is
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt.device import checked, cudart
+from evaluators.backends.tensorrt.session import inspect_plan, open_plan
 from evaluators.calibration import cache as calibration_cache
 from evaluators.engine import OutOfMemoryError, RefusedError
 from evaluators.lowering.lower import lower
@@ -67,6 +68,15 @@ def test_a_dynamic_batch_is_built_audited_and_run_at_the_measured_one(tmp_path):
     assert outputs["logits"].shape == (4, 10)
     assert worst_sqnr(bed, outputs) > 20
     session.close()
+    assert "N/A due to dynamic shapes" not in inspect_plan(tmp_path / "out.plan")
+    opened = open_plan(tmp_path / "out.plan", "cuda")  # without its model, as a guard and a gate do
+    assert [spec.shape for spec in opened.inputs] == [(4, 3, 16, 16)]
+    for count in (4, 1, 8):
+        samples = np.resize(bed.inputs["image"], (count, 3, 16, 16))
+        found = opened.run({"image": samples})["logits"]
+        rows = min(count, 4)
+        assert sqnr(outputs["logits"][:rows], found[:rows]) > 20
+    opened.close()
 
 
 def test_wide_integers_go_in_and_come_out(tmp_path):

@@ -69,6 +69,16 @@ def select(cuda: Any, index: int) -> Any:
         ) from error
 
 
+def make_current(cuda: Any, index: int) -> None:
+    """Make a GPU the current one of this thread, if it is not: each thread has one of its own, at first number 0.
+
+    Raises:
+        DeviceError, OutOfMemoryError: it cannot be used now.
+    """
+    if checked(cuda.cudaGetDevice()) != index:
+        checked(cuda.cudaSetDevice(index))
+
+
 def _why_none(cuda: Any, error: Any) -> str:
     code = int(error)
     if code == _NO_DEVICE:

@@ -50,7 +50,7 @@ class TensorRTKind(BackendKind):
                 "belongs to, or build a plan of it with trtexec."
             )
         assert isinstance(backend, TensorRTBackend)
-        session = open_plan(path, f"cuda:{backend.index}")
+        session = open_plan(path, f"cuda:{backend.index}", backend.builder_knobs.plugins)
         return OpenEngine(session, session.inputs)
 
     def prepare(self) -> None:

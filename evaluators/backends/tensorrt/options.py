@@ -72,7 +72,13 @@ class TensorRTOptions:
         metavar="SWITCH",
     )
     plugins: tuple[str, ...] = option(
-        "file", (), "Plugin library that TensorRT loads. Can be repeated.", name="plugin", metavar="FILE", many=True
+        "file",
+        (),
+        "Plugin library that TensorRT loads. Can be repeated.",
+        name="plugin",
+        metavar="FILE",
+        many=True,
+        verbs=("gate",),
     )
     timing_cache: str | None = option(
         "folder",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,9 @@ class TensorRTSession:
 
     def _open(self, plan_bytes: int) -> None:
         self._context = self._new_context()
-        self._stream = checked(self._cuda.cudaStreamCreate())
+        # Not one that waits for the default stream: while it is captured, whatever another library of the process does
+        # on the default stream would fail.
+        self._stream = checked(self._cuda.cudaStreamCreateWithFlags(self._cuda.cudaStreamNonBlocking))
         self._events = [checked(self._cuda.cudaEventCreate()) for _ in range(2)]
         for name in (*self._inputs, *self._outputs):
             self._allocate(name)
@@ -341,34 +343,42 @@ def _scratch_bytes(engine: Any) -> int:
     return int(engine.device_memory_size if wide is None else wide)
 
 
-def open_plan(path: Path, device: str) -> TensorRTSession:
-    """Open a plan of fixed shapes.
+def open_plan(path: Path, device: str, plugins: Sequence[str] = ()) -> TensorRTSession:
+    """Open a plan, one of dynamic shapes at the best ones of its optimization profile.
 
     Args:
         device: `cuda` or `cuda:N`.
+        plugins: paths of plugin libraries.
 
     Raises:
         TargetError: TensorRT or the CUDA bindings are not installed, or there is no such GPU.
-        RefusedError: the plan is cut short, of another version or of another device, or its shapes are dynamic.
+        ConfigError: a plugin library cannot be loaded.
+        RefusedError: the plan is cut short, of another version or of another device.
     """
-    trt, engine, log = load_plan(path, device)
-    names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
-    shapes = {name: tuple(engine.get_tensor_shape(name)) for name in names}
-    dynamic = next((name for name, shape in shapes.items() if -1 in shape), None)
-    if dynamic is not None:
-        raise RefusedError(
-            f"the plan {path.name} has dynamic shapes, the first is that of {dynamic!r}: load it with TensorRT itself"
-        )
-    return TensorRTSession(trt, engine, shapes, path.stat().st_size, log)
+    trt, engine, log = load_plan(path, device, plugins)
+    return TensorRTSession(trt, engine, _best_shapes(trt, engine), path.stat().st_size, log)
 
 
 def inspect_plan(path: Path, device: str = "cuda") -> str:
-    """The engine inspector's JSON of a plan; arguments and errors as those of `open_plan`, but any shapes will do."""
-    trt, engine, _ = load_plan(path, device)
-    return str(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
+    """The engine inspector's JSON of a plan; arguments and errors as those of `open_plan`."""
+    trt, engine, log = load_plan(path, device)
+    inspector, shapes = engine.create_engine_inspector(), _best_shapes(trt, engine)
+    if any(-1 in tuple(engine.get_tensor_shape(name)) for name in shapes):
+        # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes".
+        context = new_context(engine, shapes, log)  # the inspector does not keep it alive
+        inspector.execution_context = context
+    return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
-def load_plan(path: Path, device: str) -> tuple[Any, Any, Any]:
+def _best_shapes(trt: Any, engine: Any) -> dict[str, tuple[int, ...]]:
+    """Input name → shape, where it is dynamic the one that the engine was optimized for."""
+    names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
+    inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+    shapes = {name: tuple(engine.get_tensor_shape(name)) for name in inputs}
+    return {n: tuple(engine.get_tensor_profile_shape(n, 0)[1]) if -1 in shape else shape for n, shape in shapes.items()}
+
+
+def load_plan(path: Path, device: str, plugins: Sequence[str] = ()) -> tuple[Any, Any, Any]:
     """TensorRT's module, the engine of a plan, and the log of both; arguments and errors as those of `open_plan`."""
     index = discovery.cuda_index(device)
     if index is None:
@@ -376,7 +386,7 @@ def load_plan(path: Path, device: str) -> tuple[Any, Any, Any]:
     trt, cuda = api.import_tensorrt(), import_cuda()
     select(cuda, index)
     log = api.shared_log(trt)
-    api.load_plugins(trt, log, ())
+    api.load_plugins(trt, log, plugins)
     runtime = api.make_runtime(trt, log, lambda: check_device(cuda))
     log.clear()
     engine = runtime.deserialize_cuda_engine(path.read_bytes())

@@ -6,25 +6,15 @@ it builds no network in which either runs in that precision. `BITFRONT_TEST_NO_B
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from typing import Any
 
-from tests.support.tensorrt.fake_cuda import Error
 from tests.support.tensorrt.fake_engine import FakeEngines, _precision
 
 ENGINES = FakeEngines(os.environ["BITFRONT_TEST_TENSORRT"])
 REGION = os.environ.get("BITFRONT_TEST_REGION", "").split(",")
-STREAMS = itertools.count(100)
 build = ENGINES.fake.behaviours["Builder.build_serialized_network"]
-
-
-def new_stream() -> Any:
-    """A process has several sessions, each with its own."""
-    number = next(STREAMS)
-    ENGINES.cuda.streams.add(number)
-    return Error.cudaSuccess, number
 
 
 def refuse(builder: Any, network: Any, config: Any) -> Any:
@@ -48,6 +38,5 @@ def no_builder(made: Any, logger: Any) -> None:
 
 if "BITFRONT_TEST_NO_BUILDER" in os.environ:
     ENGINES.fake.behaviours["Builder.__init__"] = no_builder
-ENGINES.cuda.cudaStreamCreate = new_stream  # type: ignore[method-assign]
 ENGINES.fake.behaviours["Builder.build_serialized_network"] = refuse
 sys.modules.update({"tensorrt": ENGINES.trt, **ENGINES.cuda.modules()})

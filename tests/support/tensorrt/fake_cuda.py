@@ -1,10 +1,11 @@
-"""What stands in for the CUDA runtime: memory of the device is memory of this process, and copies are checked."""
+"""What stands in for the CUDA runtime: memory of devices is memory of this process, and copies are checked."""
 
 from __future__ import annotations
 
 import ctypes
 import enum
 import itertools
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,8 @@ class Error(enum.IntEnum):
     cudaErrorInvalidValue = 1  # noqa: N815
     cudaErrorMemoryAllocation = 2  # noqa: N815
     cudaErrorDevicesUnavailable = 46  # noqa: N815
+    cudaErrorInvalidResourceHandle = 400  # noqa: N815
+    cudaErrorStreamCaptureImplicit = 906  # noqa: N815
 
 
 class FakeCuda:
@@ -22,8 +25,13 @@ class FakeCuda:
     def __init__(self) -> None:
         self.memory: dict[int, Any] = {}
         self.streams: set[int] = set()
+        self.blocking: set[int] = set()  # of the streams, those that wait for the default one
+        self.device_of: dict[int, int] = {}  # of each stream
+        self.devices = 1
+        self._thread = threading.local()
         self._handles = itertools.count(7)
         self.capturing = False
+        self._captured = 0
         self.graphs = 0
         self.launched = 0
         self.free_bytes = 1 << 36
@@ -44,9 +52,13 @@ class FakeCuda:
     cudaStreamCaptureMode = enum.IntEnum("cudaStreamCaptureMode", {"cudaStreamCaptureModeThreadLocal": 1})  # noqa: N815
 
     def cudaGetDeviceCount(self) -> Any:  # noqa: N802
-        return Error.cudaSuccess, 1
+        return Error.cudaSuccess, self.devices
+
+    def cudaGetDevice(self) -> Any:  # noqa: N802
+        return Error.cudaSuccess, getattr(self._thread, "device", 0)
 
     def cudaSetDevice(self, device: int) -> Any:  # noqa: N802
+        self._thread.device = device
         return (Error.cudaSuccess,)
 
     def cudaGetDeviceProperties(self, device: int) -> Any:  # noqa: N802
@@ -82,15 +94,26 @@ class FakeCuda:
         return (Error.cudaSuccess,)
 
     def cudaMemcpy(self, dst: int, src: int, count: int, kind: Any) -> Any:  # noqa: N802
+        """On the default stream, which blocking ones wait for: none of them may be captured meanwhile."""
         to_host = kind == self.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        if self.capturing or not self.holds(src if to_host else dst, count):
+        if self.capturing and self._captured in self.blocking:
+            return (Error.cudaErrorStreamCaptureImplicit,)
+        if not self.holds(src if to_host else dst, count):
             return (Error.cudaErrorInvalidValue,)
         ctypes.memmove(dst, src, count)
         return (Error.cudaSuccess,)
 
+    cudaStreamNonBlocking = 1  # noqa: N815
+
     def cudaStreamCreate(self) -> Any:  # noqa: N802
+        return self.cudaStreamCreateWithFlags(0)
+
+    def cudaStreamCreateWithFlags(self, flags: int) -> Any:  # noqa: N802
         stream = next(self._handles)
         self.streams.add(stream)
+        self.device_of[stream] = self.cudaGetDevice()[1]
+        if not flags & self.cudaStreamNonBlocking:
+            self.blocking.add(stream)
         return Error.cudaSuccess, stream
 
     def cudaStreamSynchronize(self, stream: Any) -> Any:  # noqa: N802
@@ -107,7 +130,7 @@ class FakeCuda:
         return (Error.cudaSuccess,)
 
     def cudaStreamBeginCapture(self, stream: Any, mode: Any) -> Any:  # noqa: N802
-        self.capturing = True
+        self.capturing, self._captured = True, int(stream)
         return (Error.cudaSuccess,)
 
     def cudaStreamEndCapture(self, stream: Any) -> Any:  # noqa: N802
@@ -119,6 +142,8 @@ class FakeCuda:
         return Error.cudaSuccess, f"executable {graph}"
 
     def cudaGraphLaunch(self, graphExec: Any, stream: Any) -> Any:  # noqa: N802, N803
+        if self.device_of[int(stream)] != self.cudaGetDevice()[1]:
+            return (Error.cudaErrorInvalidResourceHandle,)
         self.launched += 1
         return (Error.cudaSuccess,)
 

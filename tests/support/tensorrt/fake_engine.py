@@ -66,6 +66,9 @@ class FakeEngines:
                     "TensorIOMode", _plan(e)["tensors"][name]["mode"]
                 ),
                 "ICudaEngine.get_tensor_name": lambda e, index: list(_plan(e)["tensors"])[index],
+                "ICudaEngine.get_tensor_profile_shape": lambda e, name, profile_index: [
+                    self.fake.dims(list(shape)) for shape in _plan(e)["profile"][name]
+                ],
                 "ICudaEngine.get_tensor_shape": lambda e, name: self.fake.dims(
                     [-1 if isinstance(dim, str) else dim for dim in _plan(e)["tensors"][name]["shape"]]
                 ),
@@ -221,6 +224,8 @@ class FakeEngines:
 
     def _execute(self, context: Any, stream_handle: Any) -> bool:
         assert int(stream_handle) in self.cuda.streams
+        if self.cuda.device_of[int(stream_handle)] != self.cuda.cudaGetDevice()[1]:
+            return False
         state = context._state
         for name, tensor in state["plan"]["tensors"].items():
             ones = np.ones(_shape_of(context, name), _NUMPY[tensor["dtype"]])

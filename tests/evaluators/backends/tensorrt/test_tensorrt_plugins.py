@@ -13,6 +13,7 @@ from onnx import helper
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt.api import load_plugins
 from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.kind import TensorRTKind
 from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.errors import ConfigError, ModelError
 from search.graph.model import load
@@ -91,6 +92,20 @@ def test_a_library_registers_its_plugins_once_whichever_way_it_has(
 
 @needs_gcc
 @VERSIONS
+def test_a_plan_without_its_model_is_opened_with_the_plugins_of_the_backend(version: str, tmp_path: Path) -> None:
+    """As a gate does it, whose processes make no builder."""
+    with standing_in(version) as engines:
+        registry = Registry(engines, tmp_path)
+        builder = TensorRTBackend().builder(loaded("residual"), ranged("residual"))
+        plan = builder.build(builder.lower(uniform_and_mixed(loaded("residual"))[0]), tmp_path / "model.plan").path
+        library = compiled(tmp_path / "plugin.so", GIVEN)
+        backend = TensorRTBackend("cuda", TensorRTOptions(plugins=(str(library),)))
+        TensorRTKind().open_engine(backend, plan, None).session.close()
+        assert registry.loaded == [str(library)]
+
+
+@needs_gcc
+@VERSIONS
 def test_a_library_that_the_registry_refuses_is_named_with_its_words(version: str, tmp_path: Path) -> None:
     with standing_in(version) as engines:
         registry = Registry(engines, tmp_path)
@@ -117,6 +132,8 @@ def test_a_search_with_a_plugin_comes_to_its_end(tmp_path: Path, monkeypatch: py
     command = Path("engine/trtexec.txt").read_text()
     assert f"--staticPlugins={library}" in command
     assert "takes --dynamicPlugins" in command
+    limits = ("--data", "in/data.npz", "--max-drop", "90%")
+    ok("gate", "engine", "--against", "engine", *limits, "--plugin", library)
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.options import TensorRTOptions
+from evaluators.backends.tensorrt.session import inspect_plan, open_plan
 from search.errors import DataError
 from search.graph.model import ShapeRequest, load
 from tests.support.assignments import uniform_and_mixed
 from tests.support.networks import feeds, loaded, ranged, residual_cnn, save
+from tests.support.tensorrt.fake_cuda import Error
 from tests.support.tensorrt.stand_in import V8, V10, standing_in
 
 
@@ -63,4 +66,49 @@ def test_a_dynamic_engine_runs_each_batch_at_its_shape_and_is_timed_at_the_bound
         with pytest.raises(DataError, match=r"its input image is 4x3x16x16, and the data are 9x3x16x16"):
             session.run({"image": np.resize(image, (9, 3, 16, 16))})
         assert session.run({"image": image})["logits"].shape == (4, 10)
+        session.close()
+
+
+@pytest.mark.parametrize("version", [V8, V10])
+def test_a_capture_leaves_the_default_stream_to_others(tmp_path: Path, version: str) -> None:
+    """A serving process may have other libraries that copy and compute on it while a first request is captured."""
+    model = loaded("residual")
+    with standing_in(version) as engines:
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
+        session = builder.load(builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "a.plan").path)
+        cuda, array, errors = engines.cuda, np.zeros(4, np.float32), []
+        pointer, execute = (
+            cuda.cudaMalloc(array.nbytes)[1],
+            engines.fake.behaviours["IExecutionContext.execute_async_v3"],
+        )
+
+        def execute_beside_a_copy(context: Any, stream_handle: Any) -> Any:
+            if cuda.capturing:
+                kind = cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
+                errors.append(cuda.cudaMemcpy(pointer, array.ctypes.data, array.nbytes, kind)[0])
+            return execute(context, stream_handle)
+
+        engines.fake.behaviours["IExecutionContext.execute_async_v3"] = execute_beside_a_copy
+        session.run(feeds(model))
+        session.close()
+    assert errors == [Error.cudaSuccess]
+
+
+@pytest.mark.parametrize("version", [V8, V10])
+def test_a_dynamic_plan_is_opened_without_its_model_at_the_shapes_it_was_optimized_for(
+    tmp_path: Path, version: str
+) -> None:
+    """As a guard and a gate open the engine of an export."""
+    low, best, high = ((n, 3, 16, 16) for n in (1, 4, 8))
+    path = save(residual_cnn(batch="n"), tmp_path / "net.onnx")
+    model = load(path, shapes={"image": ShapeRequest(low, best, high)})
+    with standing_in(version):
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
+        plan = builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "a.plan").path
+        assert "N/A due to dynamic shapes" not in inspect_plan(plan)
+        session = open_plan(plan, "cuda")
+        assert [spec.shape for spec in session.inputs] == [best]
+        for count in (4, 2, 8):
+            wanted = np.resize(feeds(model)["image"], (count, 3, 16, 16))
+            assert session.run({"image": wanted})["logits"].shape == (count, 10)
         session.close()
