@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from search.graph import onnx_file
 
+# An entry of a session's options: kernels make no copies of the weights in the order that suits them.
+IN_PLACE = ("session.disable_prepacking", "1")
 _MOST_COPIED = 2**28  # bytes of constants in a message
 _LEAST_BYTES = 2**10  # of a constant that is lent; smaller ones are shapes and scales, which ONNX Runtime may fold
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
@@ -80,8 +82,8 @@ class Detached:
     def add_to(self, ort: Any, options: Any) -> None:
         """Tell a session's options where the constants are.
 
-        Float weights that lie in files are used where they are. Kernels would else make a copy of each in the order
-        that suits them: as much memory again for every session, for a gain in time that a few runs do not repay.
+        Float weights that lie in files are used where they are. A copy of each would be as much memory again for every
+        session, for a gain in time that a few runs do not repay.
         """
         if self.lent:
             values = [ort.OrtValue.ortvalue_from_numpy(array) for array in self.lent.values()]
@@ -89,7 +91,7 @@ class Detached:
         if self.folder is not None:
             options.add_session_config_entry(_FOLDER_ENTRY, str(self.folder))
         if self.mapped_bytes > self._lent_bytes:
-            options.add_session_config_entry("session.disable_prepacking", "1")
+            options.add_session_config_entry(*IN_PLACE)
 
 
 def detach_constants(model: ir.Model) -> Detached:

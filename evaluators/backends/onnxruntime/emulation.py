@@ -17,9 +17,10 @@ from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.cuda import PROVIDER
 from evaluators.backends.onnxruntime.session import first_line
 from evaluators.engine import Arrays, Backend
-from evaluators.lent_constants import session_source
+from evaluators.lent_constants import IN_PLACE, session_source
 from evaluators.lowering.placement import Placement
 from search.errors import EvaluatorError, TargetError
+from search.graph import onnx_file
 
 _NICE = 10
 
@@ -97,8 +98,11 @@ def open_file(path: Path, threads: int) -> Emulated:
         EvaluatorError: ONNX Runtime refuses it.
     """
     device = OnnxRuntimeBackend("cpu", threads=threads).device
+    options = device.session_options()
+    if onnx_file.external_files(path):
+        options.add_session_config_entry(*IN_PLACE)
     try:
-        session = device.ort.InferenceSession(str(path), device.session_options(), providers=device.providers())
+        session = device.ort.InferenceSession(str(path), options, providers=device.providers())
     except Exception as error:
         raise EvaluatorError(f"opening {path} to run it: ONNX Runtime refuses it: {first_line(error)}.") from error
     return Emulated(device.ort, session)
