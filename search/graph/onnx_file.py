@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
@@ -135,8 +136,13 @@ def write_any_size(model: ir.Model, path: Path) -> None:
     """Write a model as one file, or with its weights in `NAME.data` beside it if one file cannot hold them."""
     if fits_inside(model):
         write(model, path)
-    else:
+        return
+    try:
         ir.save(model, path, external_data=weights_beside(path).name)
+    except OSError as error:
+        if error.errno is None:  # numpy's, which writes arrays, says that the disk is full in words alone
+            raise OSError(errno.ENOSPC, str(error), str(path)) from error
+        raise
 
 
 def weights_beside(path: Path) -> Path:
