@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -16,10 +14,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from evaluators.calibration.reductions import values_by_name
 from evaluators.data import Batch
+from evaluators.lent_constants import session_source
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
 from search.installation import install_command
 
+_MOST_COPIED = 2**20  # bytes of constants: a chain is many sessions
 _FLOATS = {
     ir.DataType.FLOAT: "tensor(float)",
     ir.DataType.FLOAT16: "tensor(float16)",
@@ -154,12 +154,9 @@ def open_session(graph: ir.Model, threads: int) -> Iterator[Any]:
     # alive until then: 2163 MB instead of 191 MB with 33 convolutions of 32×32×56×56.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    with tempfile.TemporaryDirectory(prefix="bitfront-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "model.onnx"
-        # Weights beside the model: a protobuf message ends at 2 GiB.
-        ir.save(graph, path, external_data="weights.bin")
+    with session_source(ort, graph, options, _MOST_COPIED) as source:
         try:
-            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise ModelError(
                 f"calibrating: ONNX Runtime cannot run the model ({_last_line(error)}); ranges can only be collected "

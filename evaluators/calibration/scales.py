@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,7 @@ _LEVELS = 128
 _ROUNDED = 2.5
 # Below the smallest normal float32 engines may flush to zero, and a scale of zero divides by zero.
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+_BLOCK_VALUES = 2**20
 
 
 def weight_scales(
@@ -44,14 +47,30 @@ def weight_scales(
     if not 2 <= bits <= 8:
         raise ValueError(f"weights are quantized to 2…8 bits, not {bits}")
     others = None if axis is None else _other_axes(weight, axis)
-    largest = np.abs(weight.astype(np.float64)).max(axis=others, initial=0.0)
+    # Not of np.abs(weight), which is a second weight: the largest one may be a large part of the memory.
+    largest = np.maximum(weight.max(axis=others, initial=0.0), -weight.min(axis=others, initial=0.0)).astype(np.float64)
     if not np.isfinite(largest).all():
         raise ValueError(f"a weight of shape {weight.shape} holds NaN or Inf; it has no scale")
     scales = largest / (2 ** (bits - 1) - 1)
     if pair_limit is not None:
-        pairs = 2 * largest if axis is None else weight_pairs(weight.astype(np.float64), axis).max(axis=1, initial=0.0)
+        pairs = 2 * largest if axis is None else _largest_pairs(weight, axis)
         scales = np.maximum(scales, pairs / (pair_limit - _ROUNDED))
     return np.asarray(np.where(scales >= _SMALLEST_SCALE, scales, 1.0), np.float32)
+
+
+def _largest_pairs(weight: NDArray[Any], axis: int) -> NDArray[np.float64]:
+    """(outputs,) the largest of the `weight_pairs` of each output; a few outputs at a time, which saves memory."""
+    outputs = np.moveaxis(weight, axis, 0)
+    found = np.zeros(len(outputs))
+    for rows in row_blocks(outputs.shape):
+        found[rows] = weight_pairs(outputs[rows].astype(np.float64), 0).max(axis=1, initial=0.0)
+    return found
+
+
+def row_blocks(shape: Sequence[int]) -> Iterator[slice]:
+    """Parts of the first axis of an array of this shape with about a million values each."""
+    step = max(1, _BLOCK_VALUES // max(1, math.prod(shape[1:])))
+    return (slice(start, start + step) for start in range(0, shape[0], step))
 
 
 def weight_pairs(weight: NDArray[Any], axis: int) -> NDArray[Any]:

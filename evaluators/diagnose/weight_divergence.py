@@ -59,13 +59,15 @@ def _dequantized(node: ir.Node) -> NDArray[Any] | None:
     parts = [read_constant(value) for value in node.inputs]
     if any(part is None for part in parts):
         return None
-    codes, scale = (np.asarray(part, np.float32) for part in parts[:2])
+    codes, scale = np.array(parts[0], np.float32), np.asarray(parts[1], np.float32)
     zero = np.asarray(parts[2], np.float32) if len(parts) > 2 else np.float32(0)
     if scale.ndim == 1 and scale.size > 1:
         axis = node.attributes["axis"].as_int() % codes.ndim if "axis" in node.attributes else 1
         shape = [-1 if i == axis else 1 for i in range(codes.ndim)]
         scale, zero = scale.reshape(shape), np.broadcast_to(zero, scale.shape).reshape(shape)
-    return np.asarray((codes - zero) * scale)
+    codes -= zero
+    codes *= scale
+    return codes
 
 
 def _divergence(weight: NDArray[Any], rounded: NDArray[Any] | None) -> float | None:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from evaluators.calibration.scales import weight_scales
+from evaluators.calibration.scales import row_blocks, weight_scales
 from evaluators.lowering.biases import Bias, find_bias
 from evaluators.lowering.constants import array_of
 from evaluators.lowering.edits import Edits
@@ -56,11 +56,8 @@ class Weights:
         elif len(node.inputs) > 2 and dtype is HALF:
             self.halve(node, [2])
         correction = self._corrections.get(node.name or "")
-        codes = round_with(
-            np.rint(array / along(scales, axis, array.ndim)),
-            None if correction is None else correction.rounding,
-            self._placement.weight_bits,
-        )
+        rounding = None if correction is None else correction.rounding
+        codes = _codes(array, scales, axis, rounding, self._placement.weight_bits)
         name = (
             f"{weight.name}/int8" if not self._same_weight_other_scale(weight, scales) else f"{node.name}/weight/int8"
         )
@@ -165,6 +162,18 @@ def nearest_codes(
     axis = channel_axis(node, weight)
     scales = _scales_of(node, weight, axis, placement)
     return np.rint(weight / along(scales, axis, weight.ndim)), scales
+
+
+def _codes(
+    weight: NDArray[Any], scales: NDArray[np.float32], axis: int | None, rounding: NDArray[Any] | None, bits: int
+) -> NDArray[np.int8]:
+    """The codes of a weight under these scales, as `round_with`; a few rows at a time, which saves memory."""
+    steps = np.broadcast_to(along(scales, axis, weight.ndim), weight.shape)
+    found = np.empty(weight.shape, np.int8)
+    for rows in row_blocks(weight.shape):
+        nearest = np.rint(weight[rows] / steps[rows])
+        found[rows] = round_with(nearest, None if rounding is None else rounding[rows], bits)
+    return found
 
 
 def sums_pairs(node: ir.Node, weight: NDArray[Any]) -> bool:

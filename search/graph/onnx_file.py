@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +28,7 @@ _PACKED = frozenset(
 _LARGEST_FILE = 2**31 - 1  # what a protobuf message holds
 _MOST_INSIDE = 2**31 - 2**26  # of constants in one file, which leaves room for the graph
 _CHUNK_BYTES = 1 << 20
+_PLACE = "bitfront.place"  # of a mapped constant in its file
 _IR_VERSION_TAG = 0x08  # every ONNX file starts with its ir_version field
 
 Dims = tuple[int | str, ...]
@@ -90,7 +91,15 @@ def to_graph(proto: onnx.ModelProto, path: Path) -> ir.Model:
 
 
 def _map_tensor(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
-    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
+    mapped = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
+    mapped.meta[_PLACE] = tensor
+    return mapped
+
+
+def mapped_from(tensor: ir.TensorProtocol) -> ir.ExternalTensor | None:
+    """Where in which file the values of a constant lie that was mapped into memory; None for another constant."""
+    place = tensor.meta.get(_PLACE) if isinstance(tensor, ir.Tensor) else None
+    return place if isinstance(place, ir.ExternalTensor) else None
 
 
 @contextmanager
@@ -112,18 +121,28 @@ def write(model: ir.Model, path: Path) -> None:
     path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
-def fits_inside(model: ir.Model) -> bool:
-    """Whether one ONNX file can hold a model with all its constants."""
+def bytes_inside(model: ir.Model) -> int:
+    """Bytes of all constants of a model."""
     constants = [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
-    return sum(tensor.nbytes for tensor in constants if tensor is not None) <= _MOST_INSIDE
+    return sum(tensor.nbytes for tensor in constants if tensor is not None)
+
+
+def fits_inside(model: ir.Model, without: int = 0) -> bool:
+    """Whether one ONNX file can hold a model with all its constants, but for so many bytes of them."""
+    return bytes_inside(model) - without <= _MOST_INSIDE
 
 
 def write_any_size(model: ir.Model, path: Path) -> None:
     """Write a model as one file, or with its weights in `NAME.data` beside it if one file cannot hold them."""
     if fits_inside(model):
         write(model, path)
-    else:
+        return
+    try:
         ir.save(model, path, external_data=weights_beside(path).name)
+    except OSError as error:
+        if error.errno is None:  # numpy's, which writes arrays, says that the disk is full in words alone
+            raise OSError(errno.ENOSPC, str(error), str(path)) from error
+        raise
 
 
 def weights_beside(path: Path) -> Path:
@@ -135,18 +154,6 @@ def refer_to(proto: onnx.ModelProto, location: str) -> None:
     """Let all external constants of a model refer to another file in its folder; changes the model in place."""
     for tensor, _ in _external(proto):
         next(entry for entry in tensor.external_data if entry.key == "location").value = location
-
-
-@contextmanager
-def bytes_or_file(model: ir.Model) -> Iterator[bytes | Path]:
-    """Give a model as one ONNX message; if that cannot hold it, as a temporary file."""
-    if fits_inside(model):
-        yield ir.to_proto(model).SerializeToString()
-        return
-    with tempfile.TemporaryDirectory(prefix="bitfront-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "model.onnx"
-        write_any_size(model, path)
-        yield path
 
 
 def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:

@@ -70,7 +70,8 @@ def copy_as_onnx(path: Path, out: Path) -> None:
 def load_graph(path: Path) -> ir.Model:
     """Load the graph of a file, packed or not. Large constants stay in the file until they are used."""
     message = read_message(path)
-    return ir.load(path) if message is None else onnx_file.to_graph(message, path)
+    proto = onnx.load(str(path), load_external_data=False) if message is None else message
+    return onnx_file.to_graph(proto, path)
 
 
 def _message_size(file: BinaryIO) -> int | None:

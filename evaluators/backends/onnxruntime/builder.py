@@ -85,7 +85,7 @@ class OnnxRuntimeBuilder:
 
     def write_layers(self, path: Path, out: Path) -> bool:
         options = self.device.session_options()
-        options.optimized_model_filepath = str(out)
+        _write_optimized(options, out, self.model.graph)
         open_session(self.device, path, options).close()
         return True
 

@@ -17,6 +17,7 @@ from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.cuda import PROVIDER
 from evaluators.backends.onnxruntime.session import first_line
 from evaluators.engine import Arrays, Backend
+from evaluators.lent_constants import IN_PLACE, session_source
 from evaluators.lowering.placement import Placement
 from search.errors import EvaluatorError, TargetError
 from search.graph import onnx_file
@@ -44,9 +45,8 @@ class Emulator:
         if self._as_written:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
-            with onnx_file.bytes_or_file(graph) as source:
-                given = source if isinstance(source, bytes) else str(source)
-                session = self._runtime.ort.InferenceSession(given, options, providers=self._providers())
+            with session_source(self._runtime.ort, graph, options) as source:
+                session = self._runtime.ort.InferenceSession(source, options, providers=self._providers())
         except Exception as error:
             raise EvaluatorError(
                 f"opening a graph to measure its error: ONNX Runtime refuses the graph: {first_line(error)}. "
@@ -98,8 +98,11 @@ def open_file(path: Path, threads: int) -> Emulated:
         EvaluatorError: ONNX Runtime refuses it.
     """
     device = OnnxRuntimeBackend("cpu", threads=threads).device
+    options = device.session_options()
+    if onnx_file.external_files(path):
+        options.add_session_config_entry(*IN_PLACE)
     try:
-        session = device.ort.InferenceSession(str(path), device.session_options(), providers=device.providers())
+        session = device.ort.InferenceSession(str(path), options, providers=device.providers())
     except Exception as error:
         raise EvaluatorError(f"opening {path} to run it: ONNX Runtime refuses it: {first_line(error)}.") from error
     return Emulated(device.ort, session)

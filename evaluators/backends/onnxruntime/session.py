@@ -16,8 +16,9 @@ from evaluators.backends.onnxruntime.cuda import require_loaded
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.heap import allocated_bytes
 from evaluators.engine import Arrays, DeviceError, OutOfMemoryError, RefusedError
+from evaluators.lent_constants import session_source
 from search.errors import TargetError
-from search.graph import onnx_file, packed_file
+from search.graph import packed_file
 
 
 class OnnxRuntimeSession:
@@ -121,8 +122,8 @@ def open_session(device: OnnxRuntimeDevice, model: Path | bytes, options: Any) -
 
 def open_graph(device: OnnxRuntimeDevice, graph: ir.Model, options: Any) -> OnnxRuntimeSession:
     """A session of a graph of any size; raises as `open_session`."""
-    with onnx_file.bytes_or_file(graph) as source:
-        return open_session(device, source, options)
+    with session_source(device.ort, graph, options) as source:
+        return open_session(device, Path(source) if isinstance(source, str) else source, options)
 
 
 def first_line(error: BaseException) -> str:

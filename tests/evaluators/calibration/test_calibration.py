@@ -22,6 +22,7 @@ from evaluators.calibration.activations import cache_key, collect, notes, parse_
 from evaluators.calibration.scales import BINS, bins_of, entropy_bins, mse_bins
 from evaluators.data import open_data
 from search.errors import ConfigError, DataError, ModelError
+from search.graph import packed_file
 from search.graph.grouping import find_groups
 from search.graph.model import Model, TensorSpec
 from search.values import Ranges, TensorRange
@@ -179,7 +180,7 @@ class TestMinMax:
         arrays = random_inputs(wrap(proto), 4)
         onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
         model = wrap(onnx.load(tmp_path / "m.onnx", load_external_data=False))
-        loaded = ir.load(tmp_path / "m.onnx")
+        loaded = packed_file.load_graph(tmp_path / "m.onnx")
         external = Model(loaded, model.inputs, (), {}, (), (), "x" * 64, {})
         assert run(external, tmp_path, arrays) == run(wrap(onnx.load(tmp_path / "m.onnx")), tmp_path, arrays)
 

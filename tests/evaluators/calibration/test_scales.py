@@ -6,6 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from evaluators.calibration import scales as scales_module
 from evaluators.calibration.scales import (
     BINS,
     activation_scale,
@@ -115,6 +116,18 @@ class TestWeightScales:
         weight[1, :, 0, 0] = [100, 80, 70, -10]  # the second and the third are no pair
         np.testing.assert_allclose(weight_scales(weight, 0, pair_limit=128), [127 / 125.5, 180 / 125.5], rtol=1e-6)
         assert weight_pairs(weight, 0).max(axis=1).tolist() == [127, 180]
+
+    @pytest.mark.parametrize("axis", [0, 1])
+    def test_a_few_rows_at_a_time_give_the_scales_of_all(self, axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        weight = np.random.default_rng(0).standard_normal((7, 6, 3, 3)).astype(np.float32)
+        whole = weight_scales(weight, axis, pair_limit=128)
+        monkeypatch.setattr(scales_module, "_BLOCK_VALUES", 100)
+        np.testing.assert_array_equal(weight_scales(weight, axis, pair_limit=128), whole)
+
+    def test_scales_are_those_of_the_magnitudes(self) -> None:
+        weight = np.random.default_rng(0).standard_normal((5, 40)).astype(np.float32)
+        expected = np.abs(weight.astype(np.float64)).max(axis=1) / 127
+        np.testing.assert_array_equal(weight_scales(weight, 0), expected.astype(np.float32))
 
     def test_channels_of_zeros_have_scale_one(self) -> None:
         weight = np.array([[0, 0], [1.27, -0.5]], np.float32)

@@ -146,8 +146,12 @@ def some_rounding(model: Model, name: str, placement: Placement) -> NDArray[np.i
     return np.asarray(np.where(np.abs(codes) < 110, moves, 0), np.int8)
 
 
+@pytest.mark.parametrize("block", [20, 2**20])
 @pytest.mark.parametrize("placement", [ONNXRUNTIME_CPU, TENSORRT], ids=lambda placement: placement.name)
-def test_roundings_are_added_to_the_nearest_codes(placement: Placement) -> None:
+def test_roundings_are_added_to_the_nearest_codes(
+    placement: Placement, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evaluators.calibration.scales._BLOCK_VALUES", block)  # of values that are rounded at a time
     model = each_op()
     roundings = {name: some_rounding(model, name, placement) for name in ("plain", "depthwise", "up2", "turned")}
     corrections = {name: Correction(rounding=rounding) for name, rounding in roundings.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -597,6 +598,20 @@ def test_one_output_listed_twice_is_refused(tmp_path: Path) -> None:
     proto.graph.output.append(proto.graph.output[0])
     with pytest.raises(ModelError, match="outputs of different names, but 'logits' is listed 2 times"):
         load_proto(proto, tmp_path)
+
+
+def test_a_full_disk_is_told_as_one_where_a_large_model_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*_: object, **__: object) -> None:
+        raise OSError("Not enough free space to write 764411904 bytes after offset 0")  # as numpy says it
+
+    monkeypatch.setattr(onnx_file, "_MOST_INSIDE", 1)
+    monkeypatch.setattr(ir, "save", save)
+    graph = ir.from_proto(residual_cnn())
+    with pytest.raises(OSError, match="Not enough free space") as raised:
+        onnx_file.write_any_size(graph, tmp_path / "m.onnx")
+    assert raised.value.errno == errno.ENOSPC
 
 
 def test_a_model_too_large_for_one_file_is_saved_with_its_weights_beside_it(

@@ -8,6 +8,8 @@ from typing import Any
 
 import psutil
 
+from evaluators import lent_constants
+from evaluators.calibration import graph_sessions
 from evaluators.measure import latency
 from search.graph import onnx_file
 from search.values import Latency
@@ -30,6 +32,7 @@ def patch_evaluator() -> None:
         from tests.support.evaluator_patches import named_cuda  # noqa: F401
     if "BITFRONT_TEST_SMALL_FILES" in os.environ:
         onnx_file._MOST_INSIDE = SMALL_FILE_BYTES
+        lent_constants._MOST_COPIED = graph_sessions._MOST_COPIED = SMALL_FILE_BYTES
     if "BITFRONT_TEST_TOY" in os.environ:
         from tests.support.evaluator_patches import toy_precision
 

@@ -55,6 +55,19 @@ def kinds(graph: onnx.GraphProto) -> Counter[str]:
     return Counter(node.op_type for node in graph.node)
 
 
+def test_layers_of_a_large_engine_are_written_without_its_weights(
+    backend: OnnxRuntimeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_file, "_MOST_INSIDE", 1000)  # bytes of constants in one file
+    model = loaded("residual")
+    builder = backend.builder(model, ranged("residual"))
+    mix = uniform(model, backend, FP32)
+    engine = builder.build(builder.lower(mix), tmp_path / "engine")
+    assert builder.write_layers(engine.path, tmp_path / "layers")
+    graph = onnx.load(str(tmp_path / "layers"), load_external_data=False).graph
+    assert all(len(tensor.raw_data) < 1024 for tensor in graph.initializer)
+
+
 # -- obedience ---------------------------------------------------------------------------------------------------------
 
 
