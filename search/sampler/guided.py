@@ -327,7 +327,7 @@ class GuidedSampler(BaseSampler):
         return [row for row, precisions in enumerate(history.precisions) if precisions.tobytes() in uniforms]
 
     def _uniforms(self) -> Precisions:
-        return self.layout.precisions_of(list(self.layout.space.baselines().values()))
+        return self.layout.uniforms
 
     def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
         """Read trials as arrays. Those that failed or did not run as requested are only remembered as tried."""
