@@ -142,8 +142,8 @@ class Layout:
                 np.arange(len(self.edges))[:, None, None], ends.left[:, :, None], ends.right[:, None, :]
             ]
             base += float(tables[ends.fixed, 0, 0].sum())
-            unary = unary + np.bincount(ends.alone_places, tables.ravel()[ends.alone_terms], len(unary))
-            summed = np.bincount(ends.pair_places, tables.ravel()[ends.pair_terms], int(ends.pair_starts[-1]))
+            unary = unary + _sums(ends.alone_places, tables.ravel()[ends.alone_terms], len(unary))
+            summed = _sums(ends.pair_places, tables.ravel()[ends.pair_terms], int(ends.pair_starts[-1]))
         else:
             summed = np.zeros(int(ends.pair_starts[-1]))
         split = np.split(unary, self.entries.starts[1:]) if len(self.entries.sizes) else []
@@ -193,7 +193,7 @@ class Entries:
     def summed(self, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
         """(groups, precisions) to (codes of all decisions,): the sum over each decision's groups."""
         places, groups, given = self._each
-        return np.asarray(np.bincount(places, nodes[groups, given], int(self.sizes.sum())), dtype=np.float64)
+        return _sums(places, nodes[groups, given], int(self.sizes.sum()))
 
     def by_code(self, nodes: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         """The same, of every decision (codes,)."""
@@ -258,6 +258,11 @@ class Ends:
             pair_places=starts[pair[edge]] + row * widths[pair[edge]] + column,
             pair_starts=starts,
         )
+
+
+def _sums(places: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """(count,) the sum of the values of each place."""
+    return np.asarray(np.bincount(places, values, count), dtype=np.float64)
 
 
 def _lines(
