@@ -72,9 +72,9 @@ def proposed(size: str, trials: int, limited: bool) -> dict[str, Any]:
     budget_ms = BUDGET * float(problem.measures(np.array(list(problem.baselines.values())))[0].min())
     sampler = optuna_methods.guided_sampler(Bench(problem, 0, trials + REPEATS, budget_ms if limited else None))
     study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
-    finished = [_trial(problem, codes) for codes in _codes(problem, trials)]
-    study.add_trials(finished)
-    space = sampler.infer_relative_search_space(study, finished[0])
+    for codes in _codes(problem, trials):  # one after the other, so that only the study holds them
+        study.add_trial(_trial(problem, codes))
+    space = sampler.infer_relative_search_space(study, study.get_trials(deepcopy=False)[0])
     taken = []
     for _ in range(REPEATS + 1):
         trial = study.ask()
@@ -107,9 +107,12 @@ def _codes(problem: Problem, trials: int) -> np.ndarray[Any, np.dtype[np.int64]]
 
 def _trial(problem: Problem, codes: np.ndarray[Any, np.dtype[np.int64]]) -> optuna.trial.FrozenTrial:
     measured, variables = problem.evaluate(codes, 0), problem.layout.space.variables
+    sizes = {len(v.precisions) for v in variables}
+    # The guided sampler's trials share the distributions of one size too.
+    shared = {size: optuna.distributions.IntDistribution(0, size - 1) for size in sizes}
     return optuna.trial.create_trial(
         params={v.id: int(code) for v, code in zip(variables, codes, strict=True)},
-        distributions={v.id: optuna.distributions.IntDistribution(0, len(v.precisions) - 1) for v in variables},
+        distributions={v.id: shared[len(v.precisions)] for v in variables},
         values=[measured.latency_ms, measured.loss],
         user_attrs={MEASURED: [0.004, (measured.loss_high - measured.loss_low) / 3.92, True]},
     )

@@ -17,7 +17,7 @@ from search.space.layout import Layout, Precisions
 Floats = NDArray[np.float64]
 MOST_SHARING = 200
 """Rows up to which errors are shared among them; more are costly, and then sums are known well."""
-_AT_ONCE = 2_000_000  # comparisons whose results are held at a time
+_EXACT = 400  # rows up to which groups are compared in double precision
 
 
 @dataclass(frozen=True)
@@ -57,22 +57,33 @@ class Similarity:
     def between(self, left: Precisions, right: Precisions) -> Floats:
         """(m, groups) and (n, groups) precisions to (m, n) covariances."""
         if self.kind.reach > 0:
-            palette = np.arange(len(self.layout.palette))
-            one, two = (
-                ((rows[:, :, None] == palette) * np.sqrt(self.weights)[:, None]).reshape(
-                    len(rows), self.weights.size * palette.size
-                )
-                for rows in (left, right)
-            )
-            return np.asarray(np.exp((np.minimum(one @ two.T, 1.0) - 1.0) / self.kind.reach))
-        one, two = self._runs(left), self._runs(right)
-        found = np.zeros((len(left), len(right)))
-        step = max(1, _AT_ONCE // max(1, len(left) * len(right)))
-        for start in range(0, len(self.weights), step):
-            part = slice(start, start + step)
-            alike = one[:, None, part] == two[None, :, part]
-            found += alike @ self.weights[part]
-        return found
+            return np.asarray(np.exp((np.minimum(self._alike(left, right), 1.0) - 1.0) / self.kind.reach))
+        return self._joint(left, right)
+
+    def _alike(self, left: Precisions, right: Precisions) -> Floats:
+        """(m, n) share of the cost in groups with the same precision; in single precision for many rows."""
+        dtype = np.float32 if len(left) > _EXACT else np.float64
+        weights = self.weights.astype(dtype)
+        found = np.zeros((len(left), len(right)), dtype)
+        for precision in range(len(self.layout.palette)):
+            found += (left == precision).astype(dtype) @ ((right == precision) * weights).T
+        return found.astype(np.float64)
+
+    def _joint(self, left: Precisions, right: Precisions) -> Floats:
+        """(m, n) share of the cost in the same runs, as a product of sparse matrices of rows and runs."""
+        from scipy.sparse import csr_array
+
+        if not len(left) or not len(right):
+            return np.zeros((len(left), len(right)))
+        row, runs, _ = self._runs(right)
+        known, column = np.unique(runs, return_inverse=True)
+        two = csr_array((np.ones(len(row)), (column, row)), shape=(len(known), len(right)))
+        row, runs, weights = self._runs(left)
+        column = np.minimum(np.searchsorted(known, runs), len(known) - 1)
+        shared = np.flatnonzero(known[column] == runs)
+        starts = np.searchsorted(row[shared], np.arange(len(left) + 1))
+        one = csr_array((weights[shared], column[shared], starts), shape=(len(left), len(known)))
+        return np.asarray((one @ two).toarray())
 
     @cached_property
     def _joined(self) -> NDArray[np.bool_]:
@@ -82,14 +93,17 @@ class Similarity:
         joined[self.layout.edges[following, 1]] = True
         return joined
 
-    def _runs(self, precisions: Precisions) -> NDArray[np.int64]:
-        """(n, groups) the run that each group is in, by its first group, last group and precision."""
-        count = precisions.shape[1]
-        breaks = np.ones(precisions.shape, dtype=bool)
+    def _runs(self, precisions: Precisions) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+        """The runs of all rows: (runs,) their rows, their numbers, and the share of the cost of their groups.
+
+        Equal numbers mean the same first group, last group and precision.
+        """
+        rows, count = precisions.shape
+        breaks = np.ones((rows, count), dtype=bool)
         breaks[:, 1:] = (precisions[:, 1:] != precisions[:, :-1]) | ~self._joined[1:]
-        places = np.arange(count)
-        starts = np.maximum.accumulate(np.where(breaks, places, 0), axis=1)
-        closes = np.ones(precisions.shape, dtype=bool)
-        closes[:, :-1] = breaks[:, 1:]
-        ends = np.minimum.accumulate(np.where(closes, places, count)[:, ::-1], axis=1)[:, ::-1]
-        return np.asarray((starts * count + ends) * len(self.layout.palette) + precisions)
+        row, first = np.nonzero(breaks)
+        last = np.append(first[1:], 0) - 1  # every row begins with a run, and there its last one ends
+        last[last < 0] = count - 1
+        before = np.append(0.0, np.cumsum(self.weights))
+        number = (first * count + last) * len(self.layout.palette) + precisions[row, first]
+        return row, number, before[last + 1] - before[first]

@@ -97,7 +97,10 @@ class GuidedSampler(BaseSampler):
     # -- Optuna's side ---------------------------------------------------------------------------------------------
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {v.id: IntDistribution(0, len(v.precisions) - 1) for v in self.layout.space.variables}
+        # Every trial keeps its distributions, so those of one size are the same object.
+        sizes = self.layout.entries.sizes.tolist()
+        shared = {size: IntDistribution(0, size - 1) for size in set(sizes)}
+        return {v.id: shared[size] for v, size in zip(self.layout.space.variables, sizes, strict=True)}
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -343,7 +346,7 @@ class GuidedSampler(BaseSampler):
         return [row for row, precisions in enumerate(history.precisions) if precisions.tobytes() in uniforms]
 
     def _uniforms(self) -> Precisions:
-        return self.layout.precisions_of(list(self.layout.space.baselines().values()))
+        return self.layout.uniforms
 
     def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
         """Read trials as arrays. Those that failed or did not run as requested are only remembered as tried."""

@@ -7,7 +7,7 @@ those are divided from which the models expect a gain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from search.solver.hull import Point
 from search.space.changes import Changes
-from search.space.layout import Codes, Costs, Layout
+from search.space.layout import Codes, Costs, Layout, Precisions
 
 LARGE = 200
 """Decisions up to which each is taken on its own."""
@@ -54,28 +54,36 @@ def tied(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> Tied:
         owners: (decisions,) number of the tie of each decision.
         barred: costs that are +inf where a group cannot have a precision.
     """
-    ties = [np.flatnonzero(owners == number) for number in np.unique(owners)]
-    forbidden = np.isinf(layout.entries.summed(barred.nodes))
-    tables = tuple(_table(layout, tie, forbidden) for tie in ties)
-    effects = tuple(
-        np.concatenate([layout.effects[d][codes] for d, codes in zip(tie, table.T, strict=True)], axis=1)
-        for tie, table in zip(ties, tables, strict=True)
-    )
-    members = tuple(np.concatenate([layout.members[d] for d in tie]) for tie in ties)
+    numbers = np.unique(owners, return_inverse=True)[1]
+    sizes = np.bincount(numbers)
+    ties = np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1]) if len(sizes) else []
+    tables = tuple(_tables(layout, ties, np.isinf(layout.entries.summed(barred.nodes))))
+    effects, members = zip(*(_joined(layout, tie, table) for tie, table in zip(ties, tables, strict=True)), strict=True)
     return Tied(replace(layout, effects=effects, members=members), tables, tuple(ties))
 
 
-def _table(layout: Layout, tie: NDArray[np.int64], forbidden: NDArray[np.bool_]) -> Codes:
-    """(codes, decisions of the tie): one row for each precision that any of the decisions has."""
-    levels = [np.array([layout.places[p] for p in layout.space.variables[d].precisions]) for d in tie]
-    wanted = np.unique(np.concatenate(levels))
-    columns = []
-    for d, own in zip(tie, levels, strict=True):
-        start = layout.entries.starts[d]
-        free = ~forbidden[start : start + len(own)]
-        reach = [np.flatnonzero((own <= p) & free) for p in wanted]
-        columns.append([int(places[-1]) if len(places) else 0 for places in reach])
-    return np.asarray(np.array(columns, dtype=np.int64).T)
+def _joined(layout: Layout, tie: NDArray[np.int64], table: Codes) -> tuple[Precisions, NDArray[np.int64]]:
+    """What the codes of a tie give its groups, (codes, groups), and the (groups,) themselves."""
+    if len(tie) == 1:
+        return layout.effects[tie[0]][table[:, 0]], layout.members[tie[0]]
+    given = [layout.effects[d][codes] for d, codes in zip(tie, table.T, strict=True)]
+    return np.concatenate(given, axis=1), np.concatenate([layout.members[d] for d in tie])
+
+
+def _tables(layout: Layout, ties: Sequence[NDArray[np.int64]], forbidden: NDArray[np.bool_]) -> Iterator[Codes]:
+    """For every tie (codes, decisions of the tie): one row for each precision that any of the decisions has."""
+    sizes, starts, variables = layout.entries.sizes, layout.entries.starts, layout.space.variables
+    levels = np.full((len(sizes), int(sizes.max(initial=1))), len(layout.palette))
+    free = np.zeros(levels.shape, dtype=bool)
+    decision, code = np.nonzero(np.arange(levels.shape[1]) < sizes[:, None])
+    levels[decision, code] = [layout.places[p] for variable in variables for p in variable.precisions]
+    free[decision, code] = ~forbidden[starts[decision] + code]
+    every = np.arange(len(layout.palette))
+    offered = (levels[:, :, None] == every).any(axis=1)
+    within = (levels[:, :, None] <= every) & free[:, :, None]
+    reach = np.where(within, np.arange(levels.shape[1])[:, None], 0).max(axis=1)
+    for tie in ties:
+        yield np.ascontiguousarray(reach[tie][:, offered[tie].any(axis=0)].T)
 
 
 def block_owners(layout: Layout) -> NDArray[np.int64]:

@@ -126,10 +126,10 @@ class Eliminator:
         messages: list[Terms] = []
         least = np.zeros(len(terms))
         for step in self.steps:
-            table = functools.reduce(np.add, [ordered[place].reshape(shape) for place, shape in step.terms])
-            for number, shape in step.messages:
-                table = table + messages[number].reshape(shape)
-            message = table.min(axis=0)
+            parts = [ordered[place].reshape(shape) for place, shape in step.terms]
+            parts += [messages[number].reshape(shape) for number, shape in step.messages]
+            table = functools.reduce(np.add, parts)
+            message = np.minimum.reduce(table, axis=0)
             tables.append(table)
             messages.append(message)
             if not step.scope:

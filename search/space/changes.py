@@ -59,10 +59,11 @@ class Changes:
         """(groups, precisions) change of a cost by changing one group alone."""
         groups = np.arange(len(precisions))
         total = costs.nodes - costs.nodes[groups, precisions][:, None]
-        if len(self._layout.edges):
+        if costs.edges.any():
             edges, (sources, targets) = np.arange(len(self._layout.edges)), self._layout.edges.T
             now = costs.edges[edges, precisions[sources], precisions[targets]][:, None]
-            total = total.copy()
-            np.add.at(total, sources, costs.edges[edges, :, precisions[targets]] - now)
-            np.add.at(total, targets, costs.edges[edges, precisions[sources], :] - now)
+            added = [costs.edges[edges, :, precisions[targets]] - now, costs.edges[edges, precisions[sources], :] - now]
+            size = total.shape[1]
+            places = self._layout.edges.T.ravel()[:, None] * size + np.arange(size)
+            total = total + np.bincount(places.ravel(), np.concatenate(added).ravel(), total.size).reshape(total.shape)
         return np.asarray(total)

@@ -93,6 +93,11 @@ class Layout:
         return Entries.of(self.members, self.effects)
 
     @cached_property
+    def uniforms(self) -> Precisions:
+        """(uniform assignments, groups) int8, in the order of `space.baselines()`."""
+        return self.precisions_of(list(self.space.baselines().values()))
+
+    @cached_property
     def _ends(self) -> Ends:
         return Ends.of(self)
 
@@ -122,7 +127,7 @@ class Layout:
     def values(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
         """(n, groups) precisions to (n,) costs."""
         total = costs.base + costs.nodes[np.arange(len(self.groups)), precisions].sum(axis=1)
-        if len(self.edges):
+        if costs.edges.any():
             ends = precisions[:, self.edges[:, 0]], precisions[:, self.edges[:, 1]]
             total = total + costs.edges[np.arange(len(self.edges)), ends[0], ends[1]].sum(axis=1)
         return np.asarray(total)
@@ -131,18 +136,23 @@ class Layout:
         """The same cost in terms of decisions."""
         ends, undecided = self._ends, np.flatnonzero(self.fixed >= 0)
         base = costs.base + float(costs.nodes[undecided, self.fixed[undecided]].sum())
-        unary = self.entries.by_code(costs.nodes)
-        tables = costs.edges[np.arange(len(self.edges))[:, None, None], ends.left[:, :, None], ends.right[:, None, :]]
-        base += float(tables[ends.fixed, 0, 0].sum())
-        for decision, edge in ends.alone:
-            size = len(unary[decision])
-            unary[decision] = unary[decision] + ends.line(edge, tables[edge])[:size]
-        pairs: dict[tuple[int, int], NDArray[np.float64]] = {}
-        for edge, key, turned in ends.between:
-            table = tables[edge].T if turned else tables[edge]
-            table = table[: len(unary[key[0]]), : len(unary[key[1]])]
-            pairs[key] = pairs[key] + table if key in pairs else table
-        return Pairwise(base, tuple(unary), pairs)
+        unary = self.entries.summed(costs.nodes)
+        if costs.edges.any():
+            tables = costs.edges[
+                np.arange(len(self.edges))[:, None, None], ends.left[:, :, None], ends.right[:, None, :]
+            ]
+            base += float(tables[ends.fixed, 0, 0].sum())
+            unary = unary + _sums(ends.alone_places, tables.ravel()[ends.alone_terms], len(unary))
+            summed = _sums(ends.pair_places, tables.ravel()[ends.pair_terms], int(ends.pair_starts[-1]))
+        else:
+            summed = np.zeros(int(ends.pair_starts[-1]))
+        split = np.split(unary, self.entries.starts[1:]) if len(self.entries.sizes) else []
+        starts = ends.pair_starts.tolist()
+        pairs: dict[tuple[int, int], NDArray[np.float64]] = {
+            key: summed[start:end].reshape(shape)
+            for key, shape, start, end in zip(ends.keys, ends.shapes, starts[:-1], starts[1:], strict=True)
+        }
+        return Pairwise(base, tuple(split), pairs)
 
 
 @dataclass(frozen=True)
@@ -174,12 +184,16 @@ class Entries:
         """(decisions,) where each decision's codes start, all codes of all decisions in a row."""
         return np.asarray(np.cumsum(self.sizes) - self.sizes)
 
+    @cached_property
+    def _each(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Precisions]:
+        """For every code of every member: its place among the codes of all decisions, the group, the precision."""
+        member, code = np.nonzero(np.arange(self.given.shape[1]) < self.sizes[self.owners][:, None])
+        return self.starts[self.owners[member]] + code, self.groups[member], self.given[member, code]
+
     def summed(self, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
         """(groups, precisions) to (codes of all decisions,): the sum over each decision's groups."""
-        member, code = np.nonzero(np.arange(self.given.shape[1]) < self.sizes[self.owners][:, None])
-        places = self.starts[self.owners[member]] + code
-        weights = nodes[self.groups[member], self.given[member, code]]
-        return np.asarray(np.bincount(places, weights, int(self.sizes.sum())), dtype=np.float64)
+        places, groups, given = self._each
+        return _sums(places, nodes[groups, given], int(self.sizes.sum()))
 
     def by_code(self, nodes: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         """The same, of every decision (codes,)."""
@@ -190,42 +204,88 @@ class Entries:
 class Ends:
     """Edges, by what is decided at their ends.
 
+    Terms are the entries of (edges, most codes, most codes) costs by the codes at source and target, flat.
+
     Attributes:
         left, right: (edges, most codes) int8 precision at source and target, by code of their decisions.
         fixed: edges between groups that no decision is about.
-        alone: (decision, edge) where one decision is at one end or at both.
-        between: (edge, (i, j) with i < j, whether j is at the source) where two decisions are.
-        kinds: of every edge 0 if no decision is about its source, 1 about its target, 2 where one is about both.
+        alone_terms, alone_places: terms of edges with one decision at one end or at both, and the place of each among
+            the codes of all decisions.
+        keys, shapes: the sorted pairs (i, j) of decisions with i < j that share edges, and the shapes of their tables.
+        pair_terms, pair_places: terms of edges between two decisions, and the place of each among the entries of the
+            tables of all pairs.
+        pair_starts: (pairs + 1,) where each pair's table starts among these entries.
     """
 
     left: Precisions
     right: Precisions
     fixed: NDArray[np.int64]
-    alone: tuple[tuple[int, int], ...]
-    between: tuple[tuple[int, tuple[int, int], bool], ...]
-    kinds: tuple[int, ...]
+    alone_terms: NDArray[np.int64]
+    alone_places: NDArray[np.int64]
+    keys: tuple[tuple[int, int], ...]
+    shapes: tuple[tuple[int, int], ...]
+    pair_terms: NDArray[np.int64]
+    pair_places: NDArray[np.int64]
+    pair_starts: NDArray[np.int64]
 
     @classmethod
     def of(cls, layout: Layout) -> Ends:
+        entries, count = layout.entries, len(layout.members)
         owner = np.full(len(layout.groups), -1)
-        given = np.repeat(np.maximum(layout.fixed, 0)[:, None], layout.entries.given.shape[1], axis=1)
-        owner[layout.entries.groups] = layout.entries.owners
-        given[layout.entries.groups] = layout.entries.given
-        ends = owner[layout.edges].tolist()
-        alone = [(max(i, j), e) for e, (i, j) in enumerate(ends) if (i < 0) != (j < 0) or 0 <= i == j]
-        between = [(e, (min(i, j), max(i, j)), i > j) for e, (i, j) in enumerate(ends) if min(i, j) >= 0 and i != j]
+        given = np.repeat(np.maximum(layout.fixed, 0)[:, None], entries.given.shape[1], axis=1)
+        owner[entries.groups] = entries.owners
+        given[entries.groups] = entries.given
+        source, target = owner[layout.edges].T
+        alone_terms, alone_places = _lines(entries, source, target)
+        between = np.flatnonzero((source >= 0) & (target >= 0) & (source != target))
+        lower, upper = np.minimum(source, target)[between], np.maximum(source, target)[between]
+        numbers, pair = np.unique(lower * count + upper, return_inverse=True)
+        first, second = np.divmod(numbers, max(1, count))
+        heights, widths = entries.sizes[first], entries.sizes[second]
+        starts = np.concatenate([[0], np.cumsum(heights * widths)]).astype(np.int64)
+        edge, left, right = _squares(entries, source[between], target[between])
+        row, column = np.where(source[between][edge] < target[between][edge], (left, right), (right, left))
+        most = given.shape[1]
         return cls(
             left=given[layout.edges[:, 0]],
             right=given[layout.edges[:, 1]],
-            fixed=np.flatnonzero((owner[layout.edges] < 0).all(axis=1)),
-            alone=tuple(alone),
-            between=tuple(between),
-            kinds=tuple(0 if i < 0 else 1 if j < 0 else 2 for i, j in ends),
+            fixed=np.flatnonzero((source < 0) & (target < 0)),
+            alone_terms=alone_terms,
+            alone_places=alone_places,
+            keys=tuple(zip(first.tolist(), second.tolist(), strict=True)),
+            shapes=tuple(zip(heights.tolist(), widths.tolist(), strict=True)),
+            pair_terms=(between[edge] * most + left) * most + right,
+            pair_places=starts[pair[edge]] + row * widths[pair[edge]] + column,
+            pair_starts=starts,
         )
 
-    def line(self, edge: int, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(codes,) what an edge costs by the one decision at its ends."""
-        return table[0] if self.kinds[edge] == 0 else table[:, 0] if self.kinds[edge] == 1 else np.diagonal(table)
+
+def _sums(places: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """(count,) the sum of the values of each place."""
+    return np.asarray(np.bincount(places, values, count), dtype=np.float64)
+
+
+def _lines(
+    entries: Entries, source: NDArray[np.int64], target: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Terms of edges with one decision at their ends, and their places among the codes of all decisions."""
+    most = entries.given.shape[1]
+    edges = np.flatnonzero(((source < 0) != (target < 0)) | ((source >= 0) & (source == target)))
+    decisions = np.maximum(source, target)[edges]
+    edge, code = np.nonzero(np.arange(most) < entries.sizes[decisions][:, None])
+    left = np.where(source[edges[edge]] >= 0, code, 0)
+    right = np.where(target[edges[edge]] >= 0, code, 0)
+    return (edges[edge] * most + left) * most + right, entries.starts[decisions[edge]] + code
+
+
+def _squares(
+    entries: Entries, source: NDArray[np.int64], target: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """All codes at both ends of edges between two decisions: the edge, the code at its source and at its target."""
+    codes = np.arange(entries.given.shape[1])
+    left, right = (codes < entries.sizes[ends][:, None] for ends in (source, target))
+    edge, at_source, at_target = np.nonzero(left[:, :, None] & right[:, None, :])
+    return edge, at_source, at_target
 
 
 def make_layout(

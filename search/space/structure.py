@@ -40,7 +40,10 @@ class Structure:
         sizes = {tuple(len(terms) for terms in cost.unary) for cost in costs}
         if len(sizes) != 1:
             raise SolverError(f"solving for {len(costs)} costs: they have different decisions or codes: {sizes}.")
-        return cls(sizes.pop(), tuple(sorted({pair for cost in costs for pair in cost.pairs})))
+        first, *others = ([*cost.pairs] for cost in costs)
+        # Costs of one layout have the same pairs, sorted.
+        pairs = first if all(other == first for other in others) else {*first}.union(*others)
+        return cls(sizes.pop(), tuple(sorted(pairs)))
 
     @cached_property
     def unary_starts(self) -> Codes:
@@ -69,10 +72,8 @@ class Structure:
             SolverError: a cost is NaN or -inf; +inf is allowed and forbids.
         """
         none = {pair: np.zeros((self.sizes[pair[0]], self.sizes[pair[1]])) for pair in self.pairs - cost.pairs.keys()}
-        tables = [
-            *cost.unary,
-            *(np.ravel(cost.pairs[pair] if pair in cost.pairs else none[pair]) for pair in self.pairs),
-        ]
+        pairs = {**none, **cost.pairs}
+        tables = [*cost.unary, *(pairs[pair].reshape(-1) for pair in self.pairs)]
         found = np.concatenate([np.zeros(0), *tables]).astype(np.float64)
         if np.isnan(found).any() or np.isneginf(found).any():
             raise SolverError(

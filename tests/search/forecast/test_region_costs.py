@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -84,6 +85,35 @@ def test_similarities_are_covariances_of_one_for_a_mix_with_itself(reach: float)
     assert Similarity.of(CHAIN, NODES, Kind(reach)).between(precisions[:0], precisions).shape == (0, 30)
 
 
+def runs_of(row: Precisions) -> list[tuple[int, int, int]]:
+    """For every group of a chain the first group, last group and precision of its run."""
+    found: list[tuple[int, int, int]] = []
+    for precision, members in groupby(row.tolist()):
+        first, last = len(found), len(found) + len(list(members)) - 1
+        found += [(first, last, precision)] * (last - first + 1)
+    return found
+
+
+def test_the_share_of_the_same_runs_is_that_of_comparing_group_by_group() -> None:
+    one, two = rows(40, 6), rows(500, 6, seed=1)
+    similarity = Similarity.of(CHAIN, NODES, Kind(0.0))
+    expected = [
+        [
+            sum(w for w, k, other in zip(similarity.weights, runs_of(a), runs_of(b), strict=True) if k == other)
+            for a in one
+        ]
+        for b in two
+    ]
+    assert similarity.between(two, one) == pytest.approx(np.array(expected), abs=1e-12)
+
+
+def test_many_mixes_are_compared_as_a_few_are() -> None:
+    one, two = rows(40, 6), rows(500, 6, seed=1)
+    similarity = Similarity.of(CHAIN, NODES, Kind(0.1))
+    parts = np.concatenate([similarity.between(two[:250], one), similarity.between(two[250:], one)])
+    assert similarity.between(two, one) == pytest.approx(parts, abs=1e-5)
+
+
 def test_mixes_share_the_runs_that_begin_and_end_alike() -> None:
     one, two = np.array([[0, 0, 2, 2, 1, 1]], np.int8), np.array([[0, 0, 2, 2, 2, 1]], np.int8)
     assert Similarity.of(CHAIN, NODES, Kind(0.0)).between(one, two)[0, 0] == pytest.approx(2 / 6)
@@ -95,8 +125,7 @@ def test_errors_that_mixes_share_are_forecast_of_their_kin() -> None:
     luck = {}
 
     def measured(precisions: Precisions) -> np.ndarray:
-        keys = Similarity.of(CHAIN, NODES, Kind(0.0))._runs(precisions)
-        factors = [np.mean([luck.setdefault(k, rng.uniform(0.8, 1.2)) for k in row]) for row in keys.tolist()]
+        factors = [np.mean([luck.setdefault(k, rng.uniform(0.8, 1.2)) for k in runs_of(row)]) for row in precisions]
         return 2.0 * np.array([4.0, 2.0, 1.0])[precisions].sum(axis=1) * np.array(factors)
 
     known, others = rows(150, 6), rows(100, 6, seed=1)
