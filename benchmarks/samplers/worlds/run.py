@@ -113,7 +113,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--trials", type=int, default=120)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="runs, or best-known fronts, at a time"
+    )
     parser.add_argument("--limits", action="store_true", help="also guided with a budget and with an allowed loss")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--best", type=Path, nargs="*", default=[], help="more results whose fronts to begin from")
@@ -124,7 +126,7 @@ def main(words: list[str] | None = None) -> None:
         todo = list(tasks(arguments.worlds, arguments.methods, arguments.seeds, arguments.trials))
         run_all(todo, results, arguments.out, arguments.jobs)
     others = [json.loads(file.read_text()) for file in arguments.best]
-    best = tables.best_fronts(arguments.worlds, [results, *others])
+    best = tables.best_fronts(arguments.worlds, [results, *others], arguments.jobs)
     if arguments.limits and not arguments.table:
         run_all(list(limited_tasks(best, arguments.seeds, 30)), results, arguments.out, arguments.jobs)
     print(tables.text(results, best))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,22 @@ Results = Mapping[str, Any]
 Best = Mapping[str, Front]
 
 
-def best_fronts(worlds: Sequence[str], results: Sequence[Results]) -> dict[str, Front]:
-    """Of every world the best-known front, begun from the fronts of all its runs."""
-    found = {}
-    for world in worlds:
-        runs = [run for of in results for key, seeds in of["runs"].items() for run in seeds.values() if _of(key, world)]
-        if runs:
-            problem = catalogue.make(world)
-            starts = np.concatenate([_front(problem, codes_of(run)) for run in runs])
-            found[world] = best_known.find(problem, starts)
-    return found
+def best_fronts(worlds: Sequence[str], results: Sequence[Results], jobs: int = 1) -> dict[str, Front]:
+    """Of every world the best-known front, begun from the fronts of all its runs; `jobs` worlds at a time."""
+    starts = {world: [codes_of(run) for of in results for run in _all_runs(of, world)] for world in worlds}
+    some = [(world, codes) for world, codes in starts.items() if codes]
+    with ProcessPoolExecutor(jobs) as pool:
+        return dict(pool.map(_best_front, some))
+
+
+def _all_runs(results: Results, world: str) -> list[Results]:
+    return [run for key, seeds in results["runs"].items() if _of(key, world) for run in seeds.values()]
+
+
+def _best_front(given: tuple[str, list[Codes]]) -> tuple[str, Front]:
+    world, tried = given
+    problem = catalogue.make(world)
+    return world, best_known.find(problem, np.concatenate([_front(problem, codes) for codes in tried]))
 
 
 def _of(key: str, world: str) -> bool:
