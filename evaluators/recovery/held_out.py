@@ -1,4 +1,10 @@
-"""The error of INT8 on held-out calibration samples, and whether one version is better than another."""
+"""The error of INT8 on held-out calibration samples, its loss on all of them, and whether one version is better.
+
+The error is what steps are made to lower, so samples that no step has seen tell it. It stands for the loss, but not
+always well: the same squared error costs more where it hides few pixels of an object than where it moves much ground.
+The loss needs more samples to tell anything. No step reads labels, so those that steps were fitted to count as well: a
+loss that grows even there is no matter of over-fitting.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +35,7 @@ Samples = Callable[[], Iterable[Batch]]
 FEWEST = 6  # units that an interval of signed ranks needs
 _HELD_BYTES = 256 * 2**20  # of float outputs
 _TRIMMED = 0.1  # of the samples at either end: garbage must not decide
+_LARGE = 0.5  # of the error is left after a large gain, at most
 _TINY, _MOST = 1e-30, 50.0  # of an error, and of its logarithm's change
 
 
@@ -39,7 +46,8 @@ class Outcome:
     Attributes:
         errors: (units,) noise over power of the outputs, infinite if they are not finite. A unit is a sample or,
             where an output has no row per sample, a batch.
-        scored: by the metric, against FP32; None if it cannot be scored there.
+        scored: by the metric, against FP32, also on the samples that count for losses alone; None if it cannot be
+            scored there.
     """
 
     errors: Floats
@@ -71,10 +79,12 @@ class HeldOut:
     Args:
         session: the float model.
         samples: the batches; of many as many are taken as time and memory allow, the first ones.
+        others: batches of other samples, on which only the loss is taken; as many as time is left for.
         metric: of the study.
         folder: an empty one, where the metric's reference is kept.
         seconds: of wall time that one run over them may take.
         clusters: (samples,) the same number for samples that belong together; None where samples are independent.
+        other_clusters: the same for the others, with numbers that are shared by both.
 
     Attributes:
         notes: why the metric cannot be scored on them; empty if it can.
@@ -88,14 +98,21 @@ class HeldOut:
         folder: Path,
         *,
         seconds: float,
+        others: Samples = tuple,
         clusters: NDArray[np.int64] | None = None,
+        other_clusters: NDArray[np.int64] | None = None,
     ) -> None:
         self._samples = samples
+        self._others = others
         self._metric = metric
+        start = time.monotonic()
         self._counts, self._outputs = _run_float(session, samples, seconds)
+        each = max((time.monotonic() - start) / len(self._counts), 1e-6)
+        self._more = max(0, int(seconds / each) - len(self._counts))
         self._by_sample = all(_has_rows(array, rows) for rows, found in self._outputs for array in found.values())
         self._power = {name: self._mean_power(name) for name in compared_names(self._outputs[0][1])}
         self._clusters = None if clusters is None else clusters[: sum(self._counts)]
+        self._other_clusters = other_clusters
         self.notes: list[str] = []
         self._reference = self._score_float(session, folder)
 
@@ -112,15 +129,15 @@ class HeldOut:
         Raises:
             EvaluatorError: it cannot be run.
         """
-        watched = _Watched(session, self._errors)
+        watched = _Watched(session, self._errors, len(self._counts))
         scored = None
         try:
             if self._reference is None:
-                for batch in self._batches():
+                for batch in self._deciding():
                     watched.run(batch.inputs)
             else:
                 scored = accuracy.evaluate(
-                    watched, self._metric, self._batches(), self._reference, clusters=self._score_clusters()
+                    watched, self._metric, self._scored(), self._reference, clusters=self._score_clusters()
                 )
         except NonFiniteError:
             return Outcome(np.full(max(1, self._total_units()), np.inf), None)
@@ -142,35 +159,49 @@ class HeldOut:
             return Comparison(False, f"{ratio}: not lower by more than chance")
         if after.error > before.error:
             return Comparison(False, f"{ratio} for most samples, but larger on average")
-        if self.is_worse(before, after):
-            return Comparison(False, f"{ratio}, but the loss is larger by more than chance")
+        if self._costs_loss(before, after, large=math.exp(centre) <= _LARGE):
+            return Comparison(False, f"{ratio}, but {_loss_words(before, after)}")
         return Comparison(True, ratio)
 
     def is_worse(self, before: Outcome, after: Outcome) -> bool:
         """Whether the metric's loss is larger by more than chance; False if it cannot be scored."""
-        if before.scored is None or after.scored is None:
+        if before.scored is None or after.scored is None or self._reference is None:
             return False
         metric = self._metric
         differences = np.asarray(metric.loss(before.scored.scores, after.scored.scores), dtype=np.float64)
-        clusters = self._score_clusters()
         if metric.kind == "accumulating":
-            counts = np.asarray(self._counts, dtype=np.float64)
+            counts = np.asarray(self._reference.counts, dtype=np.float64)
             low, _ = bootstrap_interval(differences, counts, after.scored.loss - before.scored.loss)
         else:
-            low, _ = paired_interval(differences, ratio=metric.ratio, clusters=clusters)
+            low, _ = paired_interval(differences, ratio=metric.ratio, clusters=self._score_clusters())
         return low > 0
+
+    def _costs_loss(self, before: Outcome, after: Outcome, *, large: bool) -> bool:
+        """Whether the loss speaks against a lower error.
+
+        A small gain in the error says little of the loss, so the loss that was measured decides, be it larger by chance
+        or not: to leave such a step out costs little. Where the gain is large, only a loss that is larger by more than
+        chance outweighs it.
+        """
+        if large or before.scored is None or after.scored is None:
+            return self.is_worse(before, after)
+        return after.scored.loss > before.scored.loss
 
     # -- the float model -------------------------------------------------------------------------------------------
 
     def _score_float(self, session: Runner, folder: Path) -> accuracy.Reference | None:
         try:
-            return accuracy.reference(session, self._metric, self._batches(), folder)
+            return accuracy.reference(session, self._metric, self._scored(), folder)
         except (DataError, MetricError, NonFiniteError) as error:
             self.notes.append(f"losses on calibration samples are not known: {error}")
             return None
 
-    def _batches(self) -> Iterator[Batch]:
+    def _deciding(self) -> Iterator[Batch]:
         return islice(self._samples(), len(self._counts))
+
+    def _scored(self) -> Iterator[Batch]:
+        """Those that decide, then others."""
+        return chain(self._deciding(), islice(self._others(), self._more))
 
     def _mean_power(self, name: str) -> float:
         """Of an output over the samples; the median sample's, which garbage does not move."""
@@ -206,24 +237,38 @@ class HeldOut:
         return means
 
     def _score_clusters(self) -> NDArray[np.int64] | None:
-        """Codes for the metric's intervals; those need two clusters at least."""
-        if self._clusters is None or self._metric.kind == "accumulating" or len(np.unique(self._clusters)) < 2:
+        """Codes of all that is scored, for the metric's intervals; those need two clusters at least."""
+        if self._clusters is None or self._metric.kind == "accumulating" or self._reference is None:
             return None
-        return self._clusters
+        others = self._clusters[:0] if self._other_clusters is None else self._other_clusters
+        codes = np.concatenate([self._clusters, others])[: self._reference.samples]
+        return codes if len(np.unique(codes)) > 1 else None
 
 
 class _Watched:
-    """A session whose outputs are compared with the float model's, batch after batch."""
+    """A session whose outputs are compared with the float model's, for the first batches."""
 
-    def __init__(self, session: Runner, errors: Callable[[int, Arrays], Floats]) -> None:
+    def __init__(self, session: Runner, errors: Callable[[int, Arrays], Floats], batches: int) -> None:
         self._session = session
         self._errors = errors
+        self._batches = batches
         self.found: list[Floats] = []
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         outputs = self._session.run(inputs)
-        self.found.append(self._errors(len(self.found), outputs))
+        if len(self.found) < self._batches:
+            self.found.append(self._errors(len(self.found), outputs))
         return outputs
+
+
+def _loss_words(before: Outcome, after: Outcome) -> str:
+    """That the loss is larger, with both and the samples they are of."""
+    assert before.scored is not None
+    assert after.scored is not None
+    return (
+        f"the loss is larger: {after.scored.loss:.4g} instead of {before.scored.loss:.4g} on {after.scored.samples} "
+        "calibration samples"
+    )
 
 
 def loss_of(scored: Accuracy) -> LossEstimate:

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,9 @@ class _Run:
         self._fitting = gather_forms(dataset, fitting, batch)
         self._held_out = gather_forms(dataset, self._usual(held_out), batch)
         self._wild = len(held_out) - len(self._held_out)
+        # Where samples are too few to be divided, those that decide are all there are.
+        others = fitting if len(fitting) < len(subject.samples.indices) else fitting[:0]
+        self._only_scored = gather_forms(dataset, self._usual(others, fewest=0), batch)
         self.context = RecoveryContext(
             given=subject.given,
             placement=subject.placement,
@@ -231,13 +235,17 @@ class _Run:
 
     def open_held_out(self, share: float) -> HeldOut:
         """The samples that decide, with the float model's outputs; `share`: the time for everything."""
+        both = self._subject.samples.clusters(np.concatenate([self._held_out, self._only_scored]))
+        count = len(self._held_out)
         found = HeldOut(
             self._exact,
             self.context.held_out,
             self._subject.metric,
             self._folder / "held-out",
             seconds=_RUN_SHARE * share,
-            clusters=self._subject.samples.clusters(self._held_out),
+            others=lambda: self._batches(self._only_scored),
+            clusters=None if both is None else both[:count],
+            other_clusters=None if both is None else both[count:],
         )
         if self._wild:
             found.notes.append(f"{self._wild} held-out samples are ignored, because their amplitude is far from usual")
@@ -259,12 +267,15 @@ class _Run:
         openers = [lambda stage=stage: self.context.open_int8(stage) for stage in stages]
         return scorer.score(openers, max(0.0, self._until - time.monotonic()))
 
-    def _usual(self, held_out: Indices) -> Indices:
-        """Held-out samples without garbage; all of them where too few are left to decide."""
+    def _usual(self, some: Indices, fewest: int = FEWEST) -> Indices:
+        """Some samples without garbage; all of them where fewer than so many are left."""
+        usual = some[np.isin(some, self._no_garbage)]
+        return usual if len(usual) >= fewest else some
+
+    @cached_property
+    def _no_garbage(self) -> Indices:
         samples = self._subject.samples
-        everything = usual_samples(samples.dataset, samples.indices, self._subject.given.batch)
-        usual = held_out[np.isin(held_out, everything)]
-        return usual if len(usual) >= FEWEST else held_out
+        return usual_samples(samples.dataset, samples.indices, self._subject.given.batch)
 
     def _batches(self, indices: Indices) -> Iterator[Batch]:
         for batch in batches(self._subject.samples.dataset, indices, self._subject.given.batch):

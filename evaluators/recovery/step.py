@@ -27,8 +27,8 @@ class RecoveryStep(ABC):
     """One way to reduce the loss of INT8. It is deterministic: on one machine, equal arguments give equal proposals.
 
     A step only proposes. Whether its proposal is kept is decided by what it does to the error of the outputs on
-    held-out calibration samples. What it cannot treat, say a stream with shared weights, it leaves alone and says so in
-    a note.
+    held-out calibration samples, and to the loss on all of them; so it may not read labels. What it cannot treat, say a
+    stream with shared weights, it leaves alone and says so in a note.
     """
 
     name: ClassVar[str] = ""

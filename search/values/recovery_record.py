@@ -33,7 +33,8 @@ class StepRecord:
         reason: why it was kept or not, in words.
         error_before, error_after: of the outputs of all INT8 on held-out calibration samples, without and with it:
             noise over power of the float outputs; None if they are not finite or were not measured.
-        loss_before, loss_after: the metric's loss on the same samples; None if it cannot be scored there.
+        loss_before, loss_after: the metric's loss on all calibration samples that there was time for; None if it cannot
+            be scored there.
         final: the loss of all INT8 on the final samples with this step and those kept before it; None if the step
             was not kept or they were not scored.
         seconds: that proposing and measuring took.

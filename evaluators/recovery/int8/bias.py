@@ -18,6 +18,7 @@ from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.weights import channel_axis
 from evaluators.recovery.context import RecoveryContext
+from evaluators.recovery.int8.channel_fits import ChannelFits, fit_channels
 from evaluators.recovery.int8.sample_errors import helps, rows_of, sample_errors, sample_weights, usual_power
 from evaluators.recovery.int8.stages import StagedRuns, live_bytes, plan_stages
 from evaluators.recovery.step import Proposal, RecoveryStep
@@ -30,7 +31,6 @@ Array = NDArray[Any]
 
 _HELD_BYTES = 384 * 2**20  # of activations that wait for later stages
 _MOST_SAMPLES = 96  # to fit to; half as many decide
-_LEAST_SCALE, _LARGEST_SCALE = 0.5, 2.0  # beyond, a channel is noise, and a factor would not make it anything else
 
 
 class BiasStep(RecoveryStep):
@@ -42,6 +42,7 @@ class BiasStep(RecoveryStep):
     of its float output on its INT8 output.
     """
 
+    version = 2
     name = "bias"
     summary = "corrects the mean of each channel for the error of INT8, and its scale where that helps"
 
@@ -220,7 +221,7 @@ def _best(op: _Op, rows: Sequence[Array], reference: Sequence[Array], weights: S
 
     best: Correction | None = None
     least = errors(Correction())
-    for correction in _fits(op, _Moments.of(rows[:fitted], reference[:fitted], weights)):
+    for correction in _fits(op, fit_channels(rows[:fitted], reference[:fitted], weights, shifted=op.shifted)):
         left = errors(correction)
         if helps(left, least):
             best, least = correction, left
@@ -234,44 +235,14 @@ def _applied(rows: Array, correction: Correction) -> Array:
     return rows
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """Weighted means of each channel over fitting samples: of INT8, of float, and of their products."""
-
-    rough: Floats
-    exact: Floats
-    rough_square: Floats
-    product: Floats
-
-    @classmethod
-    def of(cls, rows: Sequence[Array], reference: Sequence[Array], weights: Sequence[Floats]) -> _Moments:
-        total = 0.0
-        sums = np.zeros((4, rows[0].shape[1]))
-        for made, exact, each in zip(rows, reference, weights, strict=True):
-            q, f = made.astype(np.float64), exact.astype(np.float64)
-            each = each if len(each) == len(q) else np.full(len(q), each.mean())
-            used = each > 0
-            q, f, each = q[used], f[used], each[used]
-            parts = (q.mean(axis=2), f.mean(axis=2), np.square(q).mean(axis=2), (q * f).mean(axis=2))
-            sums += np.stack([each @ part for part in parts])
-            total += float(each.sum())
-        return cls(*(sums / max(total, 1e-30)))
-
-
-def _fits(op: _Op, means: _Moments) -> list[Correction]:
+def _fits(op: _Op, found: ChannelFits | None) -> list[Correction]:
     """What may correct an op, the simplest first."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        variance = means.rough_square - np.square(means.rough) * op.shifted
-        slope = (means.product - means.rough * means.exact * op.shifted) / variance
-    known = np.isfinite(slope) & (variance > 1e-6 * means.rough_square)
-    scale = np.where(known, np.clip(slope, _LEAST_SCALE, _LARGEST_SCALE), 1.0)
-    found = []
-    if op.shifted:
-        found.append(Correction(offset=_single(means.exact - means.rough)))
-    if op.scalable:
-        offset = means.exact - scale * means.rough if op.shifted else None
-        found.append(Correction(_single(scale), None if offset is None else _single(offset)))
-    return [each for each in found if all(np.isfinite(a).all() for a in (each.scale, each.offset) if a is not None)]
+    made = []
+    if found is not None and op.shifted:
+        made.append(Correction(offset=_single(found.offset)))
+    if found is not None and op.scalable:
+        made.append(Correction(_single(found.scale), _single(found.scaled_offset) if op.shifted else None))
+    return [each for each in made if all(np.isfinite(a).all() for a in (each.scale, each.offset) if a is not None)]
 
 
 def _single(array: Floats) -> NDArray[np.float32]:

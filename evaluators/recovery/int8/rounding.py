@@ -41,6 +41,7 @@ class RoundStep(RecoveryStep):
     codes.
     """
 
+    version = 2
     name = "round"
     summary = "chooses the rounding of weights by its effect on the output, where rounding to the nearest loses much"
 

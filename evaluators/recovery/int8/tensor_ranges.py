@@ -13,7 +13,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.convenience import extract
 
-from evaluators.backends.onnxruntime.emulation import Emulated
 from evaluators.calibration.activations import AUTO
 from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values
 from evaluators.data import Batch
@@ -22,6 +21,7 @@ from evaluators.lowering.placement import plan
 from evaluators.measure.group_tensors import Piece, batches_in, cut, tensors_of_pieces
 from evaluators.measure.output_noise import sample_noise
 from evaluators.recovery.context import RecoveryContext
+from evaluators.recovery.int8.narrow_ranges import narrow_ranges
 from evaluators.recovery.int8.range_candidates import MINMAX, Grid, propose_ranges
 from evaluators.recovery.int8.sample_errors import helps, rows_of, sample_errors, sample_weights, usual_power
 from evaluators.recovery.step import Proposal, RecoveryStep
@@ -33,7 +33,8 @@ Floats = NDArray[np.float64]
 
 _SAMPLES = 32  # to take ranges from, and as many to judge them on
 _TOTAL_BYTES = 512 * 2**20  # of activations of the samples to fit to, and as much again to judge on
-_TIME_SHARE = 0.4  # of what is left
+_JUDGED = 128  # samples whose outputs choose among ranges as a whole
+_TIME_SHARE = 0.4  # of what is left, for the groups, and then again for narrower ranges
 # Of the error that `minmax` leaves, at most, for another method: small gains in a group may be losses in the outputs,
 # because what is cut off is always cut off to the same side.
 _KEPT_SHARES = (0.8, 0.5)
@@ -46,9 +47,11 @@ class RangesStep(RecoveryStep):
 
     Each tensor that INT8 groups read or make is rounded alone, by each method's range, and all else of the group left
     in float. The method whose output of the group is nearest on held-out samples is taken, where that is no chance and
-    the gain is large: how large it has to be is chosen by the error of the network's outputs.
+    the gain is large: how large it has to be is chosen by the error of the network's outputs. Then ranges are narrowed
+    one by one as long as that error falls: see `narrow_ranges`.
     """
 
+    version = 2
     name = "ranges"
     summary = "chooses a calibration method for each tensor by the error of the layers that read it"
 
@@ -60,10 +63,14 @@ class RangesStep(RecoveryStep):
         by_tensor = [choice.ranges(share) for share in _KEPT_SHARES]
         by_method = {method: found for method in _FOR_ALL if (found := choice.uniform(method)) is not None}
         best = min((ranges, *by_tensor, *by_method.values()), key=choice.output_error)  # the first of equal ones
+        note = next((f"{method} for all ranges" for method, found in by_method.items() if found is best), None)
+        note = note or choice.counted(best)
+        best, narrower = choice.narrowed(best)
         if best == ranges:
             return None
-        note = next((f"{method} for all ranges" for method, found in by_method.items() if found is best), None)
-        return Proposal(best, (note or choice.counted(best), *notes))
+        if narrower:
+            notes.append(f"{narrower} ranges are narrower still, because that lowers the error of the outputs")
+        return Proposal(best, (note, *notes))
 
 
 @dataclass
@@ -98,9 +105,10 @@ class _Choice:
         fitting = list(islice(context.fitting(), count))
         self._batches: list[Batch] = [*fitting, *islice(context.held_out(), count)]
         self._fitted = len(fitting)
+        self._judged = list(islice(context.held_out(), batches_in(self._model, _JUDGED, _TOTAL_BYTES)))
         self._weights = self._input_weights()
         self._tensors: dict[str, _Tensor] = {}
-        self._outputs: dict[int, Arrays] = {}
+        self._outputs: list[Arrays] = []
 
     def run(self) -> list[str]:
         """Look at every group, as far as there is time; notes."""
@@ -147,19 +155,44 @@ class _Choice:
 
     def output_error(self, ranges: Ranges) -> float:
         """Mean error of the network's outputs on held-out samples, that of a sample at most 1."""
+        return float(self.output_errors(ranges).mean())
+
+    def output_errors(self, ranges: Ranges) -> Floats:
+        """(samples,) error of the network's outputs on held-out samples, at most 1."""
+        if not self._outputs:
+            exact = self._context.open_float(self._ranges.recovery)
+            self._outputs = [exact.run(batch.inputs) for batch in self._judged]
         rough = self._context.open_int8(ranges)
-        return float(np.concatenate([self._noise(rough, i) for i in range(self._fitted, len(self._batches))]).mean())
+        self._context.alive()
+        pairs = zip(self._judged, self._outputs, strict=True)
+        noise = [sample_noise(rough.run(b.inputs), exact, self._model.batch)[: b.count] for b, exact in pairs]
+        return np.minimum(np.concatenate(noise), 1.0)
 
-    def _noise(self, rough: Emulated, index: int) -> Floats:
-        batch = self._batches[index]
-        noise = sample_noise(rough.run(batch.inputs), self._exact(index), self._model.batch)
-        return np.minimum(noise[: batch.count], 1.0)
+    def narrowed(self, ranges: Ranges) -> tuple[Ranges, int]:
+        """The ranges, some of them narrower, as far as there is time; how many are."""
+        until = (1 - _TIME_SHARE) * self._context.seconds_left()
+        return narrow_ranges(
+            ranges,
+            [names for root, names in self._names_by_scale().items() if self._is_free(root)],
+            self.output_errors,
+            has_time=lambda: self._context.seconds_left() > max(0.0, until),
+        )
 
-    def _exact(self, index: int) -> Arrays:
-        if index not in self._outputs:
-            session = self._context.open_float(self._ranges.recovery)
-            self._outputs |= {i: session.run(self._batches[i].inputs) for i in range(self._fitted, len(self._batches))}
-        return self._outputs[index]
+    def _names_by_scale(self) -> dict[str, list[str]]:
+        """Names of the tensors of each scale, by that of the tensor that it comes from, in the order of the graph."""
+        graph = self._model.graph.graph
+        made = (value.name or "" for node in graph for value in node.outputs)
+        order = {name: place for place, name in enumerate([*(value.name or "" for value in graph.inputs), *made])}
+        found: dict[str, list[str]] = {}
+        for name, root in sorted(self._roots.items(), key=lambda pair: order.get(pair[1], len(order))):
+            if name in self._ranges.tensors:
+                found.setdefault(root, []).append(name)
+        return found
+
+    def _is_free(self, root: str) -> bool:
+        """Whether the range of a scale is known, and ours to choose."""
+        known = self._ranges
+        return root in known.tensors and root not in known.infinite and root not in known.fixed
 
     def _input_weights(self) -> list[Floats]:
         weights = [np.ones(batch.count) for batch in self._batches]
@@ -203,13 +236,12 @@ class _Choice:
     def _tensor(self, name: str, full: Sequence[Arrays], piece: Piece) -> _Tensor | None:
         """The scale that a tensor has; None if it is not quantized, or its range is not ours to choose."""
         root = self._roots.get(name)
-        seen = self._ranges.tensors.get(root or "")
-        if root is None or seen is None or root in self._ranges.infinite or root in self._ranges.fixed:
+        if root is None or not self._is_free(root):
             return None
         if root not in self._tensors:
             arrays = [self._rows(full[i][name], piece, i) for i in range(self._fitted)]
             weights = [w if len(w) == len(a) else np.ones(len(a)) for w, a in zip(self._weights, arrays, strict=False)]
-            self._tensors[root] = _Tensor(propose_ranges(seen, arrays, weights, self._grid(name)))
+            self._tensors[root] = _Tensor(propose_ranges(self._ranges.tensors[root], arrays, weights, self._grid(name)))
         return self._tensors[root]
 
     def _grid(self, name: str) -> Grid:

@@ -1,0 +1,88 @@
+"""What decides about a step: its error on held-out samples, and its loss on all calibration samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from evaluators.data import Batch
+from evaluators.engine import Arrays
+from evaluators.metrics.registry import get_metric
+from evaluators.recovery.held_out import Comparison, HeldOut
+
+BATCH, DECIDING, OTHERS = 8, 3, 10
+CLASSES = 4
+
+
+def logits(number: int) -> NDArray[np.float32]:
+    """The float model's of a batch."""
+    return np.random.default_rng(number).standard_normal((BATCH, CLASSES)).astype(np.float32)
+
+
+def batch(number: int) -> Batch:
+    return Batch({"number": np.full((BATCH, 1), number)}, logits(number).argmax(axis=1), BATCH)
+
+
+class Session:
+    """INT8 whose outputs are off by some noise, and which gets the first sample of some batches wrong.
+
+    Args:
+        noise: of the outputs.
+        wrong: numbers of these batches.
+    """
+
+    def __init__(self, noise: float, wrong: range = range(0)) -> None:
+        self._noise = noise
+        self._wrong = wrong
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        number = int(inputs["number"][0, 0])
+        made = logits(number)
+        # In the direction of the best class: it changes no class.
+        made[np.arange(BATCH), made.argmax(axis=1)] += self._noise
+        if number in self._wrong:
+            made[0] = -made[0]
+        return {"logits": made}
+
+
+def compared(folder: Path, before: Session, after: Session, others: int = OTHERS) -> Comparison:
+    held_out = HeldOut(
+        Session(0.0),
+        lambda: [batch(number) for number in range(DECIDING)],
+        get_metric("top1"),
+        folder,
+        seconds=60.0,
+        others=lambda: [batch(number) for number in range(DECIDING, DECIDING + others)],
+    )
+    return held_out.compare(held_out.measure(before), held_out.measure(after))
+
+
+WRONG = range(DECIDING, DECIDING + OTHERS)
+
+
+def test_a_small_gain_in_the_error_is_no_excuse_for_a_larger_loss(tmp_path: Path) -> None:
+    found = compared(tmp_path, Session(1.0), Session(0.8, wrong=WRONG[:1]))
+    assert not found.better
+    assert found.reason.endswith("the loss is larger: 0.009615 instead of 0 on 104 calibration samples")
+    assert compared(tmp_path, Session(1.0), Session(0.8)).better
+
+
+def test_losses_are_told_by_the_samples_that_steps_fit_to_as_well(tmp_path: Path) -> None:
+    assert compared(tmp_path, Session(1.0), Session(0.8, wrong=WRONG), others=0).better
+    assert not compared(tmp_path, Session(1.0), Session(0.8, wrong=WRONG)).better
+
+
+def test_errors_are_told_by_held_out_samples_alone(tmp_path: Path) -> None:
+    found = compared(tmp_path, Session(1.0, wrong=WRONG), Session(1.0))
+    assert not found.better
+    assert found.reason == "the error is 1 times as large [1, 1]: not lower by more than chance"
+
+
+@pytest.mark.parametrize(("wrong", "better"), [(WRONG[:1], True), (WRONG, False)])
+def test_a_large_gain_is_outweighed_only_by_a_loss_beyond_chance(wrong: range, better: bool, tmp_path: Path) -> None:
+    assert compared(tmp_path, Session(1.0), Session(0.3, wrong=wrong)).better is better
