@@ -88,6 +88,7 @@ class Pool:
     ) -> None:
         self.layout = layout
         self.seen = seen
+        self._tried = {bytes(codes) for codes in seen}
         self.barred = _barred(layout, unbuildable | _others(layout, fixed or {}))
         self._kept = {} if kept is None else kept
 
@@ -300,8 +301,11 @@ class Pool:
 
     def new(self, codes: Codes) -> tuple[Codes, Precisions]:
         """The distinct ones that were not tried and can be built, and their precisions."""
-        fresh = dict.fromkeys(row for row in map(tuple, codes.tolist()) if row not in self.seen)
-        codes = self._stacked([np.array(row, dtype=np.int64) for row in fresh])
+        rows = np.ascontiguousarray(codes, dtype=np.uint8)
+        fresh = {
+            row: place for place in range(len(rows) - 1, -1, -1) if (row := rows[place].tobytes()) not in self._tried
+        }
+        codes = codes[np.sort(np.fromiter(fresh.values(), dtype=np.int64, count=len(fresh)))]
         codes = codes[self._allowed(codes)]
         return codes, self.layout.precisions(codes)
 

@@ -18,7 +18,7 @@ Rating = Callable[[Precisions], NDArray[np.float64]]
 
 _ROUNDS, _STARTS = 6, 8
 _RISE = 1.02  # of the gain, below which another round is not worth its time
-_EFFORT = 1200  # decisions times rounds; a round takes as long as its mixes are
+_EFFORT = 800  # decisions times rounds: a round takes as long as its mixes are, and above 800 there is no time for one
 
 
 def climbed(
@@ -38,7 +38,7 @@ def climbed(
     Returns:
         (decisions,) codes.
     """
-    for _ in range(max(1, min(_ROUNDS, _EFFORT // codes.shape[1]))):
+    for _ in range(min(_ROUNDS, _EFFORT // codes.shape[1])):
         best = np.argsort(-gains, kind="stable")[:_STARTS]
         codes, gains, before = codes[best], gains[best], gains[best[0]]
         found, precisions = around(codes)
