@@ -9,6 +9,7 @@ bright or dark, and some have hot pixels, so ranges are wide where little is tol
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 SIZE, CLASSES = 16, 8
 EPOCHS, TRAINING, HELD_OUT, BATCH = 4, 6000, 3000, 50
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Rates = Sequence[tuple[list[nn.Parameter], float]]  # parameters with their learning rate
 
 
 def scenes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -83,17 +87,19 @@ def fold_norms(network: Network) -> Network:
     return network
 
 
-def train(network: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int, rate: float, seed: int) -> None:
-    """Adam with one cycle of the learning rate and cross-entropy."""
+def train(
+    network: nn.Module, images: torch.Tensor, goals: torch.Tensor, loss: Loss, rates: Rates, epochs: int, seed: int
+) -> None:
+    """Adam with one cycle of the learning rates; `loss` compares the outputs with the goals of their images."""
     torch.manual_seed(seed)
     steps = len(images) // BATCH
-    adam = torch.optim.Adam(network.parameters(), rate)
-    plan = torch.optim.lr_scheduler.OneCycleLR(adam, rate, epochs * steps)
+    adam = torch.optim.Adam([{"params": parameters, "lr": rate} for parameters, rate in rates])
+    plan = torch.optim.lr_scheduler.OneCycleLR(adam, [rate for _, rate in rates], epochs * steps)
     for _ in range(epochs):
         for chosen in torch.randperm(len(images)).split(BATCH)[:steps]:
-            loss = functional.cross_entropy(network(images[chosen]), labels[chosen])
+            error = loss(network(images[chosen]), goals[chosen])
             adam.zero_grad()
-            loss.backward()
+            error.backward()
             adam.step()
             plan.step()
 
@@ -127,7 +133,8 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     network = Network()
-    train(network, *tensors(TRAINING, seed=1), epochs=EPOCHS, rate=0.01, seed=0)
+    rates = [(list(network.parameters()), 0.01)]
+    train(network, *tensors(TRAINING, seed=1), functional.cross_entropy, rates, epochs=EPOCHS, seed=0)
     network.eval()
     images, labels = scenes(HELD_OUT, seed=2)
     np.savez(out / "data.npz", image=images, labels=labels)

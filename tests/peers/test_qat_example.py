@@ -24,10 +24,10 @@ def torch(script: str, *words: str, cwd: Path) -> str:
     return done.stdout
 
 
-def int8_loss(model: str, study: str) -> float:
+def int8_loss(model: str, study: str, *options: str) -> float:
     """What all INT8 loses of a network of the example; `STUDY/` is then its export."""
     ok("search", f"example/{model}", "--data", "example/data.npz", "--study", study, "--trials", 2, "--batch", 50,
-       "--recover", "none", "--quiet")  # fmt: skip
+       "--recover", "none", "--quiet", *options)  # fmt: skip
     ok("export", study, "--trial", 1, "--out", study, "--for", "qat", "--quiet")
     manifest = json.loads(Path(study, "manifest.json").read_text(encoding="utf-8"))
     assert set(manifest["precision"].values()) == {"int8"}
@@ -39,7 +39,10 @@ def test_one_epoch_for_int8_wins_back_accuracy(tmp_path: Path, monkeypatch: pyte
     torch("network.py", "--out", "example", cwd=tmp_path)
     before = int8_loss("network.onnx", "before")
     said = torch("finetune.py", "example", "before/handover/qat/qat.json", cwd=tmp_path)
-    shares = [float(line.partition("%")[0].split()[-1]) for line in said.splitlines()[:3]]
-    assert shares[0] > shares[2] > shares[1], said
+    float_share, before_share, after_share = (
+        float(line.partition("%")[0].split()[-1]) for line in said.splitlines()[:3]
+    )
+    assert float_share > before_share + 1, said
+    assert after_share > before_share + 1, said
     assert before > 0.02
-    assert int8_loss("tuned.onnx", "after") < before - 0.01
+    assert int8_loss("tuned.onnx", "after", "--config", "example/ranges.toml") < before / 2
