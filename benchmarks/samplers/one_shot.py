@@ -9,13 +9,14 @@ from benchmarks.samplers.bench import Bench
 from benchmarks.samplers.optuna_methods import known_priors
 from benchmarks.samplers.search_orders import climb_on
 from search.errors import SolverError
+from search.forecast.models import Priors
 from search.solver.limited import within
 from search.solver.solve import front
-from search.space.layout import Codes, Costs
+from search.space.layout import Codes, Costs, Layout
 
+BEFORE_CLIMBING = 20  # points of the sweep that are measured first
 _BUDGETS = 60  # of the sweep, beside the corners of the front
 _CORNERS = 40
-_BEFORE_CLIMBING = 20
 
 
 def one_shot(bench: Bench) -> None:
@@ -28,14 +29,18 @@ def one_shot(bench: Bench) -> None:
 def one_shot_then_climb(bench: Bench) -> None:
     """The first points of the sweep, then hill climbing from what was found."""
     bench.baselines()
-    for codes in sweep(bench)[:_BEFORE_CLIMBING]:
+    for codes in sweep(bench)[:BEFORE_CLIMBING]:
         bench.evaluate(codes)
     climb_on(bench)
 
 
 def sweep(bench: Bench) -> list[Codes]:
+    """The points of the sweep by what is known before any mix is measured."""
+    return sweep_of(bench.problem.layout, known_priors(bench, bench.problem.layout))
+
+
+def sweep_of(layout: Layout, priors: Priors) -> list[Codes]:
     """Codes that are best under the additive model within one budget each, in the order that fills gaps."""
-    layout, priors = bench.problem.layout, known_priors(bench, bench.problem.layout)
     still = np.zeros((len(layout.edges), len(layout.palette), len(layout.palette)))
     latency, noise = layout.pairwise(priors.latency.mean()), layout.pairwise(Costs(0.0, priors.noise.nodes, still))
     corners = front(latency, noise, _CORNERS)

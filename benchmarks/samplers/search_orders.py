@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from benchmarks.samplers.bench import Bench
@@ -43,16 +45,24 @@ def climb(bench: Bench) -> None:
 def climb_on(bench: Bench) -> None:
     """Hill climbing from all that was measured so far."""
     rng = np.random.default_rng([bench.seed, 1])
-    widths = bench.problem.widths
     while True:
-        codes = _front(bench)
-        row = codes[rng.integers(len(codes))]
-        options = [_with(row, d, c) for d, width in enumerate(widths) for c in range(width)]
-        fresh = [option for option in options if not bench.knows(option)]
-        if fresh:
-            bench.evaluate(fresh[rng.integers(len(fresh))])
-        else:  # all around it is known: jump
-            bench.evaluate(np.array([rng.integers(width) for width in widths]))
+        bench.evaluate(step_from(_front(bench), bench.problem.widths, bench.knows, rng))
+
+
+def step_from(front: Codes, widths: Sequence[int], knows: Callable[[Codes], bool], rng: np.random.Generator) -> Codes:
+    """(decisions,) a random row of the front with one random decision changed, so that it is new; else random codes.
+
+    Args:
+        front: (n, decisions) codes of the best that was measured.
+        widths: how many codes each decision has.
+        knows: whether codes were tried before.
+    """
+    row = front[rng.integers(len(front))]
+    options = [_with(row, d, c) for d, width in enumerate(widths) for c in range(width)]
+    fresh = [option for option in options if not knows(option)]
+    if fresh:
+        return fresh[rng.integers(len(fresh))]
+    return np.array([rng.integers(width) for width in widths])  # all around it is known: jump
 
 
 def _front(bench: Bench) -> Codes:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks import DOCS
-from benchmarks.samplers import digits, large
+from benchmarks.samplers import large
+from benchmarks.samplers.real import digits
 
 
 def run(*candidates: tuple[float, float], trials: int = 5) -> dict[str, Any]:

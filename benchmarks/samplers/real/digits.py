@@ -1,8 +1,8 @@
 """The guided sampler against TPE on the example, for real: ONNX Runtime on one core of the CPU.
 
-    python -m benchmarks.samplers.digits                 # 5 seeds: guided 40 trials, tpe 120; goes on where stopped
-    python -m benchmarks.samplers.digits --seeds 1 --trials guided=8 tpe=12 --work FOLDER --out FILE
-    python -m benchmarks.samplers.digits --table
+    python -m benchmarks.samplers.real.digits       # 5 seeds: guided 40 trials, tpe 120; goes on where stopped
+    python -m benchmarks.samplers.real.digits --seeds 1 --trials guided=8 tpe=12 --work FOLDER --out FILE
+    python -m benchmarks.samplers.real.digits --table
 
 Every search is a study in a database of its own under --work; benchmarks/results/digits_samplers.json holds what all of
 them found. Latencies are ratios to the FP32 baseline of the same search, which runs in turns with every candidate.
@@ -76,13 +76,13 @@ def judged(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
     One reference point for all: the median of the uniform assignments' latencies and losses over the searches.
     """
-    corner = _corner(list(runs.values()))
+    corner = corner_of(list(runs.values()))
     everything = [row for run in runs.values() for row in run["rows"] if row[2]]
     best = hypervolume([row[0] for row in everything], [row[1] for row in everything], corner)
     return {name: _judged(run, corner, best) for name, run in runs.items()}
 
 
-def _corner(runs: Sequence[Mapping[str, Any]]) -> Reference:
+def corner_of(runs: Sequence[Mapping[str, Any]]) -> Reference:
     count = min(len(run["uniform"]) for run in runs)
     uniform = np.array([[run["rows"][place][:2] for place in run["uniform"][:count]] for run in runs])
     ratio, loss = np.median(uniform, axis=0).T
