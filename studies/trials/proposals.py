@@ -142,11 +142,12 @@ class Proposals:
         return None if any(self.asked_by(t) == asked for t in others) else sampler.forecast_mix(others, asked)
 
     def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
-        """Let the guided sampler know more from now on; other samplers are told nothing."""
-        from search.sampler.guided import GuidedSampler
+        """Let a sampler that keeps its guidance as `guidance` know more from now on; others are told nothing."""
+        from search.sampler.guided import Guidance
 
-        if isinstance(self.study.sampler, GuidedSampler):
-            self.study.sampler.guidance = informed(self.study.sampler.guidance)
+        sampler: Any = self.study.sampler
+        if isinstance(getattr(sampler, "guidance", None), Guidance):
+            sampler.guidance = informed(sampler.guidance)
 
     def quality(self) -> Judged | None:
         """How well the last latencies and losses had been predicted; None of samplers that predict nothing."""

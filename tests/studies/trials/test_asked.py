@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 from optuna.distributions import IntDistribution
+from optuna.samplers import RandomSampler
 from optuna.trial import TrialState, create_trial
 
 from search.forecast.history import Historian
 from search.graph.model import load
+from search.sampler.guided import Guidance
+from search.sampler.kinds import SamplerKind
 from search.space.choices import Space, make_space
 from search.space.layout import make_layout
 from search.values import Capability, Precision
@@ -209,3 +213,31 @@ def test_a_study_goes_on_over_wrong_trials_of_now_and_before(tmp_path: Path, mon
     assert "6 evaluations are done" in said
     again = invoke("resume", "small", "--trials", 7)
     assert (again.exit_code, "cannot be evaluated" in again.output) == (0, False)
+
+
+class KeepsGuidance(RandomSampler):
+    """A sampler from outside that is guided."""
+
+    def __init__(self, guidance: Guidance) -> None:
+        super().__init__(seed=0)
+        self.guidance = guidance
+
+
+class KeepsGuidanceKind(SamplerKind):
+    name = "keeps-guidance"
+    guided = True
+
+    def make(self, seed: int, finished: int, guidance: Guidance | None) -> RandomSampler:
+        assert guidance is not None
+        return KeepsGuidance(guidance)
+
+
+def test_a_guided_sampler_from_outside_is_told_what_is_measured_later(space: Space, tmp_path: Path) -> None:
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'o.db'}")
+    layout = make_layout(IDS, (), space, ())
+    begun = Guidance(layout, priors=lambda: None, ratio=True)
+    proposals = Proposals(storage, "s", space, f"{__name__}:KeepsGuidanceKind", 0, guidance=begun)
+    proposals.guide(lambda guidance: replace(guidance, ratio=False))
+    sampler = proposals.study.sampler
+    assert isinstance(sampler, KeepsGuidance)
+    assert not sampler.guidance.ratio
