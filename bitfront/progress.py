@@ -50,7 +50,7 @@ class Listener:
         self._callbacks = tuple(callbacks)
 
     def note(self, text: str) -> None:
-        LOG.info("%s", text)
+        LOG.log(logging.WARNING if text.startswith("WARNING") else logging.INFO, "%s", text)
         self._shown.note(text)
 
     def detail(self, text: str) -> None:

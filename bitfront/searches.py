@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitfront.columns import Inputs, take_columns
+from bitfront.columns import Inputs, take_columns, unread_labels_text
 from bitfront.inputs import InputFiles
 from bitfront.metrics import Metric, OwnMetric, lend, metric_name
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
@@ -113,7 +113,10 @@ def search(
             study = RunningStudy(config.study, config.storage, metric=own)
             with listening(study, callbacks, progress) as told:
                 files.tell(told)
-                run = _prepare(config, given, files, (model, take_columns(data, inputs)), if_exists)
+                chosen = take_columns(data, inputs)
+                if text := unread_labels_text(chosen):
+                    told.note(text)
+                run = _prepare(config, given, files, (model, chosen), if_exists)
             with _inputs_taken_back(config):
                 return _run(study, callbacks, progress, run)
 
