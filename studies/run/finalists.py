@@ -26,10 +26,12 @@ _ROUNDS = 20
 def finalist_rows(now: Standing) -> list[int]:
     """Rows worth confirming, the first first: `best` and its line, other picks, the front while they are few.
 
-    Where no limit is kept, the nearest rows.
+    Uniform INT8 is among them if it keeps the limits or might: whether it is good enough is what most users ask. Where
+    no limit is kept, the nearest rows.
     """
     front = sorted(now.measures.fastest_first(now.judgement.front), key=lambda row: float(now.table.loss[row]))
-    wanted = list(dict.fromkeys([*now.picks.rows()[:1], *now.picks.line, *now.picks.rows()]))
+    plain = [] if now.near_int8 is None else [now.near_int8]
+    wanted = list(dict.fromkeys([*now.picks.rows()[:1], *now.picks.line, *now.picks.rows(), *plain]))
     rows = list(dict.fromkeys([*wanted, *front]))[: max(len(wanted), _FEWEST)]
     return rows or [near.row for near in now.judgement.nearest(early=False)]
 

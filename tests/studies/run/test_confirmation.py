@@ -16,11 +16,13 @@ import pytest
 from search.values import Accuracy, Evaluation, Latency, Precision
 from studies import verbs
 from studies.export import export
+from studies.judging.point_lists import engines_to_keep
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import disagreement_text, final_notes
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.picks import numbers_text
+from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.run import finalists
@@ -208,6 +210,47 @@ def test_without_limits_nothing_is_said_to_miss_them(tmp_path: Path) -> None:
     printed = ok("front", "s", "--storage", url)
     assert "there is no evaluation to pick; none can be judged: 1 did not run in the precisions asked for" in printed
     assert not re.search("limits", printed)
+
+
+# -- plain INT8 ------------------------------------------------------------------------------------------------------
+
+NEAR_INT8 = Limits(max_drop=0.095)  # the fixture's INT8 loses 10 ± 1 points: over the limit, and not surely
+
+
+def test_plain_int8_near_the_limit_is_a_finalist_and_its_engine_is_kept(store: Store) -> None:
+    assert 1 not in finalist_rows(judged(store)), "10 points are far from one"
+    now = judged(store, NEAR_INT8)
+    assert not now.judgement.feasible[1]
+    assert 1 in finalist_rows(now)
+    assert engines_to_keep(now)[1]
+    assert judged(store, Limits(latency_budget_ms=3.0)).near_int8 is None, "no accuracy is asked for"
+    assert judged(store, Limits(max_drop=0.095, latency_budget_ms=0.5)).near_int8 is None, "it is too slow anyway"
+
+
+@pytest.mark.parametrize(
+    ("loss", "half", "says"),
+    [
+        (0.06, 0.01, r"keeps the limits there by its whole interval, .*; --trial 1 exports it"),
+        (0.09, 0.01, r"it is likely good enough, not surely; --trial 1 exports it"),
+        (0.12, 0.01, r"that misses the limits$"),
+    ],
+)
+def test_whether_plain_int8_is_enough_is_said_where_it_is_faster_than_the_best(
+    store: Store, loss: float, half: float, says: str
+) -> None:
+    assert plain_int8_text(judged(store, NEAR_INT8)) == "", "not scored on the final samples yet"
+    score(store, 2, 0.008, 0.004)
+    score(store, 1, loss, half)
+    now = judged(store, NEAR_INT8)
+    assert now.picks.best == 2
+    text = plain_int8_text(now)
+    assert text.startswith(
+        "Plain INT8 (trial 1) is faster than the best: 1.00 ms against 2.00 ms. On the final samples"
+    )
+    assert "the best 0.8 ± 0.4 %" in text
+    assert re.search(says, text)
+    assert now.point(1).final.tries == 2, "it is compared with the best alone, however many were tried"
+    assert plain_int8_text(judged(store)) == "", "far from that limit nobody asks"
 
 
 # -- who is looked at --------------------------------------------------------------------------------------------------
