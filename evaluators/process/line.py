@@ -36,7 +36,7 @@ from search.values import Assignment, Evaluation, Latency, LayerTime, Precision,
 # Events that a process reports while it answers a request, each with a value.
 STAGE = "stage"  # the value of the `Stage` that an evaluation enters
 PROGRESS = "progress"  # [done, total]
-WAIT = "wait"  # the name of a device that another process measures on; empty once that one is done
+WAIT = "wait"  # the process that measures on the device, in words; empty once that one is done
 ALIVE = "alive"  # None: it is busy with something long and has nothing else to tell
 
 

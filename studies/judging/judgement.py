@@ -56,7 +56,7 @@ class Judgement:
 
     @cached_property
     def near(self) -> Bools:
-        """Rows that were scored on all search samples and keep the limits there, or would by the low end of the loss."""
+        """Rows that were scored on all search samples and keep the limits, or would by the low end of their loss."""
         result: Bools = (self._keeps | self._may_keep) & self.measures.complete
         return result
 

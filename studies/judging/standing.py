@@ -106,7 +106,7 @@ class Standing:
 
     @cached_property
     def near_int8(self) -> int | None:
-        """The row of uniform INT8, if it keeps the limits of the accuracy or might: whether it does is worth knowing."""
+        """The row of uniform INT8, if there are limits of the accuracy that it keeps or might keep."""
         row = self.measures.row_of(INT8)
         return row if row is not None and self.limits.bound_accuracy and self.judgement.near[row] else None
 

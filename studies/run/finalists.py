@@ -50,7 +50,8 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
         return 0
     many = f"{len(rows)} finalists again, side by side, and scoring them"
     what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
-    about_s = max(1, round(Pace(splits=work.ledger.study.data).finalists_s(now, len(rows))))
+    pace = work.pace if work.pace.has_learnt else Pace(splits=work.ledger.study.data)
+    about_s = max(1, round(pace.finalists_s(now, len(rows))))
     work.events.note(f"measuring {what} on the final samples, which takes about {format_duration_s(about_s)}")
     engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
     line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "measuring finalists"))
