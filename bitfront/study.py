@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,19 +13,23 @@ from typing import TYPE_CHECKING
 
 from bitfront.metrics import OwnMetric, lend
 from search.errors import ConfigError, StudyError
-from search.values import Assignment
+from search.values import Assignment, Precision
 from studies import verbs
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.picks import NAMES, read_pick
+from studies.judging.rules.verdicts import Verdict
 from studies.judging.selection import find_row
 from studies.judging.sentences.evaluations import mix_text
+from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.no_pick import nobody_text
+from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.limits import MetricScale
 from studies.options.urls import mask_password
 from studies.show.front_rows import evaluation_row
-from studies.show.terminal.front_table import front_table
+from studies.show.terminal.front_table import front_table, limits_legend
 from studies.show.terminal.text_table import Column
 from studies.store.store import Store
 
@@ -36,6 +41,7 @@ if TYPE_CHECKING:  # these are slow to import or may not be installed
     from studies.verbs.results import Front
 
 _ALL = "all-"  # `all-int8`: the uniform baseline
+_WIDTH = 120  # of a table that is printed elsewhere than on a terminal
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,6 +57,8 @@ class Trial:
         loss: how much worse than uniform FP32 it is, in the metric's unit; 0.01 is 1 % if the metric is a share of one.
         loss_low, loss_high: the 95 % interval of the loss.
         final_loss: the loss on the final samples, which the search never saw; None if it was not scored there.
+        verdict: what the final samples say of the limits: `kept`, `likely` (by the estimate, but not by its whole
+            interval), `missed`, `unseen` (not scored there), `no limits`; empty if the trial has no loss.
         picks: what it is recommended as: `best`, `accurate`, `fast`, `knee`.
         on_front: whether no other trial is better in latency and loss by more than noise.
         feasible: whether it keeps all limits.
@@ -69,6 +77,7 @@ class Trial:
     loss_low: float | None
     loss_high: float | None
     final_loss: float | None
+    verdict: str
     picks: tuple[str, ...]
     on_front: bool
     feasible: bool
@@ -94,6 +103,7 @@ class Trial:
             loss_low=_known(point.loss_low),
             loss_high=_known(point.loss_high),
             final_loss=_known(point.final.loss),
+            verdict="" if _known(point.loss) is None else _verdict(point),
             picks=point.picks,
             on_front=point.on_front,
             feasible=point.feasible,
@@ -116,6 +126,12 @@ class Trial:
             half = half_width(self.loss_low, self.loss_high)
             parts.append(f"{self.metric.name} {value_text(self.value, half, self.metric)}")
             parts.append(f"loss {estimate_text(self.loss, self.loss_low, self.loss_high, self.metric)}")
+        if self.final_loss is not None:
+            parts.append(
+                f"final loss {value_text(self.final_loss, half_width(self.loss_low, self.loss_high), self.metric)}"
+            )
+        if self.verdict and self.verdict != Verdict.UNLIMITED.value:
+            parts.append(f"limits {self.verdict}")
         return ", ".join(parts)
 
     def _repr_html_(self) -> str:
@@ -181,7 +197,9 @@ class Study:
         return sorted((self._trial(row) for row in range(len(self._now.table))), key=lambda trial: trial.number)
 
     def __getitem__(self, which: str | int) -> Trial:
-        """A trial by its number, a recommended trial (`best`, `score:0.6,0.4`) or a uniform baseline (`all-int8`).
+        """A trial by its number, a recommended trial (`best`, `score:0.6,0.4`) or a uniform baseline (`int8`).
+
+        The baseline may also be written as `INT8`, as the tables show it, or `all-int8`.
 
         Raises:
             KeyError: there is no such trial.
@@ -191,8 +209,9 @@ class Study:
             if which not in found:
                 raise KeyError(f"study {self.name!r} has no trial {which}; it has {len(found)}")
             return self._trial(found[which])
-        if which.startswith(_ALL):
-            return self._baseline(which.removeprefix(_ALL))
+        label = which.lower().removeprefix(_ALL)
+        if which.lower().startswith(_ALL) or label in {precision.label for precision in Precision}:
+            return self._baseline(label)
         try:
             return self._trial(find_row(self._now, read_pick(which), None))
         except StudyError as error:
@@ -335,13 +354,28 @@ class Study:
         recommended = "no best yet" if best is None else f"best is {best!r}"
         return f"<Study {self.name!r} in {mask_password(self.storage)}: {len(self)} trials, {recommended}>"
 
+    def __str__(self) -> str:
+        """The front with its picks and the uniform baselines as a table, and what the words in it mean."""
+        table = front_table(self._now, self._read.mixes)
+        fitted = table.fit(shutil.get_terminal_size((_WIDTH, 24)).columns)
+        lines = [line.rstrip() for line, _ in fitted.lines()]
+        below = [*fitted.sentences(), limits_legend(table), *(f"{text}." for text in self._said())]
+        return "\n".join([f"{self._title()}:", *lines, *(text for text in below if text)])
+
+    def _said(self) -> list[str]:
+        """Sentences about the final samples, plain INT8, and limits that nothing keeps."""
+        nearest = [] if self.best is not None else [nobody_text(self._now)]
+        return [text for text in (*final_notes(self._now), plain_int8_text(self._now), *nearest) if text]
+
+    def _title(self) -> str:
+        on_front = int(self._now.judgement.front.sum())
+        return f"Study {self.name}: {len(self)} trials, {on_front} on the front"
+
     def _repr_html_(self) -> str:
         table = front_table(self._now, self._read.mixes)
         head = _html_row("th", table.header, table.columns)
         body = "".join(_html_row("td", row, table.columns) for row in table.rows)
-        on_front = int(self._now.judgement.front.sum())
-        title = f"Study {html.escape(self.name)}: {len(self)} trials, {on_front} on the front"
-        return f"<p><b>{title}</b></p><table><thead>{head}</thead><tbody>{body}</tbody></table>"
+        return f"<p><b>{html.escape(self._title())}</b></p><table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def _html_row(kind: str, cells: Sequence[str], columns: Sequence[Column]) -> str:
@@ -352,6 +386,12 @@ def _html_row(kind: str, cells: Sequence[str], columns: Sequence[Column]) -> str
     ]
     found = zip(styles, map(html.escape, cells), strict=True)
     return "".join(["<tr>", *(f'<{kind} style="{style}">{cell}</{kind}>' for style, cell in found), "</tr>"])
+
+
+def _verdict(point: Point) -> str:
+    """In the words of the table: a limit that was missed in the search is missed."""
+    unseen = point.final.verdict is Verdict.UNCONFIRMED
+    return (Verdict.FAILS if unseen and not point.feasible else point.final.verdict).value
 
 
 def _known(value: float) -> float | None:

@@ -115,11 +115,18 @@ def _batch(found: Mapping[str, Any]) -> int:
     return int(inputs[0][2][0])
 
 
+_VERDICTS = {
+    "kept": "by the whole interval of the loss",
+    "likely": "by the estimate of the loss, but not by its whole interval",
+    "missed": "this engine does **not** keep the limits",
+}
+
+
 def _limits_text(found: Mapping[str, Any]) -> str:
-    holds = found["final"]["limits_hold"]
-    if holds is None:
+    verdict = found["final"]["verdict"]
+    if found["final"]["limits_hold"] is None:
         return "none were given"
-    return f"{found['final']['verdict']}" if holds else "do **not** hold"
+    return f"{verdict}, {_VERDICTS[verdict]}"
 
 
 def _precisions_text(precisions: Mapping[str, str]) -> str:

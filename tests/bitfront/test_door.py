@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import logging
+import re
 import signal
 import sys
 import traceback
@@ -206,6 +207,8 @@ def test_a_study_gives_trials_by_number_pick_and_precision(small: bf.Study) -> N
     assert "best" in best.picks
     assert small["best"] == small[best.number] == best == small.picks["best"]
     assert small["all-fp32"].speedup == 1.0
+    assert small["INT8"] == small["int8"] == small["all-int8"]
+    assert small["fp32"] == small["FP32"]
     assert set(small["all-int8"].precisions.values()) == {"int8"}
     assert small["score:0,1"].latency_ms == min(trial.latency_ms or np.inf for trial in small.trials if trial.feasible)
     assert [trial.latency_ms for trial in small.front] == sorted(trial.latency_ms or 0 for trial in small.front)
@@ -232,7 +235,19 @@ def test_a_study_that_is_not_there_is_named(here: Path) -> None:
 
 def test_a_study_is_shown_short_and_as_html(small: bf.Study) -> None:
     assert repr(small).startswith("<Study 'small' in sqlite:///bitfront.db: 4 trials, best is <Trial ")
-    assert len(repr(small["all-int8"])) < 100
+    assert len(repr(small["all-int8"])) < 150
+    best = small.best
+    assert best is not None
+    assert re.search(r"loss .*, final loss .*", repr(best))
+    head, titles, *rows = str(small).splitlines()
+    assert re.fullmatch(r"Study small: 4 trials, \d+ on the front:", head)
+    assert titles.split()[:3] == ["pick", "trial", "latency"]
+    assert rows[0].startswith("best")
+    assert any("INT8" in row for row in rows)
+    assert any("FP32" in row for row in rows)
+    judged = bf.load("small", max_drop=0.5)
+    assert judged["int8"].verdict in ("kept", "likely", "missed", "unseen")
+    assert f"limits {judged['int8'].verdict}" in str(judged["int8"])
     page = small._repr_html_()
     assert page.count("<tr>") == 1 + len(
         {*(t.number for t in small.front), *(t.number for t in small.picks.values()), 0, 1}

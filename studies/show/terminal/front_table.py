@@ -19,14 +19,13 @@ from studies.show.terminal.text_table import Column, TextTable
 from studies.store.records import OK
 
 BEST_STYLE, BASELINE_STYLE, MISSED_STYLE = "bold green", "cyan", "yellow"
-_MISSED = "missed"
 _DOUBTFUL = "latency doubtful"
 # What the column `limits` says, with its explanation below the table.
 LIMIT_WORDS: Mapping[Verdict, tuple[str, str]] = {
-    Verdict.SURELY: ("kept", "on the final samples by the whole interval"),
-    Verdict.HOLDS: ("likely", "kept on the final samples by the estimate, but not by its whole interval"),
-    Verdict.FAILS: (_MISSED, "on the search samples or on the final samples"),
-    Verdict.UNCONFIRMED: ("unseen", "kept on the search samples, not scored on the final samples"),
+    Verdict.SURELY: (Verdict.SURELY.value, "on the final samples by the whole interval"),
+    Verdict.HOLDS: (Verdict.HOLDS.value, "kept on the final samples by the estimate, but not by its whole interval"),
+    Verdict.FAILS: (Verdict.FAILS.value, "on the search samples or on the final samples"),
+    Verdict.UNCONFIRMED: (Verdict.UNCONFIRMED.value, "kept on the search samples, not scored on the final samples"),
 }
 
 _LABELS = [each.label.upper() for each in sorted(Precision, key=lambda each: -each.rank)]
@@ -188,7 +187,7 @@ def _why_off(now: Standing, point: Point) -> str:
         return "not on the front"
     if point.final.failure:
         return "fails on the final data"
-    if point.feasible or limits_word(now, point) == _MISSED:
+    if point.feasible or limits_word(now, point) == Verdict.FAILS.value:
         return point.mismatch
     return point.mismatch or "misses the limits"
 
@@ -198,7 +197,7 @@ def _style(now: Standing, point: Point) -> str:
         return BEST_STYLE
     if point.role:
         return BASELINE_STYLE
-    return MISSED_STYLE if limits_word(now, point) == _MISSED or point.status != OK else ""
+    return MISSED_STYLE if limits_word(now, point) == Verdict.FAILS.value or point.status != OK else ""
 
 
 def _shorten_picks(header: str, cells: Sequence[str]) -> tuple[str, list[str]]:

@@ -93,7 +93,7 @@ def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
 def test_the_bound_on_the_final_split_tells_surely_from_just(store: Store) -> None:
     now = score(store, 3, 0.006, 0.004)
     assert now.point(3).final.verdict is Verdict.SURELY
-    told = "2.50 ms, loss 0.4 ± 0.3 %; on the final split 0.6 ± 0.4 % (holds surely)"
+    told = "2.50 ms, loss 0.4 ± 0.3 %; on the final split 0.6 ± 0.4 % (kept)"
     assert numbers_text(now, now.point(3)) == told
     now = score(store, 3, 0.008, 0.004)
     assert now.point(3).final.verdict is Verdict.HOLDS
@@ -120,7 +120,7 @@ def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
     assert now.picks.best == 0, "uniform FP32, where nothing faster holds"
     assert {"2", "3", "4"} <= lines(store).keys()
     assert final_notes(now)[0] == (
-        "none of the 3 candidates keeps the limits on the final split; trial 0 is recommended instead (not confirmed)"
+        "none of the 3 candidates keeps the limits on the final split; trial 0 is recommended instead (unseen)"
     )
     assert int(now.table.trial[find_row(now, None, None)]) == 0
 
@@ -155,14 +155,14 @@ def test_one_verdict_for_rows_that_are_no_picks(store: Store) -> None:
 def test_limits_that_are_changed_later_judge_the_scores_that_there_are(store: Store, url: str) -> None:
     score(store, 3, 0.006, 0.004)
     found = json.loads(ok("front", "s", "--storage", url, "--json"))
-    assert (found["best"]["trial"], found["best"]["final"], list(found)[2]) == (3, "holds surely", "best")
+    assert (found["best"]["trial"], found["best"]["final"], list(found)[2]) == (3, "kept", "best")
     assert found["best_is"] == "the fastest that keeps the limits"
     found = json.loads(ok("front", "s", "--storage", url, "--json", "--max-drop", "0.5%"))
-    assert (found["best"]["trial"], found["best"]["final"]) == (4, "not confirmed")
+    assert (found["best"]["trial"], found["best"]["final"]) == (4, "unseen")
     [row] = [row for row in found["rows"] if row["trial"] == 3]
-    assert (row["final"], row["final_holds"], row["picks"]) == ("fails", False, [])
+    assert (row["final"], row["final_holds"], row["picks"]) == ("missed", False, [])
     found = json.loads(ok("front", "s", "--storage", url, "--json", "--max-drop", "20%"))
-    assert (found["best"]["trial"], found["best"]["final"]) == (1, "not confirmed")
+    assert (found["best"]["trial"], found["best"]["final"]) == (1, "unseen")
 
 
 def test_finalists_are_the_picks_and_the_line_then_the_front(store: Store) -> None:
@@ -293,7 +293,7 @@ def test_fp32_is_looked_at_where_all_in_line_fail(store: Store, monkeypatch: pyt
     confirmed(store, LIMIT, {2: 0.02, 3: 0.02, 4: 0.02}, monkeypatch)
     now = judged(store)
     assert (now.picks.best, now.point(0).final.verdict) == (0, Verdict.SURELY)
-    assert "trial 0 is recommended instead (holds surely)" in final_notes(now)[0]
+    assert "trial 0 is recommended instead (kept)" in final_notes(now)[0]
 
 
 def test_the_next_fast_one_is_looked_at_where_one_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
