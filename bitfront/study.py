@@ -11,7 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bitfront.html_table import write_table
 from bitfront.metrics import OwnMetric, lend
+from bitfront.wording import in_python, python_words
 from search.errors import ConfigError, StudyError
 from search.values import Assignment, Precision
 from studies import verbs
@@ -30,7 +32,6 @@ from studies.options.limits import MetricScale
 from studies.options.urls import mask_password
 from studies.show.front_rows import evaluation_row
 from studies.show.terminal.front_table import front_table, limits_legend
-from studies.show.terminal.text_table import Column
 from studies.store.store import Store
 
 if TYPE_CHECKING:  # these are slow to import or may not be installed
@@ -216,7 +217,7 @@ class Study:
             return self._trial(find_row(self._now, read_pick(which), None))
         except StudyError as error:
             named = ", ".join((*NAMES, *(f"{_ALL}{name}" for name in self._baselines())))
-            raise KeyError(f"{which!r}: {error} By name there are {named}.") from error
+            raise KeyError(f"{which!r}: {in_python(str(error))} By name there are {named}.") from error
 
     def __len__(self) -> int:
         """The number of trials."""
@@ -268,6 +269,7 @@ class Study:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
+    @python_words()
     def export(
         self,
         folder: str | Path,
@@ -307,6 +309,7 @@ class Study:
         found: Export = done
         return found
 
+    @python_words()
     def report(self, file: str | Path) -> Path:
         """Write a report about the study as one HTML file, as `bitfront report` does, and return its path."""
         targets = () if self.target is None else (self.target,)
@@ -334,7 +337,8 @@ class Study:
 
     @cached_property
     def _read(self) -> Front:
-        found: Front = verbs.front(self.name, self._limits, storage=self.storage, target=self.target)
+        with python_words():
+            found: Front = verbs.front(self.name, self._limits, storage=self.storage, target=self.target)
         return found
 
     @property
@@ -372,20 +376,7 @@ class Study:
         return f"Study {self.name}: {len(self)} trials, {on_front} on the front"
 
     def _repr_html_(self) -> str:
-        table = front_table(self._now, self._read.mixes)
-        head = _html_row("th", table.header, table.columns)
-        body = "".join(_html_row("td", row, table.columns) for row in table.rows)
-        return f"<p><b>{html.escape(self._title())}</b></p><table><thead>{head}</thead><tbody>{body}</tbody></table>"
-
-
-def _html_row(kind: str, cells: Sequence[str], columns: Sequence[Column]) -> str:
-    """Cells of a table in a notebook; only notes are broken into lines."""
-    styles = [
-        f"text-align: {'right' if column.right else 'left'}; white-space: {'normal' if column.note else 'nowrap'}"
-        for column in columns
-    ]
-    found = zip(styles, map(html.escape, cells), strict=True)
-    return "".join(["<tr>", *(f'<{kind} style="{style}">{cell}</{kind}>' for style, cell in found), "</tr>"])
+        return write_table(self._title(), front_table(self._now, self._read.mixes))
 
 
 def _verdict(point: Point) -> str:

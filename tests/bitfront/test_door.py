@@ -94,8 +94,10 @@ def test_what_is_refused_leaves_no_files(here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"max_drop": "lots"}, "--max-drop"),
+        ({"max_drop": "lots"}, "^max_drop: "),
         ({"tirals": 3}, "'tirals': there is no such option; did you mean trials"),
+        ({"max_dorp": 3}, r"did you mean max_drop\?"),
+        ({"recovery": None}, "'recovery': there is no such option"),
         ({"if_exists": "append"}, "if_exists: expected one of raise, resume, replace, got 'append'"),
         ({"progress": "loud"}, "progress: expected 'auto', True or False, got 'loud'"),
         ({"callbacks": ["stop"]}, "callbacks: expected functions of a study and a trial, got 'stop'"),
@@ -177,6 +179,22 @@ def test_ctrl_c_interrupts_and_the_study_goes_on(here: Path, caplog: pytest.LogC
     assert "studies" not in "".join(shown)
     assert "bitfront.resume('model') continues the study" in caplog.text
     assert len(bf.resume("model", progress=False)) == 3
+
+
+@pytest.mark.slow
+def test_how_to_continue_names_all_that_the_study_does_not_store(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def own(outputs: Any, labels: Any) -> Any:
+        return (outputs["logits"].argmax(1) == labels).astype(float)
+
+    elsewhere = "sqlite:///else.db"
+    with pytest.raises(KeyboardInterrupt):
+        search(
+            callbacks=[lambda study, trial: signal.raise_signal(signal.SIGINT)],
+            metric=own,
+            sampler=optuna.samplers.RandomSampler(seed=1),
+            storage=elsewhere,
+        )
+    assert f"bitfront.resume('model', metric=own, sampler=…, storage='{elsewhere}') continues" in caplog.text
 
 
 @pytest.mark.slow

@@ -77,6 +77,14 @@ def test_refuses(tmp_path: Path, more: dict[str, object], says: str) -> None:
         open_data(save(tmp_path / "d.npz", **more), INPUTS)
 
 
+def test_a_batch_may_be_all_inputs_and_then_the_labels() -> None:
+    for given in ((X, PRICE, MAPS), ([X, PRICE], MAPS)):
+        (batch,) = batches_of([given], ["ids", "mask"])
+        assert list(batch) == ["ids", "mask", "labels"]
+        assert (batch["mask"] == PRICE).all()
+        assert batch["labels"].shape == MAPS.shape
+
+
 def test_a_label_without_the_prefix_is_told_its_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=X, price=PRICE)
     with pytest.raises(DataError, match=r"If it holds the labels, rename it to 'labels'.*each 'labels\.NAME'"):
