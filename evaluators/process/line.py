@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.calibration.sample_statistics import SampleStatistics
@@ -193,6 +194,9 @@ class ScoreRequests(Protocol):
         Raises:
             EvaluatorError: an engine cannot be loaded or run here.
         """
+
+    def final_rows(self) -> NDArray[np.int64]:
+        """Where the final samples stand in the data that they are of, ascending; see `Dataset.source_rows`."""
 
     def run_final(self, engine: Path) -> Mapping[str, NDArray[Any]]:
         """Outputs of an engine file on the first final samples: what an export must give again, bit for bit.

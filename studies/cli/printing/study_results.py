@@ -109,7 +109,7 @@ def print_result_json(finished: SearchResult, verb: str) -> None:
 def print_rescue(rows: Sequence[RescueRow], notes: Sequence[str], metric: MetricScale) -> None:
     """Print what recovery won back, and what is to be said of its steps."""
     if rows:
-        say("What INT8 loses, and what recovery won back:")
+        say("What INT8 loses on the final samples, and what recovery won back:")
         print_cells(HEADER, rescue_cells(rows, metric))
     for text in notes:
         say(f"{text}.", style="dim")

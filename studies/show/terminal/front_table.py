@@ -166,7 +166,7 @@ def _doubtful_text(points: Sequence[Point]) -> str:
     if not sound:
         return "All latencies in this table are doubtful."
     many = f"trial{'s' * (len(sound) > 1)} {', '.join(sound)}"
-    return f"All latencies in this table but {'those' if len(sound) > 1 else 'that'} of {many} are doubtful."
+    return f"Only the latenc{'ies' if len(sound) > 1 else 'y'} of {many} {'are' if len(sound) > 1 else 'is'} certain."
 
 
 def _ties(now: Standing, point: Point) -> Iterator[str]:
@@ -183,8 +183,8 @@ def _why_off(now: Standing, point: Point) -> str:
     """Why an evaluation is not on the front, where its latency, its loss and the column `limits` do not show it."""
     if point.status != OK:
         return ""
-    if point.picks:
-        return "not on the front"
+    if point.picks:  # ties say it where they are told
+        return "" if any(point.ties.values()) else "a faster or more accurate one ties with it"
     if point.final.failure:
         return "fails on the final data"
     if point.feasible or limits_word(now, point) == Verdict.FAILS.value:
