@@ -125,9 +125,9 @@ _VERDICTS = {
 
 
 def _limits_text(found: Mapping[str, Any]) -> str:
-    verdict = found["final"]["verdict"]
     if found["final"]["limits_hold"] is None:
         return "none were given"
+    verdict = found["final"]["verdict"]
     return f"{verdict}, {_VERDICTS[verdict]}"
 
 

@@ -20,10 +20,10 @@ def frozen_batch_text(model: Model, config: SearchConfig) -> str:
     if config.batch is not None or any(shape.name == spec.name for shape in config.shapes):
         given = f"--batch {config.batch}" if config.batch is not None else f"--shape {spec.name}"
         return f"{head} {given} fixes the batch. That is right if you deploy with that batch. {_hint(ways)}"
+    dynamic = f"dynamic_axes={{'{spec.name}': {{0: 'batch'}}}}"
     return (
-        f"{head} the model file fixes the batch. That is right if you deploy with that batch. For other batches, "
-        f"export the model with a dynamic first axis (in torch.onnx.export: dynamic_axes={{'{spec.name}': {{0: 'batch'}}}}). "
-        f"{_hint(ways)}"
+        f"{head} the model file fixes the batch. That is right if you deploy with that batch. For others, export "
+        f"the model with a dynamic first axis (in torch.onnx.export: {dynamic}). {_hint(ways)}"
     )
 
 

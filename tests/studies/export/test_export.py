@@ -99,6 +99,8 @@ def test_the_accuracy_of_an_export_can_be_computed_again_from_its_files(
     exec(script, names)
     right = names["outputs"]["logits"].argmax(1) == names["labels"]
     assert right.mean() == pytest.approx(found["final"]["value"])
+    for archive in ("data", "outputs"):
+        names[archive].close()
 
 
 def test_an_export_says_what_each_layer_runs_in_and_why_it_is_not_int8(here: Path) -> None:
