@@ -56,8 +56,11 @@ class Judgement:
 
     @cached_property
     def near(self) -> Bools:
-        """Rows that were scored on all search samples and keep the limits, or would by the low end of their loss."""
-        result: Bools = (self._keeps | self._may_keep) & self.measures.complete
+        """Rows that were scored on all search samples and keep the limits, or would by the low end of their loss.
+
+        Those that cannot be scored on the final split are none of them.
+        """
+        result: Bools = (self._keeps | self._may_keep) & self.measures.complete & ~self.final.unscorable
         return result
 
     @cached_property

@@ -31,9 +31,9 @@ def finalist_rows(now: Standing) -> list[int]:
     """
     front = sorted(now.measures.fastest_first(now.judgement.front), key=lambda row: float(now.table.loss[row]))
     plain = [] if now.near_int8 is None else [now.near_int8]
-    wanted = list(dict.fromkeys([*now.picks.rows()[:1], *now.picks.line, *now.picks.rows(), *plain]))
-    rows = list(dict.fromkeys([*wanted, *front]))[: max(len(wanted), _FEWEST)]
-    return rows or [near.row for near in now.judgement.nearest(early=False)]
+    wanted = list(dict.fromkeys([*now.picks.rows()[:1], *now.picks.line, *now.picks.rows()]))
+    rows = list(dict.fromkeys([*wanted, *(plain if wanted else []), *front]))[: max(len({*wanted, *plain}), _FEWEST)]
+    return rows or list(dict.fromkeys([*(near.row for near in now.judgement.nearest(early=False)), *plain]))
 
 
 @time_spent("finalists")
