@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluators.data.checks import LABELS
+from evaluators.data.checks import LABELS, label_like
 from search.errors import DataError
 from search.references import short
 
@@ -46,6 +46,21 @@ def take_columns(data: Any, inputs: Inputs | None) -> Any:
     return _Columns(data, _named(inputs))
 
 
+def unread_labels_text(data: Any) -> str:
+    """A warning of a column that looks like the labels and is not read as them; empty if there is none.
+
+    Args:
+        data: as `take_columns` gives them.
+    """
+    column = data.unread_labels if isinstance(data, _Columns) else ""
+    if not column:
+        return ""
+    return (
+        f"WARNING: no labels are read. If the column {column!r} holds them, name it in a mapping: "
+        f"inputs={{…, {LABELS!r}: {column!r}}}"
+    )
+
+
 class _Columns:
     """Batches with the chosen columns, under the names of the model's inputs; they can be read as often as the data."""
 
@@ -56,6 +71,14 @@ class _Columns:
         missing = [column for column in chosen.values() if known and column not in known]
         if missing:
             raise _no_column(missing[0], known)
+
+    @property
+    def unread_labels(self) -> str:
+        """A column that looks like the labels, where none is read as them; empty if there is none, or nobody knows."""
+        known = _columns_of(self._data)
+        if LABELS in self._chosen or any(name in known for name in _LABEL_COLUMNS):
+            return ""
+        return label_like(name for name in known if name not in self._chosen.values())
 
     def __len__(self) -> int:
         """The number of batches; raises TypeError if the data do not know it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -12,9 +13,11 @@ from typing import Any
 
 import onnx
 
+from evaluators.data.dataset import Arrays
 from evaluators.data.reading.read_source import Told, write_batches
 from evaluators.data.reading.user_batches import batches_of, count_batches
-from search.errors import ModelError, StudyError
+from search.errors import DataError, ModelError, StudyError
+from search.graph.onnx_file import read_input_shapes
 from search.references import short
 from studies.artifacts.locations import inputs_folder
 from studies.events import Events, Quiet
@@ -124,7 +127,7 @@ class InputFiles:
         return str(path)
 
     def _write_data(self, data: Any) -> None:
-        batches = batches_of(data, input_names(self.model))
+        batches = _checked(batches_of(data, input_names(self.model)), self.model)
         told = Told(self._events.note, self._events.step)
         folder = self._make_folder() / _DATA
         write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, told=told)
@@ -146,6 +149,38 @@ def input_names(model: str) -> tuple[str, ...]:
         raise ModelError(f"reading the model {model}: expected an ONNX file, got {short(error)}; check it.") from error
     constants = {each.name for each in graph.initializer}
     return tuple(each.name for each in graph.input if each.name not in constants)
+
+
+def _checked(batches: Iterator[Arrays], model: str) -> Iterator[Arrays]:
+    """The batches, as long as they fit the sizes that the model fixes and have as many rows in each array.
+
+    Raises:
+        DataError: naming the batch that does not.
+    """
+    shapes = read_input_shapes(Path(model))
+    for number, batch in enumerate(batches):
+        for name, array in batch.items():
+            dims = shapes[name][1:] if name in shapes else array.shape[1:]
+            if not _fits(array.shape[1:], dims):
+                expected = ", ".join(["samples", *(str(dim) if isinstance(dim, int) else "any" for dim in dims)])
+                raise DataError(
+                    f"reading batch {number} of the data: input {name!r} has to be of shape ({expected}), got "
+                    f"{array.shape}. Pad texts to that length, or give images that size; or export the model with a "
+                    "dynamic size there."
+                )
+        lengths = ", ".join(f"{name} {len(array)}" for name, array in batch.items())
+        if len({len(array) for array in batch.values()}) > 1:
+            raise DataError(
+                f"reading batch {number} of the data: every array needs one row per sample, but the lengths differ: "
+                f"{lengths}."
+            )
+        yield batch
+
+
+def _fits(row: Sequence[int], dims: Sequence[object]) -> bool:
+    """Whether a row has the sizes that a model fixes."""
+    sizes = zip(row, dims, strict=False)
+    return len(row) == len(dims) and all(size == dim for size, dim in sizes if isinstance(dim, int))
 
 
 def _same_files(left: Path, right: Path) -> bool:

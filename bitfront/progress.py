@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from bitfront.study import Study, Trial
+from bitfront.wording import in_python
 from search.errors import ConfigError
 from studies.events import Quiet
 from studies.judging.search_events import SearchEvents
@@ -29,6 +30,7 @@ class RunningStudy(Study):
     """The study that a callback receives. The callback may stop the search through it."""
 
     stopped = False
+    sampler_is_object = False  # which the study does not store
 
     def stop(self) -> None:
         """End the search after the current evaluation."""
@@ -50,7 +52,8 @@ class Listener:
         self._callbacks = tuple(callbacks)
 
     def note(self, text: str) -> None:
-        LOG.info("%s", text)
+        text = in_python(text)
+        LOG.log(logging.WARNING if text.startswith("WARNING") else logging.INFO, "%s", text)
         self._shown.note(text)
 
     def detail(self, text: str) -> None:

@@ -34,6 +34,11 @@ class Given(SamplerKind):
         return self.lent
 
 
+def is_object(sampler: object) -> bool:
+    """Whether this is a sampler which a study does not store, so that it has to be given again."""
+    return isinstance(sampler, BaseSampler)
+
+
 @contextmanager
 def lent(sampler: object) -> Iterator[str | None]:
     """Give the name of a sampler for a configuration. The name of an object is valid within this block.

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitfront.columns import Inputs, take_columns
+from bitfront.columns import Inputs, take_columns, unread_labels_text
 from bitfront.inputs import InputFiles
 from bitfront.metrics import Metric, OwnMetric, lend, metric_name
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
-from bitfront.samplers import lent
+from bitfront.samplers import is_object, lent
 from bitfront.study import Study
+from bitfront.wording import python_words
 from search.errors import ConfigError, InputError, RunError, StudyError
 from studies import interrupts, verbs
 from studies.judging.sentences.no_pick import all_failed_text
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 IF_EXISTS = ("raise", "resume", "replace")
 
 
+@python_words()
 def search(
     model: str | Path | onnx.ModelProto,
     data: Any,
@@ -111,9 +113,13 @@ def search(
         config = read_config({**given, "model": "model.onnx", "data": "data"})
         with InputFiles(config.study, config.storage, config.max_samples) as files:
             study = RunningStudy(config.study, config.storage, metric=own)
+            study.sampler_is_object = is_object(sampler)
             with listening(study, callbacks, progress) as told:
                 files.tell(told)
-                run = _prepare(config, given, files, (model, take_columns(data, inputs)), if_exists)
+                chosen = take_columns(data, inputs)
+                if text := unread_labels_text(chosen):
+                    told.note(text)
+                run = _prepare(config, given, files, (model, chosen), if_exists)
             with _inputs_taken_back(config):
                 return _run(study, callbacks, progress, run)
 
@@ -143,6 +149,7 @@ def _prepare(
     return lambda events: verbs.search(new, events)
 
 
+@python_words()
 def resume(
     study: str | Study,
     *,
@@ -181,15 +188,18 @@ def resume(
     name, url = _named(study, storage)
     changes = read_changes(_texts({**options, "trials": trials}), "resume")
     own = OwnMetric.of_study(metric, name, url) or getattr(study, "metric", None)
+    running = RunningStudy(name, url, target=target, metric=own)
+    running.sampler_is_object = is_object(sampler)
     with lent(sampler), lend(own):
         return _run(
-            RunningStudy(name, url, target=target, metric=own),
+            running,
             callbacks,
             progress,
             lambda events: verbs.resume(name, changes, storage=url, target=target, events=events),
         )
 
 
+@python_words()
 def load(
     study: str,
     *,
@@ -248,12 +258,21 @@ def _run(
     return Study(study.name, study.storage, target=study.target, metric=study.metric)
 
 
-def _advice(study: Study) -> str:
-    """How to continue after an interruption."""
+def _advice(study: RunningStudy) -> str:
+    """How to continue after an interruption: with all that the study does not store itself."""
     if not verbs.exists(study.name, storage=study.storage):
         return "nothing was stored yet"
-    given = repr(study.name) if study.metric is None else f"{study.name!r}, metric={study.metric.short_name}"
-    return f"bitfront.resume({given}) continues the study"
+    given = [repr(study.name)]
+    if study.metric is not None:
+        name = study.metric.short_name
+        given.append(f"metric={name if name.isidentifier() else '…'}")
+    if study.sampler_is_object:
+        given.append("sampler=…")
+    if study.storage != default_url():
+        given.append(f"storage={mask_password(study.storage)!r}")
+    if study.target is not None:
+        given.append(f"target={study.target!r}")
+    return f"bitfront.resume({', '.join(given)}) continues the study"
 
 
 @contextmanager
@@ -286,8 +305,8 @@ def _refuse_import_of_script(what: str) -> None:
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as on the command line: texts, lists of texts, and True for flags."""
-    return {name: _text(value) for name, value in options.items() if value is not None}
+    """Options as on the command line: texts, lists of texts, True for flags, and None where nothing is given."""
+    return {name: _text(value) for name, value in options.items()}
 
 
 def _text(value: Any) -> Any:
@@ -327,7 +346,7 @@ def _changes(config: SearchConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         StudyError: an option that cannot change differs from that of the study.
     """
-    named = [option_table()[name.replace("_", "-")] for name in given]
+    named = [option_table()[name.replace("_", "-")] for name, value in given.items() if value is not None]
     resumed = {row.name for row in options_of("resume")}
     with Store.open(config.storage, write=False) as store:
         stored = store.studies.load(config.study).config

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import html
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bitfront.html_table import write_table
 from bitfront.metrics import OwnMetric, lend
+from bitfront.wording import in_python, python_words
 from search.errors import ConfigError, StudyError
-from search.values import Assignment
+from search.values import Assignment, Precision
 from studies import verbs
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.picks import NAMES, read_pick
+from studies.judging.rules.verdicts import Verdict
 from studies.judging.selection import find_row
 from studies.judging.sentences.evaluations import mix_text
+from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.no_pick import nobody_text
+from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.limits import MetricScale
 from studies.options.urls import mask_password
 from studies.show.front_rows import evaluation_row
-from studies.show.terminal.front_table import front_table
-from studies.show.terminal.text_table import Column
+from studies.show.terminal.front_table import front_table, limits_legend
 from studies.store.store import Store
 
 if TYPE_CHECKING:  # these are slow to import or may not be installed
@@ -36,6 +42,7 @@ if TYPE_CHECKING:  # these are slow to import or may not be installed
     from studies.verbs.results import Front
 
 _ALL = "all-"  # `all-int8`: the uniform baseline
+_WIDTH = 120  # of a table that is printed elsewhere than on a terminal
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,6 +58,8 @@ class Trial:
         loss: how much worse than uniform FP32 it is, in the metric's unit; 0.01 is 1 % if the metric is a share of one.
         loss_low, loss_high: the 95 % interval of the loss.
         final_loss: the loss on the final samples, which the search never saw; None if it was not scored there.
+        verdict: what the final samples say of the limits: `kept`, `likely` (by the estimate, but not by its whole
+            interval), `missed`, `unseen` (not scored there), `no limits`; empty if the trial has no loss.
         picks: what it is recommended as: `best`, `accurate`, `fast`, `knee`.
         on_front: whether no other trial is better in latency and loss by more than noise.
         feasible: whether it keeps all limits.
@@ -69,6 +78,7 @@ class Trial:
     loss_low: float | None
     loss_high: float | None
     final_loss: float | None
+    verdict: str
     picks: tuple[str, ...]
     on_front: bool
     feasible: bool
@@ -94,6 +104,7 @@ class Trial:
             loss_low=_known(point.loss_low),
             loss_high=_known(point.loss_high),
             final_loss=_known(point.final.loss),
+            verdict="" if _known(point.loss) is None else _verdict(point),
             picks=point.picks,
             on_front=point.on_front,
             feasible=point.feasible,
@@ -116,6 +127,12 @@ class Trial:
             half = half_width(self.loss_low, self.loss_high)
             parts.append(f"{self.metric.name} {value_text(self.value, half, self.metric)}")
             parts.append(f"loss {estimate_text(self.loss, self.loss_low, self.loss_high, self.metric)}")
+        if self.final_loss is not None:
+            parts.append(
+                f"final loss {value_text(self.final_loss, half_width(self.loss_low, self.loss_high), self.metric)}"
+            )
+        if self.verdict and self.verdict != Verdict.UNLIMITED.value:
+            parts.append(f"limits {self.verdict}")
         return ", ".join(parts)
 
     def _repr_html_(self) -> str:
@@ -181,7 +198,9 @@ class Study:
         return sorted((self._trial(row) for row in range(len(self._now.table))), key=lambda trial: trial.number)
 
     def __getitem__(self, which: str | int) -> Trial:
-        """A trial by its number, a recommended trial (`best`, `score:0.6,0.4`) or a uniform baseline (`all-int8`).
+        """A trial by its number, a recommended trial (`best`, `score:0.6,0.4`) or a uniform baseline (`int8`).
+
+        The baseline may also be written as `INT8`, as the tables show it, or `all-int8`.
 
         Raises:
             KeyError: there is no such trial.
@@ -191,13 +210,14 @@ class Study:
             if which not in found:
                 raise KeyError(f"study {self.name!r} has no trial {which}; it has {len(found)}")
             return self._trial(found[which])
-        if which.startswith(_ALL):
-            return self._baseline(which.removeprefix(_ALL))
+        label = which.lower().removeprefix(_ALL)
+        if which.lower().startswith(_ALL) or label in {precision.label for precision in Precision}:
+            return self._baseline(label)
         try:
             return self._trial(find_row(self._now, read_pick(which), None))
         except StudyError as error:
             named = ", ".join((*NAMES, *(f"{_ALL}{name}" for name in self._baselines())))
-            raise KeyError(f"{which!r}: {error} By name there are {named}.") from error
+            raise KeyError(f"{which!r}: {in_python(str(error))} By name there are {named}.") from error
 
     def __len__(self) -> int:
         """The number of trials."""
@@ -249,6 +269,7 @@ class Study:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
+    @python_words()
     def export(
         self,
         folder: str | Path,
@@ -288,6 +309,7 @@ class Study:
         found: Export = done
         return found
 
+    @python_words()
     def report(self, file: str | Path) -> Path:
         """Write a report about the study as one HTML file, as `bitfront report` does, and return its path."""
         targets = () if self.target is None else (self.target,)
@@ -315,7 +337,8 @@ class Study:
 
     @cached_property
     def _read(self) -> Front:
-        found: Front = verbs.front(self.name, self._limits, storage=self.storage, target=self.target)
+        with python_words():
+            found: Front = verbs.front(self.name, self._limits, storage=self.storage, target=self.target)
         return found
 
     @property
@@ -335,23 +358,31 @@ class Study:
         recommended = "no best yet" if best is None else f"best is {best!r}"
         return f"<Study {self.name!r} in {mask_password(self.storage)}: {len(self)} trials, {recommended}>"
 
-    def _repr_html_(self) -> str:
+    def __str__(self) -> str:
+        """The front with its picks and the uniform baselines as a table, and what the words in it mean."""
         table = front_table(self._now, self._read.mixes)
-        head = _html_row("th", table.header, table.columns)
-        body = "".join(_html_row("td", row, table.columns) for row in table.rows)
+        fitted = table.fit(shutil.get_terminal_size((_WIDTH, 24)).columns)
+        lines = [line.rstrip() for line, _ in fitted.lines()]
+        below = [*fitted.sentences(), limits_legend(table), *(f"{text}." for text in self._said())]
+        return "\n".join([f"{self._title()}:", *lines, *(text for text in below if text)])
+
+    def _said(self) -> list[str]:
+        """Sentences about the final samples, plain INT8, and limits that nothing keeps."""
+        nearest = [] if self.best is not None else [nobody_text(self._now)]
+        return [text for text in (*final_notes(self._now), plain_int8_text(self._now), *nearest) if text]
+
+    def _title(self) -> str:
         on_front = int(self._now.judgement.front.sum())
-        title = f"Study {html.escape(self.name)}: {len(self)} trials, {on_front} on the front"
-        return f"<p><b>{title}</b></p><table><thead>{head}</thead><tbody>{body}</tbody></table>"
+        return f"Study {self.name}: {len(self)} trials, {on_front} on the front"
+
+    def _repr_html_(self) -> str:
+        return write_table(self._title(), front_table(self._now, self._read.mixes))
 
 
-def _html_row(kind: str, cells: Sequence[str], columns: Sequence[Column]) -> str:
-    """Cells of a table in a notebook; only notes are broken into lines."""
-    styles = [
-        f"text-align: {'right' if column.right else 'left'}; white-space: {'normal' if column.note else 'nowrap'}"
-        for column in columns
-    ]
-    found = zip(styles, map(html.escape, cells), strict=True)
-    return "".join(["<tr>", *(f'<{kind} style="{style}">{cell}</{kind}>' for style, cell in found), "</tr>"])
+def _verdict(point: Point) -> str:
+    """In the words of the table: a limit that was missed in the search is missed."""
+    unseen = point.final.verdict is Verdict.UNCONFIRMED
+    return (Verdict.FAILS if unseen and not point.feasible else point.final.verdict).value
 
 
 def _known(value: float) -> float | None:

@@ -117,7 +117,7 @@ def judged(storage: str, artifacts: Artifacts, engine: Path, fresh: Fresh, drop:
         "is_fp32": set(manifest["precision"].values()) == {"fp32"},
         "verdict": final.get("verdict"),
         "held": final["limits_hold"],
-        "surely": final.get("verdict") == "holds surely",
+        "surely": final.get("verdict") in ("kept", "holds surely"),
         "tried": final.get("tried"),
         "search": {name: manifest["search"][name] for name in ("loss", "loss_low", "loss_high", "samples")},
         "final": {name: final[name] for name in ("loss", "loss_low", "loss_high", "samples")},

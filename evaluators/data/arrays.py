@@ -179,9 +179,12 @@ class ArrayDataset:
             if self._checker.takes(CLUSTERS) and CLUSTERS in arrays:
                 ids.append(read_ids(np.asarray(arrays[CLUSTERS][:]), shard.name))
             forms.append(content.add(self._without_clusters(arrays), shard.name))
+        self._given: Indices | None = None
         if max(forms) > 0:
             order = np.argsort(forms, kind="stable")  # samples of one form stand together, however they came
             self._shards = [shards[place] for place in order]
+            firsts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+            self._given = np.concatenate([firsts[place] + np.arange(sizes[place]) for place in order])
             sizes, forms = ([values[place] for place in order] for values in (sizes, forms))
             ids = [ids[place] for place in order] if ids else ids
             self._cache = Cache[Rows]()
@@ -219,6 +222,9 @@ class ArrayDataset:
         if not self._labels or not self._have_one_shape(indices):
             return None
         return join_labels(self._rows(indices, only=self._labels))
+
+    def source_rows(self, indices: Indices) -> Indices:
+        return indices if self._given is None else self._given[indices]
 
     def _have_one_shape(self, indices: Indices) -> bool:
         """Whether the labels of all these samples have the same shape."""

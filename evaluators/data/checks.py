@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from search.graph.model import TensorSpec
 
 LABELS = "labels"
 SEVERAL = "labels."  # begins the name of each of several labels
+_LABEL_LIKE = frozenset({"label", "labels", "y", "target", "targets", "class", "classes"})
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,7 @@ class Checker:
         if extra:
             raise DataError(
                 f"{where} has {extra[0]!r}, which is not an input of the model: expected arrays {wanted} and "
-                f"optionally {LABELS!r} and {CLUSTERS!r}, or several labels as '{SEVERAL}NAME'; if it is a label, name "
-                f"it '{SEVERAL}{extra[0].removeprefix(SEVERAL) or 'class'}', else rename it or leave it out"
+                f"optionally {LABELS!r} and {CLUSTERS!r}. {_label_advice(extra[0], list(arrays))}"
             )
         if several and LABELS in arrays and self.takes(LABELS):
             raise DataError(
@@ -75,6 +75,27 @@ class Checker:
                 f"{where} holds object arrays: every array has to be of a plain number type, or "
                 f"of texts where it is {CLUSTERS!r}"
             )
+
+
+def label_like(names: Iterable[str]) -> str:
+    """The first of these names that data often give to their labels, as `label`, `y` or `targets`; empty if none is."""
+    return next((name for name in names if name.lower() in _LABEL_LIKE), "")
+
+
+def _label_advice(extra: str, names: Sequence[str]) -> str:
+    """How to name an array that is no input, if it is a label."""
+    if LABELS in names or any(name.startswith(SEVERAL) for name in names):
+        return (
+            f"If it holds labels of another task, name every array of labels '{SEVERAL}NAME', as "
+            f"'{SEVERAL}{extra.removeprefix(SEVERAL) or 'class'}', and give a metric of your own, which reads them. "
+            "Otherwise leave it out."
+        )
+    if label_like([extra]):
+        return f"It looks like the labels: rename it to {LABELS!r}."
+    return (
+        f"If it holds the labels, rename it to {LABELS!r}. If samples have several labels, name each '{SEVERAL}NAME' "
+        "and give a metric of your own, which reads them. Otherwise leave it out."
+    )
 
 
 def refuse_missing(names: Sequence[str], wanted: Sequence[str], where: str) -> None:
@@ -101,7 +122,10 @@ def _nearest_text(missing: str, found: Sequence[str], wanted: Sequence[str]) -> 
     """The array that was probably meant as an input: `: rename 'images' to 'image'`; empty if none is like it."""
     spare = [name for name in found if name not in wanted]
     near = difflib.get_close_matches(missing, spare, 1)
-    return f": rename {near[0]!r} to {missing!r}" if near else ""
+    labels = label_like(spare)
+    renamed = [f"rename {near[0]!r} to {missing!r}"] if near else []
+    renamed += [f"{'' if near else 'rename '}{labels!r} to {LABELS!r}"] if labels and labels not in near else []
+    return f": {' and '.join(renamed)}" if renamed else ""
 
 
 def _check_array(array: Rows, spec: TensorSpec, where: str) -> None:

@@ -50,6 +50,9 @@ class Dataset(Protocol):
         None where there are none, and where labels of these samples have several shapes, which no array holds.
         """
 
+    def source_rows(self, indices: Indices) -> Indices:
+        """Where these samples stand in the data as they were given, counted from 0 over all their files in order."""
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -71,6 +71,9 @@ class ImageDataset:
     def labels(self, indices: Indices) -> NDArray[Any] | None:
         return None if self._labels is None else self._labels[indices]
 
+    def source_rows(self, indices: Indices) -> Indices:
+        return indices
+
     def _content(self, folder: Path) -> str:
         files = [[image.relative_to(folder).as_posix(), _file_digest(image)] for image in self._images]
         labels = None if self._labels is None else self._labels.tolist()

@@ -58,3 +58,6 @@ class LimitedDataset:
 
     def labels(self, indices: Indices) -> NDArray[Any] | None:
         return self._whole.labels(self._kept[indices])
+
+    def source_rows(self, indices: Indices) -> Indices:
+        return self._whole.source_rows(self._kept[indices])

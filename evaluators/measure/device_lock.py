@@ -14,6 +14,8 @@ import filelock
 from evaluators.stopwatch import time_spent
 from search.errors import RunError
 
+OnWait = Callable[["int | None"], object]
+
 _SOON_S = 0.5  # a device that is free within this is not waited for
 
 
@@ -22,7 +24,7 @@ class DeviceBusyError(RunError):
 
 
 @contextmanager
-def device_lock(device: str, timeout_s: float = 600.0, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
+def device_lock(device: str, timeout_s: float = 600.0, on_wait: OnWait = lambda pid: None) -> Iterator[None]:
     """Keep other processes of this machine, of any user, from measuring on a device at the same time.
 
     A file `bitfront-<device>.lock` in the system's folder for temporary files is locked; the kernel lets go of it
@@ -32,7 +34,8 @@ def device_lock(device: str, timeout_s: float = 600.0, on_wait: Callable[[], obj
     Args:
         device: name of the device with its index, for example `cuda:0` or `cpu`.
         timeout_s: how long to wait for another process; negative: for ever.
-        on_wait: called where another process has the device, and it takes more than a moment to get it.
+        on_wait: called where another process has the device, and it takes more than a moment to get it; with the id of
+            that process, None where the system does not tell it.
 
     Raises:
         DeviceBusyError: another process held it all that time, or the file cannot be opened.
@@ -42,11 +45,11 @@ def device_lock(device: str, timeout_s: float = 600.0, on_wait: Callable[[], obj
     lock, turn = (filelock.FileLock(file, mode=0o666) for file in (path, path.with_suffix(".next.lock")))
     try:
         with time_spent("wait"):
-            _acquire_in_turn(lock, turn, timeout_s, on_wait)
+            _acquire_in_turn(lock, turn, timeout_s, lambda: on_wait(_holder(path)))
     except filelock.Timeout:
         raise DeviceBusyError(
-            f"waited {timeout_s:g} s to measure latency on {device}: another process holds {path}. "
-            "Wait for the other process, or end it; `fuser` shows its id."
+            f"waited {timeout_s:g} s to measure latency on {device}: {_named(_holder(path))} holds {path}. "
+            "Wait for the other process, or end it."
         ) from None
     except OSError as error:
         raise DeviceBusyError(
@@ -81,3 +84,27 @@ def _acquire(lock: filelock.BaseFileLock, timeout_s: float, on_wait: Callable[[]
     except filelock.Timeout:
         on_wait()
         lock.acquire(timeout=timeout_s if timeout_s < 0 else timeout_s - _SOON_S)
+
+
+def _holder(path: Path) -> int | None:
+    """The process that holds the lock of a file; None where the system does not tell: not on Linux, or in a container.
+
+    A line of `/proc/locks` is `1: FLOCK  ADVISORY  WRITE 4711 08:02:131 0 EOF`, with the number of the file.
+    """
+    try:
+        number = path.stat().st_ino
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    held = (line.split() for line in lines if "->" not in line)  # with an arrow it waits for the lock itself
+    pids = [int(words[4]) for words in held if len(words) > 5 and words[5].endswith(f":{number}")]
+    return next((pid for pid in pids if pid > 0), None)
+
+
+def _named(pid: int | None) -> str:
+    return "another process" if pid is None else f"process {pid}"
+
+
+def holder_text(pid: int | None, device: str) -> str:
+    """`process 4711, which measures on cpu`."""
+    return f"{_named(pid)}, which measures on {device}"

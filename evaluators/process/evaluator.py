@@ -50,7 +50,13 @@ class Setup:
         if data is None:
             return found
         clusters = {split: order.clusters for split, order in data.score_orders.items() if order.clusters is not None}
-        return replace(found, data=data.describe_data(), metric=data.describe_metric(), score_clusters=clusters)
+        return replace(
+            found,
+            data=data.describe_data(),
+            metric=data.describe_metric(),
+            score_clusters=clusters,
+            labelled=data.data.has_labels,
+        )
 
     def adopt(self, changes: Mapping[str, Any]) -> None:
         self._opened.adopt(changes)

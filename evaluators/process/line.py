@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.calibration.sample_statistics import SampleStatistics
@@ -36,7 +37,7 @@ from search.values import Assignment, Evaluation, Latency, LayerTime, Precision,
 # Events that a process reports while it answers a request, each with a value.
 STAGE = "stage"  # the value of the `Stage` that an evaluation enters
 PROGRESS = "progress"  # [done, total]
-WAIT = "wait"  # the name of a device that another process measures on; empty once that one is done
+WAIT = "wait"  # the process that measures on the device, in words; empty once that one is done
 ALIVE = "alive"  # None: it is busy with something long and has nothing else to tell
 
 
@@ -193,6 +194,9 @@ class ScoreRequests(Protocol):
         Raises:
             EvaluatorError: an engine cannot be loaded or run here.
         """
+
+    def final_rows(self) -> NDArray[np.int64]:
+        """Where the final samples stand in the data that they are of, ascending; see `Dataset.source_rows`."""
 
     def run_final(self, engine: Path) -> Mapping[str, NDArray[Any]]:
         """Outputs of an engine file on the first final samples: what an export must give again, bit for bit.

@@ -61,6 +61,7 @@ class Description:
         placement: the way in which assignments are lowered for this target, as `Placement.to_json` gives it.
         data, metric: None in a process that only builds.
         score_clusters: split → (scores,) int64, the cluster of each score, where samples belong to clusters.
+        labelled: whether the data have labels.
     """
 
     target: Target
@@ -72,6 +73,7 @@ class Description:
     data: DataDescription | None = None
     metric: MetricDescription | None = None
     score_clusters: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    labelled: bool = False
 
 
 @dataclass(frozen=True)

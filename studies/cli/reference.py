@@ -11,8 +11,10 @@ from studies.options.table import option_rows
 
 _HEAD = """# Options
 
-Every option of a search, as the command line, TOML files (`--config`) and Python (`SearchConfig`) name it. This page is
-made from the option table; each verb's own page says what its options do in detail.
+Every option of a search. The first column is for the command line, and TOML files (`--config`) have the same names. The
+second is for `bitfront.search` [in Python](python.md), which takes plain numbers as numbers, and quantities with a unit
+as texts: `batch=16`, `max_drop=0.01`, `latency_budget="2ms"`. This page is made from the option table; each verb's own
+page says what its options do in detail.
 """
 
 
@@ -34,7 +36,7 @@ def _table(panel: str, rows: list[Option]) -> str:
 
 def _line(row: Option) -> str:
     typed = row.shown if row.flag or row.argument else f"{row.shown} {row.metavar}"
-    name = f'{row.field}["{row.item}"]' if row.item else row.field
+    name = row.name.replace("-", "_")
     default = f"`{row.shown_default}`" if row.shown_default else ""
     return f"| `{typed}` | `{name}` | {default} | {', '.join(_verbs(row))} | {row.help.replace('|', chr(92) + '|')} |"
 

@@ -244,11 +244,14 @@ def _final_text(done: Export) -> str:
     from studies.judging.sentences.unrelated_outputs import MARK
 
     final, metric = done.manifest["final"], done.manifest["metric"]
-    limits = {True: "the limits hold", False: "the limits do NOT hold", None: ""}[done.holds]
-    sure = {"holds surely": " surely", "holds": ", not surely"}.get(final["verdict"], "")
+    limits = {
+        "kept": "the limits are kept",
+        "likely": "the limits are likely kept, by the estimate but not by its whole interval",
+        "missed": "the limits are MISSED",
+    }.get(final["verdict"], "")
     loss = estimate_text(final["loss"], final["loss_low"], final["loss_high"], MetricScale.of(metric))
     parts = [f"on the final split: loss {loss}"]
     parts += [f"{final['tried']} were tried"] if final["tried"] > 1 else []
-    parts += [f"{limits}{sure}"] if limits else []
+    parts += [limits] if limits else []
     parts += [f"{MARK}, see the warning"] if done.manifest["unrelated_to_fp32"] else []
     return "; ".join(parts)

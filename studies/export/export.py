@@ -22,6 +22,7 @@ from studies.export.checks import (
     failure_text,
     moved_text,
 )
+from studies.export.final_samples import write_final_samples
 from studies.export.float_model import write_float_model
 from studies.export.folder import fill_folder, staged_folder
 from studies.export.handover import check_mix, gather_mix, write_handovers
@@ -151,6 +152,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
             found |= _hand_over(final, mix, staging / HANDOVER, request.extras.tools)
         found["float_model"] = write_float_model(staging, final.bench.keeper, final.ledger.target.recovery)
         write_layer_files(staging, final, staging / final.bench.engine_file, chosen.assignment)
+        write_final_samples(staging, final)
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
         frozen = frozen_batch_text(final.problem.model, final.problem.config)
         _write_readme(staging, found, chosen.now, final.bench.engine_file, frozen)

@@ -10,7 +10,7 @@ from typing import Any
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.standing import Standing
 
-README = "README.md"
+README, FINAL_SAMPLES = "README.md", "final_samples.json"
 _FILES = {
     "model.plan": "the engine: a TensorRT plan, for the same TensorRT on the same kind of GPU",
     "model.onnx.data": "the weights that one ONNX file cannot hold",
@@ -22,6 +22,7 @@ _FILES = {
     "calibration.cache": "the same ranges as a calibration cache of TensorRT",
     "timing.cache": "timings that make further builds with TensorRT faster",
     "trtexec.txt": "the command of trtexec that builds the engine again",
+    "final_samples.json": "which rows of your data are the final samples, which the figures above are of",
     "manifest.json": "everything about this engine as JSON, with the digests of all files",
     "triton": "a model repository for the Triton Inference Server",
     "handover": "the mix for other tools",
@@ -50,6 +51,7 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
         *([] if not found["warnings"] else ["\n".join(f"- **{text}**" for text in found["warnings"])]),
         "## Run it",
         _how_to_run(names),
+        *_how_to_check(found, names),
         *([] if not batch else [f"Mind that {batch}"]),
         _measurement_text(found["latency"]["doubts"]),
         "## Files",
@@ -115,11 +117,18 @@ def _batch(found: Mapping[str, Any]) -> int:
     return int(inputs[0][2][0])
 
 
+_VERDICTS = {
+    "kept": "by the whole interval of the loss",
+    "likely": "by the estimate of the loss, but not by its whole interval",
+    "missed": "this engine does **not** keep the limits",
+}
+
+
 def _limits_text(found: Mapping[str, Any]) -> str:
-    holds = found["final"]["limits_hold"]
-    if holds is None:
+    if found["final"]["limits_hold"] is None:
         return "none were given"
-    return f"{found['final']['verdict']}" if holds else "do **not** hold"
+    verdict = found["final"]["verdict"]
+    return f"{verdict}, {_VERDICTS[verdict]}"
 
 
 def _precisions_text(precisions: Mapping[str, str]) -> str:
@@ -136,6 +145,33 @@ def _how_to_run(names: Collection[str]) -> str:
         "The script sets the options that the latency was measured with. `bitfront` is not needed. Copy its class "
         "`Engine` into your program."
     )
+
+
+_CHECK = """```python
+import json, subprocess, sys
+from pathlib import Path
+import numpy as np
+
+final = json.loads(Path("final_samples.json").read_text())
+data = np.load(final["data"])
+np.savez("final.npz", **{name: data[name][final["rows"]] for name in INPUTS})
+subprocess.run([sys.executable, "run.py", "--data", "final.npz", "--out", "out.npz"], check=True)
+outputs = np.load("out.npz")
+labels = data["labels"][final["rows"]] if "labels" in data else None
+```"""
+
+
+def _how_to_check(found: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """How to run the engine on the final samples, so that the accuracy above can be computed again."""
+    if FINAL_SAMPLES not in names or "run.py" not in names:
+        return []
+    return [
+        "## Check the accuracy",
+        f"The accuracy on the final data is that of {found['final']['samples']:,} samples. `{FINAL_SAMPLES}` has their "
+        "rows, counted from 0, in the data that it names. If those are an `.npz` file, this script gives the engine's "
+        "outputs on these samples, and their labels beside them:",
+        _CHECK.replace("INPUTS", repr([name for name, _, _ in found["model"]["inputs"]])),
+    ]
 
 
 def _file_rows(engine_file: str, names: Collection[str]) -> list[tuple[str, str]]:

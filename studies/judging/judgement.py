@@ -51,10 +51,16 @@ class Judgement:
         Their loss counts with the low end of its interval. No limits have such rows among those that they stopped
         themselves: beyond a latency nothing is regained, and a loss was exceeded with more confidence than this.
         """
-        t, sign = self.measures.table, 1.0 if self.metric.higher_is_better else -1.0
-        base = self.measures.row_of(FP32)
-        reference = np.nan if base is None else float(t.metric_value[base])
-        result: Bools = self._within(t.loss_low, reference - sign * t.loss_low) & self.measures.stopped
+        result: Bools = self._may_keep & self.measures.stopped
+        return result
+
+    @cached_property
+    def near(self) -> Bools:
+        """Rows that were scored on all search samples and keep the limits, or would by the low end of their loss.
+
+        Those that cannot be scored on the final split are none of them.
+        """
+        result: Bools = (self._keeps | self._may_keep) & self.measures.complete & ~self.final.unscorable
         return result
 
     @cached_property
@@ -96,6 +102,14 @@ class Judgement:
         of_value = verdicts.value_error(value, error, samples, relative=relative, ratio=self.metric.ratio)
         higher = self.metric.higher_is_better
         return verdicts.margins(loss, error, value, of_value, self.limits, higher_is_better=higher)
+
+    @cached_property
+    def _may_keep(self) -> Bools:
+        """Rows that keep the limits if their loss is the low end of its interval."""
+        t, sign = self.measures.table, 1.0 if self.metric.higher_is_better else -1.0
+        base = self.measures.row_of(FP32)
+        reference = np.nan if base is None else float(t.metric_value[base])
+        return self._within(t.loss_low, reference - sign * t.loss_low)
 
     @cached_property
     def _keeps(self) -> Bools:

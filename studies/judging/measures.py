@@ -12,7 +12,7 @@ from studies.judging.rules.hypervolume import hypervolume_history, reference_of
 from studies.store.reading.latencies import confirmed_ms
 from studies.store.records import OK, RUNNING, EvaluationTable
 
-FP32 = "baseline:fp32"
+FP32, INT8 = "baseline:fp32", "baseline:int8"
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -18,9 +18,11 @@ def front_and_picks(now: Standing) -> Bools:
 
 
 def engines_to_keep(now: Standing) -> Bools:
-    """(n,) what is shown, and the candidates for `best`: rows whose engines are kept."""
+    """(n,) rows whose engines are kept: what is shown, the candidates for `best`, and uniform INT8 near the limits."""
     result = front_and_picks(now)
     result[list(now.picks.line)] = True
+    if now.near_int8 is not None:
+        result[now.near_int8] = True
     return result
 
 

@@ -15,7 +15,7 @@ from search.values.score import loss_unit
 from studies.judging.failure_summary import FailureSummary, summarize_failures
 from studies.judging.final_split import FinalSplit
 from studies.judging.judgement import Judgement
-from studies.judging.measures import FP32, Measures
+from studies.judging.measures import FP32, INT8, Measures
 from studies.judging.points import FinalScore, Point
 from studies.judging.rules import verdicts
 from studies.judging.rules.candidates import Candidates, aim_of
@@ -103,6 +103,12 @@ class Standing:
         done = self.table.status != RUNNING
         float_only = (self.table.role[done] == FP32) & (self.table.status[done] == OK)
         return bool(done.any()) and bool(float_only.all())
+
+    @cached_property
+    def near_int8(self) -> int | None:
+        """The row of uniform INT8, if there are limits of the accuracy that it keeps or might keep."""
+        row = self.measures.row_of(INT8)
+        return row if row is not None and self.limits.bound_accuracy and self.judgement.near[row] else None
 
     def score(self, row: int, pick: str) -> float | None:
         """The score of a row by the weights of a pick; None of other picks, and where FP32 was not measured."""
@@ -234,11 +240,14 @@ class Standing:
     def _tries(self, row: int) -> int:
         """How many rows were looked at on the final split until this one was taken, itself included.
 
-        Of a row that stands in the line of `best` those before it; of any other all that were looked at.
+        Of a row that stands in the line of `best` those before it. Uniform INT8 was not chosen among many: it is only
+        compared with `best`, so it counts as one more than those of `best`. Of any other row all that were looked at.
         """
         line, tried = self.picks.line, self.final.tried
         if row in line:
             return max(1, sum(bool(tried[each]) for each in line[: line.index(row) + 1]))
+        if row == self.near_int8 and self.picks.best in line:
+            return self._tries(self.picks.best) + 1
         return max(1, int(tried.sum()))
 
     def _disagreement(self, row: int, place: int) -> verdicts.Disagreement | None:

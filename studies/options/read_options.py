@@ -155,10 +155,10 @@ def _find_given(
     found: dict[str, _Given] = {}
     for key, value in items.items():
         name = key.replace("_", "-")
-        if _is_absent(table.get(name), value, where):
-            continue
-        if name not in table:
+        if name not in table:  # said before the value is looked at: None for a misspelt name is a mistake too
             problems.append(f"{key!r}{where}: there is no such option; {_advice(name, table)}")
+        elif _is_absent(table[name], value, where):
+            continue
         elif name in found:
             problems.append(f"{found[name].shown} is given twice, with - and with _; keep one")
         else:
@@ -171,10 +171,9 @@ def _advice(name: str, known: Mapping[str, Option]) -> str:
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
 
 
-def _is_absent(option: Option | None, value: Any, where: str) -> bool:
+def _is_absent(option: Option, value: Any, where: str) -> bool:
     """Whether a value means that the option was not given: a flag's False on the command line is its default."""
-    switch = option is not None and option.switch
-    unset = value is False and not where and not switch
+    unset = value is False and not where and not option.switch
     return value is None or unset or (isinstance(value, list | tuple) and not value)
 
 

@@ -26,12 +26,14 @@ _ROUNDS = 20
 def finalist_rows(now: Standing) -> list[int]:
     """Rows worth confirming, the first first: `best` and its line, other picks, the front while they are few.
 
-    Where no limit is kept, the nearest rows.
+    Uniform INT8 is among them if it keeps the limits or might: whether it is good enough is what most users ask. Where
+    no limit is kept, the nearest rows.
     """
     front = sorted(now.measures.fastest_first(now.judgement.front), key=lambda row: float(now.table.loss[row]))
+    plain = [] if now.near_int8 is None else [now.near_int8]
     wanted = list(dict.fromkeys([*now.picks.rows()[:1], *now.picks.line, *now.picks.rows()]))
-    rows = list(dict.fromkeys([*wanted, *front]))[: max(len(wanted), _FEWEST)]
-    return rows or [near.row for near in now.judgement.nearest(early=False)]
+    rows = list(dict.fromkeys([*wanted, *(plain if wanted else []), *front]))[: max(len({*wanted, *plain}), _FEWEST)]
+    return rows or list(dict.fromkeys([*(near.row for near in now.judgement.nearest(early=False)), *plain]))
 
 
 @time_spent("finalists")
@@ -48,7 +50,8 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
         return 0
     many = f"{len(rows)} finalists again, side by side, and scoring them"
     what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
-    about_s = max(1, round(Pace(splits=work.ledger.study.data).finalists_s(now, len(rows))))
+    pace = work.pace if work.pace.has_learnt else Pace(splits=work.ledger.study.data)
+    about_s = max(1, round(pace.finalists_s(now, len(rows))))
     work.events.note(f"measuring {what} on the final samples, which takes about {format_duration_s(about_s)}")
     engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
     line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "measuring finalists"))

@@ -9,6 +9,7 @@ from studies.judging.point_lists import front_points
 from studies.judging.standing import Standing
 from studies.run import finalists
 from studies.run.engines import prune
+from studies.run.hooks.closing import Closing
 from studies.run.noise.remeasurement import settle_doubts
 from studies.run.noise.tie_band import TieBand
 from studies.run.recovery.pick_biases import PickBiases
@@ -35,6 +36,7 @@ class Finish:
         self._open_trials = open_trials
         self._band = band
         self._biases = PickBiases(work)
+        self._closing = Closing(work)
 
     def reserve_time(self) -> None:
         """Before the search: let it keep back the time that correcting its picks will take."""
@@ -85,11 +87,15 @@ class Finish:
         self._give_back()
         self._open_trials.settle_all()
         self._biases.adopt_stored()
+        _, doubts, confirming = steps = self._closing.announce(self._standing(), self._band.repeats_left)
+        self._closing.begin(*steps)
         self._band.complete(self._standing())
         ledger, keep = self._work.ledger, self._work.problem.config.keep_engines
         with self._work.crew.hold("prune"):  # what is confirmed must not be pruned meanwhile
             prune(ledger.store, ledger.artifacts, self._standing(), keep=keep)
+            self._closing.begin(doubts, confirming)
             settle_doubts(self._work)
+            self._closing.begin(confirming)
             self._confirm()
         self._write_notes()
         ledger.store.targets.add_details(ledger.target.id, **{_CONFIRMED_BY: self._work.crew.name})

@@ -55,6 +55,11 @@ class Pace:
         self.pick_s: float | None = None
 
     @property
+    def has_learnt(self) -> bool:
+        """Whether this run has evaluated anything."""
+        return bool(self._took_s)
+
+    @property
     def passed_s(self) -> float:
         """Seconds since the run began."""
         return time.monotonic() - self.began

@@ -29,7 +29,41 @@ if TYPE_CHECKING:  # these import the store
 
 _LINE_EVERY_S = 5.0
 _WORTH_TELLING_S = 30.0  # a search that is over sooner needs no estimate
+_FAR_OFF = 1.5  # an estimate that is off by more is corrected
 _BAR_WIDTH = 24
+
+
+class Estimate:
+    """How long the trials take that are left, and whether that is news."""
+
+    def __init__(self) -> None:
+        self._begun_s = 0.0
+        self._ran = 0
+        self._end_s: float | None = None  # when all were to be done, as it was said last
+
+    def update(self, record: EvaluationRecord, count: int) -> tuple[float | None, bool]:
+        """Take in an evaluation.
+
+        Args:
+            count: trials that are left.
+
+        Returns:
+            The seconds that are left if that is worth a line, else None; and whether it is the first estimate.
+        """
+        now_s = time.monotonic()
+        if not self._ran:
+            self._begun_s = now_s - (record.evaluation.total_s or 0.0)
+        self._ran += 1
+        left_s, first = (now_s - self._begun_s) / self._ran * count, self._ran == 1
+        said_s = None if self._end_s is None else max(0.0, self._end_s - now_s)
+        if said_s is None:
+            news = first and left_s >= _WORTH_TELLING_S
+        else:
+            far = left_s > _FAR_OFF * said_s or said_s > _FAR_OFF * left_s
+            news = far and count > 0 and abs(left_s - said_s) >= _WORTH_TELLING_S
+        if first or news:
+            self._end_s = now_s + left_s
+        return (left_s, first) if news else (None, first)
 
 
 def step_text(text: str, done: int, total: int) -> str:
@@ -48,7 +82,7 @@ class Lines:
         self._console = console
         self._verbose = verbose
         self._last_step = 0.0
-        self._estimated = False
+        self._estimate = Estimate()
 
     def note(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -66,13 +100,17 @@ class Lines:
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         self.note(f"{standing.measures.finished_count}/{total} trial {record.trial}: {ended_text(record, standing)}")
-        left_s = (record.evaluation.total_s or 0.0) * (total - standing.measures.finished_count)
-        if not self._estimated and left_s >= _WORTH_TELLING_S:
+        left_s, first = self._estimate.update(record, total - standing.measures.finished_count)
+        if left_s is None:
+            return
+        about = f"about {format_duration_s(round(left_s))} left for all {total} trials"
+        if first:
             self.note(
-                f"about {format_duration_s(round(left_s))} left for all {total} trials, if each takes as long as this "
-                "one; --trials, --time-limit and, in a new search, --max-samples shorten it"
+                f"{about}, if each takes as long as this one; --trials, --time-limit and, in a new search, "
+                "--max-samples shorten it"
             )
-        self._estimated = True
+        else:
+            self.note(f"{about}, by what the last ones took")
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         from studies.show.status_text import finished_lines
@@ -104,6 +142,7 @@ class Display:
         self._start = time.monotonic()
         self._doing = "starting"
         self._step = (0, 0)
+        self._step_began = (time.monotonic(), 0)
         self._table: TextTable | None = None
         self._failures = ""
         self._done = (0, 0, "")
@@ -131,8 +170,18 @@ class Display:
             self._console.print(Text(line, style=style), soft_wrap=True)
 
     def step(self, text: str, done: int, total: int) -> None:
+        if text != self._doing or done <= self._step[0]:
+            self._step_began = (time.monotonic(), done)
         self._doing, self._step = text, (done, total)
         self._draw()
+
+    def _step_left(self) -> str:
+        """How long the step takes, by what of it is done since it began; empty while nothing is."""
+        (done, total), (began_s, first) = self._step, self._step_began
+        if not first < done < total:
+            return ""
+        left_s = (time.monotonic() - began_s) / (done - first) * (total - done)
+        return f"about {format_duration_s(round(left_s))} left" if left_s >= 1 else ""
 
     def stage(self, trial: int, stage: str) -> None:
         self._doing, self._step = f"trial {trial}: {stage}", (0, 0)
@@ -169,7 +218,7 @@ class Display:
         if total:
             parts.append(_bar(f"{done} of {total} evaluations", done, total, left))
         if self._step[1] > 1:
-            parts.append(_bar(f"{self._doing} {self._step[0]} of {self._step[1]}", *self._step, ""))
+            parts.append(_bar(f"{self._doing} {self._step[0]} of {self._step[1]}", *self._step, self._step_left()))
         else:
             parts.append(Text(self._doing))
         if self._table is not None:

@@ -66,6 +66,8 @@ def facts(target: TargetStatus, metric: MetricScale) -> Iterator[tuple[str, str]
     running = f"; {len(target.running)} running" if target.running else ""
     yield "evaluations", f"{target.tally.finished} of {target.wanted}{running}"
     yield "rate", rate_text(target)
+    if target.closing is not None:
+        yield "at the end", f"{target.closing[0]}; about {format_duration_s(round(target.closing[1]))} left in all"
     yield "failures", failures_text(target.tally.failures)
     if text := replaced_text(target.deaths):
         yield "evaluator", text.removeprefix("the evaluator process was ")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bitfront.columns import take_columns
+from bitfront.columns import take_columns, unread_labels_text
 from search.errors import DataError
 
 IDS = np.arange(140).reshape(70, 2)
@@ -130,3 +130,14 @@ def test_splits_and_ragged_rows_of_the_real_package_are_named() -> None:
         take_columns(splits, None)
     with pytest.raises(DataError, match="Pad its rows to one length"):
         list(take_columns(real({"x": [[1], [1, 2]]}), ["x"]))
+
+
+def test_a_column_that_looks_like_the_labels_and_is_not_read_is_named() -> None:
+    columns = {"input_ids": IDS, "target": np.arange(70)}
+    text = unread_labels_text(take_columns(Rows(columns), ["input_ids"]))
+    assert "If the column 'target' holds them" in text
+    assert "'labels': 'target'" in text
+    for read_too in (Rows(COLUMNS), Rows({**columns, "label": np.arange(70)})):
+        assert not unread_labels_text(take_columns(read_too, ["input_ids"]))
+    assert not unread_labels_text(take_columns(Rows(columns), {"input_ids": "input_ids", "labels": "target"}))
+    assert not unread_labels_text(columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import logging
+import re
 import signal
 import sys
 import traceback
@@ -93,8 +94,10 @@ def test_what_is_refused_leaves_no_files(here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"max_drop": "lots"}, "--max-drop"),
+        ({"max_drop": "lots"}, "^max_drop: "),
         ({"tirals": 3}, "'tirals': there is no such option; did you mean trials"),
+        ({"max_dorp": 3}, r"did you mean max_drop\?"),
+        ({"recovery": None}, "'recovery': there is no such option"),
         ({"if_exists": "append"}, "if_exists: expected one of raise, resume, replace, got 'append'"),
         ({"progress": "loud"}, "progress: expected 'auto', True or False, got 'loud'"),
         ({"callbacks": ["stop"]}, "callbacks: expected functions of a study and a trial, got 'stop'"),
@@ -179,6 +182,22 @@ def test_ctrl_c_interrupts_and_the_study_goes_on(here: Path, caplog: pytest.LogC
 
 
 @pytest.mark.slow
+def test_how_to_continue_names_all_that_the_study_does_not_store(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def own(outputs: Any, labels: Any) -> Any:
+        return (outputs["logits"].argmax(1) == labels).astype(float)
+
+    elsewhere = "sqlite:///else.db"
+    with pytest.raises(KeyboardInterrupt):
+        search(
+            callbacks=[lambda study, trial: signal.raise_signal(signal.SIGINT)],
+            metric=own,
+            sampler=optuna.samplers.RandomSampler(seed=1),
+            storage=elsewhere,
+        )
+    assert f"bitfront.resume('model', metric=own, sampler=…, storage='{elsewhere}') continues" in caplog.text
+
+
+@pytest.mark.slow
 def test_a_name_that_is_there_is_refused_resumed_or_replaced(here: Path) -> None:
     first = search()
     with pytest.raises(
@@ -206,6 +225,8 @@ def test_a_study_gives_trials_by_number_pick_and_precision(small: bf.Study) -> N
     assert "best" in best.picks
     assert small["best"] == small[best.number] == best == small.picks["best"]
     assert small["all-fp32"].speedup == 1.0
+    assert small["INT8"] == small["int8"] == small["all-int8"]
+    assert small["fp32"] == small["FP32"]
     assert set(small["all-int8"].precisions.values()) == {"int8"}
     assert small["score:0,1"].latency_ms == min(trial.latency_ms or np.inf for trial in small.trials if trial.feasible)
     assert [trial.latency_ms for trial in small.front] == sorted(trial.latency_ms or 0 for trial in small.front)
@@ -232,7 +253,19 @@ def test_a_study_that_is_not_there_is_named(here: Path) -> None:
 
 def test_a_study_is_shown_short_and_as_html(small: bf.Study) -> None:
     assert repr(small).startswith("<Study 'small' in sqlite:///bitfront.db: 4 trials, best is <Trial ")
-    assert len(repr(small["all-int8"])) < 100
+    assert len(repr(small["all-int8"])) < 150
+    best = small.best
+    assert best is not None
+    assert re.search(r"loss .*, final loss .*", repr(best))
+    head, titles, *rows = str(small).splitlines()
+    assert re.fullmatch(r"Study small: 4 trials, \d+ on the front:", head)
+    assert titles.split()[:3] == ["pick", "trial", "latency"]
+    assert rows[0].startswith("best")
+    assert any("INT8" in row for row in rows)
+    assert any("FP32" in row for row in rows)
+    judged = bf.load("small", max_drop=0.5)
+    assert judged["int8"].verdict in ("kept", "likely", "missed", "unseen")
+    assert f"limits {judged['int8'].verdict}" in str(judged["int8"])
     page = small._repr_html_()
     assert page.count("<tr>") == 1 + len(
         {*(t.number for t in small.front), *(t.number for t in small.picks.values()), 0, 1}

@@ -134,9 +134,15 @@ def test_constants_are_no_inputs(folder: Path) -> None:
         ([], "expected batches, got none"),
         ([(1, 2, 3)], r"batch 0 of the data: expected a mapping.*got 3 values. Give a dict: {'image': …, 'labels': …}"),
         ([([np.zeros(2), np.zeros(2)], np.zeros(2))], "expected 1 arrays, for the model's inputs image, got 2"),
-        ([np.zeros((2, 3)), "text"], "batch 1 of the data: 'image': expected an array with one row per sample"),
-        ([{"image": np.zeros((2, 3))}, {"picture": np.zeros((2, 3))}], "one batch has"),
-        ([{"image": np.zeros((2, 3))}, {"image": np.zeros((2, 3), int)}], "batches do not fit together"),
+        (
+            [np.zeros((2, 3, 8, 8), np.float32), "text"],
+            "batch 1 of the data: 'image': expected an array with one row per sample",
+        ),
+        ([{"image": np.zeros((2, 3, 8, 8))}, {"picture": np.zeros((2, 3, 8, 8))}], "one batch has"),
+        ([{"image": np.zeros((2, 3, 8, 8))}, {"image": np.zeros((2, 3, 8, 8), int)}], "batches do not fit together"),
+        ([np.zeros((2, 3, 8, 8)), np.zeros((2, 3, 8, 9))], r"batch 1 of the data: input 'image' has to be of shape"),
+        ([{"image": np.zeros((2, 3, 8, 8)), "labels": [1]}], "batch 0 of the data: every array .* image 2, labels 1"),
+        ([{"image": [[1.0, 2.0], [1.0]]}], "batch 0 of the data: 'image' has rows of different lengths: .* Pad texts"),
     ],
 )
 def test_what_is_no_data_is_named(data: Any, says: str, folder: Path, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_what_the_model_fixes_may_not_differ(here: Path) -> None:
     sized = [{"image": np.ones((10, 3, size, 8), np.float32)} for size in (8, 10, 12)]
     wrong = {"image": np.ones((10, 4, 8, 8), np.float32)}
     with pytest.raises(
-        InputError, match=r"input 'image' has to be of shape \(samples, 3, 8 to 12, 8\), got \(10, 4, 8, 8\)"
+        InputError, match=r"batch 3 .* 'image' has to be of shape \(samples, 3, any, any\), got \(10, 4, 8"
     ):
         bf.search("images.onnx", [*sized, wrong], study="wrong", **SEARCH)
 

@@ -73,7 +73,7 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
                 final_low=0.001,
                 final_high=0.007,
                 holds=True,
-                verdict="holds surely",
+                verdict="kept",
                 tries=3,
                 ties="ties with trial 7",
                 flips=flips,

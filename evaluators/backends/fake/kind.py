@@ -39,4 +39,4 @@ class FakeKind(BackendKind):
         return ()
 
     def checks(self, machine: Machine) -> Sequence[Check]:
-        return [Check("fake", True, f"for trying bitfront with --backend fake, which auto never takes: {CAUTION}")]
+        return [Check("fake", True, f"a test double, not for your models and never taken by auto: {CAUTION}")]

@@ -19,10 +19,11 @@ def batches_of(data: Any, names: Sequence[str], what: str = "the data") -> Itera
 
     Args:
         data: a mapping from name to array, all samples at once; or an iterable of batches. A batch is a mapping, a pair
-            (x, y), or x alone. `x` is an array, or a mapping or sequence of as many arrays as the model has inputs; `y`
-            are the labels: an array, or a mapping from name to array where there are several. Arrays are what NumPy
-            makes an array of, PyTorch tensors on any device included.
-        names: of the model's inputs.
+            (x, y), x alone, or one array for each input of the model and then the labels. `x` is an array, or a mapping
+            or sequence of as many arrays as the model has inputs; `y` are the labels: an array, or a mapping from name
+            to array where there are several. Arrays are what NumPy makes an array of, PyTorch tensors on any device
+            included.
+        names: of the model's inputs, in its order.
         what: the data are, for messages.
 
     Raises:
@@ -58,11 +59,13 @@ def _batch(batch: Any, names: Sequence[str], doing: str) -> Arrays:
     """Arrays by name of one batch; `doing` begins messages."""
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return {**_inputs(batch[0], names, doing), **_labels(batch[1], doing)}
+    if isinstance(batch, tuple | list) and len(batch) == len(names) + 1:
+        return {**_inputs(batch[:-1], names, doing), **_labels(batch[-1], doing)}
     if isinstance(batch, tuple | list):
         example = ", ".join(f"{name!r}: …" for name in (*names, LABELS))
         raise DataError(
-            f"{doing}expected a mapping from name to array, a pair (x, y), or x, got {len(batch)} values. Give a dict: "
-            f"{{{example}}}."
+            f"{doing}expected a mapping from name to array, a pair (x, y), x, or one array for each of the inputs "
+            f"{', '.join(names)} and the labels, got {len(batch)} values. Give a dict: {{{example}}}."
         )
     return _inputs(batch, names, doing)
 
@@ -98,6 +101,11 @@ def _array(value: Any, name: str, doing: str) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
+        if "inhomogeneous" in str(error):
+            raise DataError(
+                f"{doing}{name!r} has rows of different lengths: expected rows of one length in a batch. Pad texts to "
+                "one length, for example with tokenizer(texts, padding=True), and give images one size."
+            ) from error
         raise DataError(f"{doing}{name!r} cannot be read as an array: {short(error)}.") from error
     if array.dtype.hasobject or not array.ndim:
         raise DataError(f"{doing}{name!r}: expected an array with one row per sample, got {type(value).__name__}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ def own_error_text(error: Exception, arguments: Sequence[Any]) -> str:
         arguments: what the function was called with: outputs by name first, then the labels where it got any.
     """
     found = [_line_text(error)]
+    if isinstance(error, KeyError) and arguments and isinstance(arguments[0], Mapping):
+        found.append(_outputs_text(error, arguments[0]))
     if len(arguments) > 1:
         found.append(_labels_text(arguments[1], type(error)))
     return "".join(f" {text}" for text in found if text)
@@ -37,6 +39,14 @@ def _line_text(error: Exception) -> str:
 
 def _is_ours(file: str) -> bool:
     return _HERE in Path(file).parents
+
+
+def _outputs_text(error: KeyError, outputs: Mapping[str, Any]) -> str:
+    """The names of the outputs, where another name was asked for."""
+    if error.args and error.args[0] in outputs:
+        return ""
+    many = "outputs of the model are" if len(outputs) > 1 else "only output of the model is"
+    return f"The {many} {', '.join(map(repr, outputs))}."
 
 
 def _labels_text(labels: NDArray[Any] | None, kind: type[Exception]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.registry import choose_backend, kind_named, open_backend
 from evaluators.engine import Backend, Builder, Engine, RefusedError
-from evaluators.measure.device_lock import device_lock
+from evaluators.measure.device_lock import device_lock, holder_text
 from evaluators.process.job import Job, discarding
 from evaluators.process.line import ALIVE, PROGRESS, STAGE, WAIT
 from evaluators.process.tasks.candidate import check_room
@@ -107,10 +107,11 @@ class OpenModel:
         """While it is held, no other process measures on the device; reports that it waits for one."""
         device, waited = self.backend.lock_name, False
 
-        def tell_wait() -> None:
+        def tell_wait(pid: int | None) -> None:
             nonlocal waited
+            if not waited:  # the turn to wait comes before the wait itself
+                self._report(WAIT, holder_text(pid, device))
             waited = True
-            self._report(WAIT, device)
 
         with device_lock(device, on_wait=tell_wait):
             if waited:

@@ -72,6 +72,9 @@ class Scores:
         labels = self._data.final_data.labels(order.indices) if self._data.final_data.has_labels else None
         return replace(scored, flips=count_flips(exact, mine, labels, order.indices))
 
+    def final_rows(self) -> NDArray[np.int64]:
+        return np.sort(self._data.final_data.source_rows(self._data.final_indices))
+
     def run_final(self, engine: Path) -> dict[str, NDArray[Any]]:
         results: list[dict[str, NDArray[Any]]] = []
         with refusals(f"running the engine {engine.name}"), closing(self._opened.builder.load(engine)) as session:

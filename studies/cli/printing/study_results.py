@@ -31,6 +31,7 @@ from studies.judging.sentences.no_pick import (
     regained_text,
 )
 from studies.judging.sentences.picks import band_text
+from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
@@ -94,7 +95,7 @@ def print_front(now: Standing, mixes: Mapping[int, str], storage: str | None = N
         _print_nearest(now)
     tied = now.target.band_is_provisional and table.rows and not now.only_fp32
     provisional = band_text(now) if tied else ""
-    texts = (no_gain_text(now), regained_text(now), provisional, only_fp32_text(now, storage))
+    texts = (plain_int8_text(now), no_gain_text(now), regained_text(now), provisional, only_fp32_text(now, storage))
     for text in (*final_notes(now), *texts):
         if text:
             say(f"{text}.")
@@ -108,7 +109,7 @@ def print_result_json(finished: SearchResult, verb: str) -> None:
 def print_rescue(rows: Sequence[RescueRow], notes: Sequence[str], metric: MetricScale) -> None:
     """Print what recovery won back, and what is to be said of its steps."""
     if rows:
-        say("What INT8 loses, and what recovery won back:")
+        say("What INT8 loses on the final samples, and what recovery won back:")
         print_cells(HEADER, rescue_cells(rows, metric))
     for text in notes:
         say(f"{text}.", style="dim")

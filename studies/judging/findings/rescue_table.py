@@ -85,12 +85,19 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale) -> list[tuple[s
             _loss(row.before, metric),
             _loss(row.after, metric),
             "" if row.after is None else interval_text(row.after.low, row.after.high, metric),
-            "" if row.won_back is None else f"{row.won_back:.0%}".replace("%", " %"),
+            _won_back_text(row, rows[0].after),
             latency_text(row.latency_ms),
             "" if row.seconds is None else f"{row.seconds:.1f}",
         )
         for row in rows
     ]
+
+
+def _won_back_text(row: RescueRow, plain: LossEstimate | None) -> str:
+    """The share that a row won back; said too where plain INT8 loses nothing beyond chance."""
+    if row.won_back is not None:
+        return f"{row.won_back:.0%}".replace("%", " %")
+    return "nothing to win back" if row.step != PLAIN and plain is not None and not plain.shows else ""
 
 
 def _loss(estimate: LossEstimate | None, metric: MetricScale) -> str:

@@ -18,10 +18,10 @@ Floats = NDArray[np.float64]
 class Verdict(Enum):
     """Whether an evaluation keeps all limits with its numbers of the final split."""
 
-    SURELY = "holds surely"
-    HOLDS = "holds"
-    FAILS = "fails"
-    UNCONFIRMED = "not confirmed"
+    SURELY = "kept"
+    HOLDS = "likely"
+    FAILS = "missed"
+    UNCONFIRMED = "unseen"
     UNLIMITED = "no limits"
 
     @property

@@ -83,6 +83,14 @@ class TargetStatus:
         return doing or _STATES.get(worker.state, worker.state)
 
     @property
+    def closing(self) -> tuple[str, float] | None:
+        """The step at the end of the search that a worker is at, and the seconds to the end; None before that."""
+        known, held = self.target.closing, {worker.name for worker in self.alive}
+        if known is None or not any(task.name == "finalists" and task.worker in held for task in self.tasks):
+            return None
+        return known[0], max(0.0, (known[1] - self.tally.now).total_seconds())
+
+    @property
     def rate_recent(self) -> float:
         """Evaluations an hour, over the window."""
         return HOUR_S * self.tally.recent / max(self.window_s, 1.0)
@@ -118,6 +126,7 @@ class TargetStatus:
             "an_hour_recently": self.rate_recent,
             "an_hour_overall": self.rate_overall,
             "left_s": self.left_s,
+            "closing": None if self.closing is None else {"step": self.closing[0], "left_s": self.closing[1]},
             "lease_s": self.lease_s,
             "running": [vars(row) for row in self.running],
             "tasks": [vars(task) for task in self.tasks],

@@ -17,6 +17,7 @@ class DataFields:
         kinds.METRIC,
         "How accuracy is measured: top1, top5, agreement, cosine, sqnr, mse, miou, map or file.py:function.",
         None,
+        default_text="top1, agreement or sqnr, by labels and outputs",
         verbs=Verbs.SCORING,
         panel="Data",
     )

@@ -119,6 +119,7 @@ class StudyFields:
         kinds.NAMED_VALUE,
         "An option of the backend, as NAME=VALUE. Can be repeated.",
         (),
+        default_text="the backend's own defaults",
         name="backend-option",
         metavar="OPTION",
         verbs=Verbs.RUNNING,

@@ -17,6 +17,7 @@ from studies.judging.point_lists import front_and_picks
 from studies.judging.rounding import latency_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import LATENCY_MS
+from studies.options.quantities import format_duration_s
 from studies.options.read_options import change_config
 from studies.run.finalists import engine_of, trial_text
 from studies.store.records import FAILED, RUNNING
@@ -112,7 +113,8 @@ def settle_doubts(work: Work) -> None:
     if not rows or not TRIES:
         return
     many = "one doubtful latency" if len(rows) == 1 else f"{len(rows)} doubtful latencies"
-    work.events.note(f"measuring {many} again")
+    about_s = max(1, round(work.pace.timing_s(now, len(rows))))
+    work.events.note(f"measuring {many} again, which takes about {format_duration_s(about_s)} each time")
     for row, found in zip(rows, measure_again(work, now, rows, 1 if limited else TRIES), strict=True):
         if found.tries:
             work.events.note(change_text(trial_text(now, row), found))

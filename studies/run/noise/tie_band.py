@@ -72,6 +72,14 @@ class TieBand(Hook):
                 return self._settled()
         return now
 
+    @property
+    def repeats_left(self) -> int:
+        """How many repetitions are usually left; none once the band is measured."""
+        if not self._is_open():
+            return 0
+        taken = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
+        return max(0, repeats_at_most(REBUILD, 0) + repeats_at_most(PROCESS, 0) - len(taken))
+
     def close(self) -> None:
         """Let another worker go on; ends the process that was to time an engine next."""
         fresh, self._fresh = self._fresh, None

@@ -21,7 +21,8 @@ from search.values import Evaluation, Stage
 from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
 from studies.run.pipeline.build_hold import BuildHold
-from studies.run.pipeline.pipeline import Result, early_limits, tell_wait
+from studies.run.pipeline.pipeline import Result, early_limits
+from studies.run.pipeline.waiting import Waiting
 from studies.run.work import Bench
 from studies.run_clock import count_parts
 from studies.trials.ledger import Ledger
@@ -61,7 +62,7 @@ class _Waits:
     """A claim waits for another process that measures on the device; without one its turn has come."""
 
     claim: Claim
-    device: str
+    holder: str
 
 
 _News = _Waits | _BuildDone | _Evaluated | _StageReached | BaseException
@@ -81,6 +82,7 @@ class ParallelPipeline:
         self._bench = bench
         self._ledger = ledger
         self._events = events
+        self._waiting = Waiting(events)
         self._builders = builders
         self._building: set[int] = set()
         self._in_flight: set[int] = set()
@@ -122,7 +124,7 @@ class ParallelPipeline:
             if isinstance(news, _Evaluated):
                 return (self._finish(news.claim, news.evaluation),)
             if isinstance(news, _Waits):
-                tell_wait(self._events, news.claim.trial, news.device)
+                self._waiting.tell(news.claim.trial, news.holder)
                 continue
             if isinstance(news, _StageReached):
                 self._events.stage(news.claim.trial, news.stage.value)

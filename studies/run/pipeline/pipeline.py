@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from evaluators.process.job import Limits as EarlyLimits
-from search.values import Evaluation, Stage
-from studies.judging.search_events import SearchEvents
+from search.values import Evaluation
 from studies.run.claims.claim import Claim
 from studies.trials.ledger import Ledger
 
@@ -38,14 +37,6 @@ class Pipeline(Protocol):
 
     def close(self) -> None:
         """End what is under way; again changes nothing."""
-
-
-def tell_wait(events: SearchEvents, trial: int, device: str) -> None:
-    """Tell that a trial waits for another process on its device, or with no device that it has come to its turn."""
-    if device:
-        events.step(f"trial {trial}: waiting for another process that measures on {device}", 1, 1)
-    else:
-        events.stage(trial, Stage.LATENCY.value)
 
 
 def early_limits(ledger: Ledger, claim: Claim) -> EarlyLimits:

@@ -11,7 +11,8 @@ from evaluators.stopwatch import time_spent
 from search.values import Stage
 from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
-from studies.run.pipeline.pipeline import Result, early_limits, tell_wait
+from studies.run.pipeline.pipeline import Result, early_limits
+from studies.run.pipeline.waiting import Waiting
 from studies.run.work import Bench
 from studies.run_clock import count_parts
 from studies.trials.ledger import Ledger
@@ -24,6 +25,7 @@ class SerialPipeline:
         self._bench = bench
         self._ledger = ledger
         self._events = events
+        self._waiting = Waiting(events)
         self._claim: Claim | None = None
 
     @property
@@ -55,7 +57,7 @@ class SerialPipeline:
         if event == STAGE:
             self._events.stage(claim.trial, Stage(value).value)
         elif event == WAIT:
-            tell_wait(self._events, claim.trial, value)
+            self._waiting.tell(claim.trial, value)
 
     def close(self) -> None:
         """Nothing: the process of the bench is not ended by this."""

@@ -19,11 +19,16 @@ def frozen_batch_text(model: Model, config: SearchConfig) -> str:
     head = f"engines take {samples} at a time and no other number:"
     if config.batch is not None or any(shape.name == spec.name for shape in config.shapes):
         given = f"--batch {config.batch}" if config.batch is not None else f"--shape {spec.name}"
-        return f"{head} {given} fixes the batch. To keep it open, search with {ways} instead."
+        return f"{head} {given} fixes the batch. That is right if you deploy with that batch. {_hint(ways)}"
+    dynamic = f"dynamic_axes={{'{spec.name}': {{0: 'batch'}}}}"
     return (
-        f"{head} the model file fixes the batch. To keep it open, export the model with a dynamic first axis (in "
-        f"torch.onnx.export: dynamic_axes={{'{spec.name}': {{0: 'batch'}}}}) and search with {ways}."
+        f"{head} the model file fixes the batch. That is right if you deploy with that batch. For others, export "
+        f"the model with a dynamic first axis (in torch.onnx.export: {dynamic}). {_hint(ways)}"
     )
+
+
+def _hint(ways: str) -> str:
+    return f"Hint: an engine for several batches comes from a search with {ways}."
 
 
 def _is_open(model: Model, name: str) -> bool:

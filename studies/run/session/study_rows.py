@@ -15,8 +15,10 @@ from studies.artifacts.locations import bucket_of
 from studies.crew.deletion import reported_deletion
 from studies.judging.search_events import SearchEvents
 from studies.judging.sentences.cautions import caution_text
+from studies.judging.sentences.unlabelled import unlabelled_text
 from studies.options.backend_options import absolute_texts
 from studies.options.config import SearchConfig
+from studies.options.limits import MetricScale
 from studies.options.table import option_table
 from studies.run.session.backend_values import backend_kind
 from studies.run.session.folders import absolute_paths
@@ -61,10 +63,17 @@ def create_study(
         store.files.set_inputs(study_id, files)
         complete_study(store, good, study_id)
     progress.note(f"study {config.study!r} in {store.url}, backend {new.config['backend']}")
-    for text in (*new.metric["notes"], caution_text(good.target)):
+    for text in (*new.metric["notes"], caution_text(good.target), _unlabelled_text(good)):
         if text:
             progress.note(text)
     return study
+
+
+def _unlabelled_text(good: Checked) -> str:
+    """What the limits of the accuracy mean where labels may have been forgotten; empty elsewhere."""
+    if good.config.metric is not None or good.keeper.description.labelled:
+        return ""
+    return unlabelled_text(good.limits, MetricScale.of(good.metric))
 
 
 def complete_study(store: Store, good: Checked, study_id: int) -> None:

@@ -21,6 +21,7 @@ from studies.judging.sentences.flips import flip_texts
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing_text, regained_text
 from studies.judging.sentences.picks import band_text, best_label, best_text, ties_text
+from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated_text
 from studies.judging.standing import Standing
@@ -278,7 +279,7 @@ def _warnings(store: Store, now: Standing) -> list[str]:
     if now.picks.best is None:
         near, nothing = [nearest_text(now, near) for near in now.judgement.nearest()], nothing_text(now)
         texts.append(f"{_sentence(nobody_text(now))}. " + ("; ".join(near) or _sentence(nothing)))
-    texts += [no_gain_text(now), _sentence(regained_text(now))]
+    texts += [plain_int8_text(now), no_gain_text(now), _sentence(regained_text(now))]
     return [f"{text.rstrip('. ')}." for text in texts if text]
 
 

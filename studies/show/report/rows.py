@@ -92,7 +92,7 @@ class PickRow:
         search_low, search_high: 95 % interval of the loss of the search.
         final_low, final_high: 95 % interval that allows for how many were tried there.
         holds: whether the limits hold there; None when not scored, or where there are no limits.
-        verdict: the same in words, for example `holds surely`.
+        verdict: the same in words, for example `kept`.
         tries: how many were looked at there until this one was taken.
         not_sure: the search alone is not sure that it keeps the accuracy limits.
         ties: what it beats by noise alone, in words.
@@ -109,7 +109,7 @@ class PickRow:
     final_low: float | None = None
     final_high: float | None = None
     holds: bool | None = None
-    verdict: str = "not confirmed"
+    verdict: str = "unseen"
     tries: int = 0
     not_sure: bool = False
     ties: str = ""

@@ -14,9 +14,9 @@ from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
 
 _WORDS = {
-    Verdict.SURELY: "The limits hold there with certainty beyond chance",
-    Verdict.HOLDS: "The limits hold there, but that may be chance",
-    Verdict.FAILS: "The limits do NOT hold there",
+    Verdict.SURELY: "The limits are kept there, with certainty beyond chance",
+    Verdict.HOLDS: "The limits are likely kept there, but that may be chance",
+    Verdict.FAILS: "The limits are MISSED there",
 }
 
 

@@ -19,14 +19,13 @@ from studies.show.terminal.text_table import Column, TextTable
 from studies.store.records import OK
 
 BEST_STYLE, BASELINE_STYLE, MISSED_STYLE = "bold green", "cyan", "yellow"
-_MISSED = "missed"
 _DOUBTFUL = "latency doubtful"
 # What the column `limits` says, with its explanation below the table.
 LIMIT_WORDS: Mapping[Verdict, tuple[str, str]] = {
-    Verdict.SURELY: ("kept", "on the final samples by the whole interval"),
-    Verdict.HOLDS: ("likely", "kept on the final samples by the estimate, but not by its whole interval"),
-    Verdict.FAILS: (_MISSED, "on the search samples or on the final samples"),
-    Verdict.UNCONFIRMED: ("unseen", "kept on the search samples, not scored on the final samples"),
+    Verdict.SURELY: (Verdict.SURELY.value, "on the final samples by the whole interval"),
+    Verdict.HOLDS: (Verdict.HOLDS.value, "kept on the final samples by the estimate, but not by its whole interval"),
+    Verdict.FAILS: (Verdict.FAILS.value, "on the search samples or on the final samples"),
+    Verdict.UNCONFIRMED: (Verdict.UNCONFIRMED.value, "kept on the search samples, not scored on the final samples"),
 }
 
 _LABELS = [each.label.upper() for each in sorted(Precision, key=lambda each: -each.rank)]
@@ -167,7 +166,7 @@ def _doubtful_text(points: Sequence[Point]) -> str:
     if not sound:
         return "All latencies in this table are doubtful."
     many = f"trial{'s' * (len(sound) > 1)} {', '.join(sound)}"
-    return f"All latencies in this table but {'those' if len(sound) > 1 else 'that'} of {many} are doubtful."
+    return f"Only the latenc{'ies' if len(sound) > 1 else 'y'} of {many} {'are' if len(sound) > 1 else 'is'} certain."
 
 
 def _ties(now: Standing, point: Point) -> Iterator[str]:
@@ -184,11 +183,11 @@ def _why_off(now: Standing, point: Point) -> str:
     """Why an evaluation is not on the front, where its latency, its loss and the column `limits` do not show it."""
     if point.status != OK:
         return ""
-    if point.picks:
-        return "not on the front"
+    if point.picks:  # ties say it where they are told
+        return "" if any(point.ties.values()) else "a faster or more accurate one ties with it"
     if point.final.failure:
         return "fails on the final data"
-    if point.feasible or limits_word(now, point) == _MISSED:
+    if point.feasible or limits_word(now, point) == Verdict.FAILS.value:
         return point.mismatch
     return point.mismatch or "misses the limits"
 
@@ -198,7 +197,7 @@ def _style(now: Standing, point: Point) -> str:
         return BEST_STYLE
     if point.role:
         return BASELINE_STYLE
-    return MISSED_STYLE if limits_word(now, point) == _MISSED or point.status != OK else ""
+    return MISSED_STYLE if limits_word(now, point) == Verdict.FAILS.value or point.status != OK else ""
 
 
 def _shorten_picks(header: str, cells: Sequence[str]) -> tuple[str, list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from studies.judging.measures import FP32
+from studies.judging.measures import FP32, INT8
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, least_half, speedup_text, value_text
@@ -15,8 +15,6 @@ from studies.judging.standing import Standing
 from studies.show.terminal.front_table import BASELINE_STYLE, BEST_STYLE
 from studies.show.terminal.text_table import Column, TextTable
 from studies.store.records import FAILED
-
-_INT8 = "baseline:int8"
 
 
 def progress_table(now: Standing, last: int) -> TextTable:
@@ -45,7 +43,7 @@ def progress_table(now: Standing, last: int) -> TextTable:
 
 def _rows(now: Standing, last: int) -> Iterator[tuple[str, Point | None, str]]:
     """Name, evaluation and style of each row."""
-    for name, role in (("FP32", FP32), ("INT8", _INT8)):
+    for name, role in (("FP32", FP32), ("INT8", INT8)):
         if (base := now.measures.row_of(role)) is not None:
             yield name, now.point(base), BASELINE_STYLE
     yield "best", best_point(now), BEST_STYLE

@@ -23,6 +23,7 @@ from studies.store.records.evaluations import (
 from studies.store.records.statistics import Counts, DeathRecord, FinishedRow, FinishRecord, Tally, WorkerTime
 from studies.store.records.studies import ArtifactRecord, FileRecord, GroupRecord, NewStudy, StudyRecord, StudySummary
 from studies.store.records.targets import (
+    CLOSING,
     PROCESS,
     REBUILD,
     REQUEST,
@@ -36,6 +37,7 @@ from studies.store.records.targets import (
 from studies.store.records.workers import TaskRecord, WorkerRecord
 
 __all__ = [
+    "CLOSING",
     "EXPORT",
     "FAILED",
     "OF_FINAL",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from search.values import Capability, Precision, RecoveryRecord, Target
@@ -10,6 +11,7 @@ from search.values import Capability, Precision, RecoveryRecord, Target
 REBUILD, PROCESS = "rebuild", "process"  # kinds of a repetition
 
 TIME_LIMIT, REQUEST = "time_limit", "request"  # what may end a search before it is complete
+CLOSING = "closing"  # among the details: the step at the end of a search that is under way
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class TargetRecord:
         """What ended the last search before it was complete: `TIME_LIMIT`, `REQUEST`; empty for anything else."""
         found: str = self.details.get("stopped_by", "")
         return found
+
+    @property
+    def closing(self) -> tuple[str, datetime] | None:
+        """What the worker that ends the last search does, and when all will be done by the database's clock."""
+        found = self.details.get(CLOSING)
+        return None if found is None else (found["step"], datetime.fromisoformat(found["until"]))
 
     @property
     def band(self) -> float:

@@ -77,9 +77,30 @@ def test_refuses(tmp_path: Path, more: dict[str, object], says: str) -> None:
         open_data(save(tmp_path / "d.npz", **more), INPUTS)
 
 
+def test_a_batch_may_be_all_inputs_and_then_the_labels() -> None:
+    for given in ((X, PRICE, MAPS), ([X, PRICE], MAPS)):
+        (batch,) = batches_of([given], ["ids", "mask"])
+        assert list(batch) == ["ids", "mask", "labels"]
+        assert (batch["mask"] == PRICE).all()
+        assert batch["labels"].shape == MAPS.shape
+
+
 def test_a_label_without_the_prefix_is_told_its_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=X, price=PRICE)
-    with pytest.raises(DataError, match=r"several labels as 'labels\.NAME'; .* name it 'labels\.price'"):
+    with pytest.raises(DataError, match=r"If it holds the labels, rename it to 'labels'.*each 'labels\.NAME'"):
+        open_data(str(tmp_path / "d.npz"), INPUTS)
+
+
+@pytest.mark.parametrize("name", ["label", "y", "Targets"])
+def test_an_array_that_looks_like_the_labels_is_told_their_name(tmp_path: Path, name: str) -> None:
+    np.savez(tmp_path / "d.npz", x=X, **{name: PRICE})
+    with pytest.raises(DataError, match=f"has '{name}'.* It looks like the labels: rename it to 'labels'"):
+        open_data(str(tmp_path / "d.npz"), INPUTS)
+
+
+def test_a_second_label_is_told_how_several_are_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=X, labels=PRICE, price=PRICE)
+    with pytest.raises(DataError, match=r"name every array of labels 'labels\.NAME', as 'labels\.price'"):
         open_data(str(tmp_path / "d.npz"), INPUTS)
 
 

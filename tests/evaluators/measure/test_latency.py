@@ -220,10 +220,10 @@ def test_device_lock_is_held_by_one_process_and_freed_when_it_is_killed(device: 
             pass
         with device_lock("another device", 0.1):
             pass
-        waits: list[str] = []
-        with pytest.raises(DeviceBusyError), device_lock(device, 0.7, lambda: waits.append("waits")):
+        waits: list[int | None] = []
+        with pytest.raises(DeviceBusyError), device_lock(device, 0.7, waits.append):
             pass
-        assert waits == ["waits"]
+        assert waits == [holder.pid]
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.communicate()

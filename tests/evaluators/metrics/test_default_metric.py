@@ -172,6 +172,19 @@ def test_a_search_says_what_it_compares_and_stores_it(here: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_limit_on_data_without_labels_is_warned_of_with_what_it_means(here: Path) -> None:
+    job(here, regression(10))
+    arguments = ("search", "model.onnx", "--data", "data.npz", "--trials", 1, "--max-drop", "1%")
+    warned = "WARNING: the data have no labels"
+    said = invoke(*arguments, "--study", "forgotten").stderr
+    assert warned in said
+    assert "--max-drop now means that at most 1 % of the samples get another answer than from FP32" in said
+    assert warned not in invoke(*arguments, "--study", "meant", "--metric", "agreement").stderr
+    job(here, regression(10), labels=np.arange(60) % 10)
+    assert warned not in invoke(*arguments, "--study", "labelled").stderr
+
+
+@pytest.mark.slow
 def test_agreement_on_one_number_per_sample_is_refused(here: Path) -> None:
     job(here, regression())
     result = invoke("search", "model.onnx", "--data", "data.npz", "--metric", "agreement")

@@ -41,6 +41,13 @@ def test_an_error_of_an_own_metric_names_its_line_and_tells_what_the_labels_are(
     assert 'It was raised at missing_price.py, line 3: `wanted = labels["price"]`.' in str(caught.value)
 
 
+def test_an_own_metric_that_asks_for_an_output_that_is_not_there_is_told_their_names(tmp_path: Path) -> None:
+    (tmp_path / "other_output.py").write_text("def score(outputs, labels):\n    return outputs['logits'][:, 0]\n")
+    metric = get_metric(f"{tmp_path}/other_output.py:score")
+    with pytest.raises(MetricError, match=r"KeyError .*'logits'.* The outputs of the model are 'y', 'z'\."):
+        metric.scores({"y": SCORES, "z": SCORES}, np.zeros(4, int), count=4)
+
+
 @pytest.mark.parametrize(
     ("labels", "says"),
     [

@@ -74,7 +74,7 @@ def test_everything_that_belongs_to_an_engine(here: Path) -> None:
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     entry = "triton/small-net"
     assert files == {"model.onnx", "ranges.json", "calibration.cache", "manifest.json", "model.float.onnx",
-                     "layers.json", "profile.json", "run.py", "README.md",
+                     "layers.json", "profile.json", "run.py", "README.md", "final_samples.json",
                      f"{entry}/config.pbtxt", f"{entry}/1/model.onnx"}  # fmt: skip
     found = manifest(folder)
     assert found["files"] == {name: digest(folder / name) for name in files - {"manifest.json"}}
@@ -84,6 +84,23 @@ def test_everything_that_belongs_to_an_engine(here: Path) -> None:
     assert 1 <= found["latency_check"]["tries"] <= 3
     assert found["evaluation"]["rebuilt"] is False
     check_cache(folder)
+
+
+def test_the_accuracy_of_an_export_can_be_computed_again_from_its_files(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ok("export", "small", "--trial", 1, "--out", "engine")
+    found, samples = manifest(here / "engine"), json.loads((here / "engine/final_samples.json").read_text())
+    assert len(samples["rows"]) == found["final"]["samples"]
+    assert samples["rows"] == sorted(set(samples["rows"]))
+    monkeypatch.chdir(here / "engine")
+    (script,) = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(script, names)
+    right = names["outputs"]["logits"].argmax(1) == names["labels"]
+    assert right.mean() == pytest.approx(found["final"]["value"])
+    for archive in ("data", "outputs"):
+        names[archive].close()
 
 
 def test_an_export_says_what_each_layer_runs_in_and_why_it_is_not_int8(here: Path) -> None:

@@ -216,7 +216,9 @@ def test_what_fixes_the_batch_is_named(open_batch: Model, tmp_path: Path) -> Non
     path = save(three_layers(batch="n"), tmp_path / "model.onnx")
     text = frozen_batch_text(load(path, batch=1), SearchConfig("model.onnx", "data.npz", batch=1))
     assert text.startswith("engines take one sample at a time and no other number: --batch 1 fixes the batch")
-    assert text.endswith("--shape image:1x3x8x8:1x3x8x8:2x3x8x8 instead.")
+    assert text.endswith(
+        "Hint: an engine for several batches comes from a search with --shape image:1x3x8x8:1x3x8x8:2x3x8x8."
+    )
     fixed = ShapeSpec("image", *((4, 3, 8, 8),) * 3)
     shaped = load(path, shapes={"image": ShapeRequest(*((4, 3, 8, 8),) * 3)})
     assert "--shape image fixes the batch" in frozen_batch_text(

@@ -15,6 +15,7 @@ from studies.judging.standing import Standing
 from studies.run.noise.remeasurement import settle_doubts
 from studies.run.pace import Pace
 from studies.run.unreachable_limits import limit_advice
+from studies.show import progress_display
 from studies.show.progress_display import Lines
 from studies.store.records import EvaluationRecord
 from studies.store.store import Store
@@ -72,13 +73,22 @@ def test_waiting_for_others_counts_in_the_time_of_finalists(begun: tuple[Standin
     assert pace.timing_s(now, 2) == pytest.approx(before_s + 40.0)
 
 
-def test_a_pipe_is_told_once_how_long_the_search_takes(begun: tuple[Standing, EvaluationRecord]) -> None:
+def test_a_pipe_is_told_how_long_the_search_takes_and_again_where_that_was_far_off(
+    begun: tuple[Standing, EvaluationRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
     now, record = begun
+    moment = [0.0]
+    monkeypatch.setattr(progress_display, "time", SimpleNamespace(monotonic=lambda: moment[0]))
     said = io.StringIO()
     lines = Lines(Console(file=said, width=300))
-    for _ in range(2):
-        lines.evaluation(record, now, 16)
-    assert said.getvalue().count("about 15m left for all 16 trials") == 1
+    for took_s in (0, 60, 60, 500, 10):
+        moment[0] += took_s
+        lines.evaluation(record, now, 16)  # one is finished each time, so that 15 are left
+    told = [line for line in said.getvalue().splitlines() if "left for all 16 trials" in line]
+    assert [line.split(",")[0] for line in told] == [
+        "about 15m left for all 16 trials",
+        "about 42m30s left for all 16 trials",
+    ], "60 s each at first, as it turns out for three; then 680 s for four"
     short = io.StringIO()
     Lines(Console(file=short, width=300)).evaluation(record, now, 1)
     assert "about" not in short.getvalue()

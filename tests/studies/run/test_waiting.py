@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from studies import verbs
 from studies.events import Quiet
 from studies.options.read_options import read_config
+from studies.run.pipeline import waiting
 from tests.support.command_line import environment, quick, write_inputs
 
 HOLD = """
@@ -55,5 +58,26 @@ def test_a_search_tells_that_it_waits_and_when_its_turn_has_come(
         events = Freeing(holder)
         with quick():
             verbs.search(read_config(given), events)
-    at = events.told.index("trial 0: waiting for another process that measures on cpu")
+    at = events.told.index(f"trial 0: waiting for process {holder.pid}, which measures on cpu")
     assert events.told[at - 1 : at + 2 : 2] == ["0: latency", "0: latency"]
+
+
+def test_waits_for_one_process_are_told_once_with_how_long_and_then_by_their_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    events: Any = SimpleNamespace(
+        note=told.append, step=lambda text, done, total: told.append(text), stage=lambda trial, stage: None
+    )
+    moment = [0.0]
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    waits = waiting.Waiting(events)
+    for trial in range(9):
+        waits.tell(trial, "process 7, which measures on cpu")
+        moment[0] += 10
+        waits.tell(trial, "")
+    assert told == [
+        "trial 0: waiting for process 7, which measures on cpu",
+        "waited 10s for process 7, which measures on cpu",
+        "waited 1m10s so far for others on this device",
+    ]

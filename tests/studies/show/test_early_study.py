@@ -109,7 +109,7 @@ def test_latencies_that_are_mostly_doubtful_are_told_once(tmp_path: Path) -> Non
     table = front_table(found.standing, found.mixes)
     assert not any("doubtful" in cell for row in table.rows for cell in row)
     for width in (None, 80):
-        assert "All latencies in this table but that of trial 0 are doubtful." in list(table.fit(width).sentences())
+        assert "Only the latency of trial 0 is certain." in list(table.fit(width).sentences())
 
 
 def test_a_line_names_two_reasons_of_a_doubtful_latency_and_two_digits() -> None:

@@ -1,0 +1,48 @@
+"""The sentence that says whether plain INT8 is good enough, where it is faster than what is recommended."""
+
+from __future__ import annotations
+
+from studies.judging.point_lists import best_point
+from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, latency_text
+from studies.judging.rules.verdicts import Verdict
+from studies.judging.standing import Standing
+
+_JUDGED = {
+    Verdict.SURELY: "it keeps the limits there by its whole interval, which the search samples left open",
+    Verdict.HOLDS: "that keeps the limits by the estimate, but not by its whole interval: it is likely good enough, "
+    "not surely",
+    Verdict.FAILS: "that misses the limits",
+}
+
+
+def plain_int8_text(now: Standing) -> str:
+    """What the final samples say of uniform INT8, beside the recommended mix.
+
+    Returns:
+        The sentence without its full stop; empty where INT8 is not faster by more than the tie band, is what is
+        recommended, or was not scored on the final samples.
+    """
+    row, best = now.near_int8, best_point(now)
+    if row is None or best is None or row == best.row:
+        return ""
+    plain = now.point(row)
+    if not plain.final.scored or not plain.latency_ms * (1 + now.target.band) < best.latency_ms:
+        return ""
+    judged = _JUDGED.get(plain.final.verdict)
+    if judged is None:
+        return ""
+    take = "" if plain.final.verdict is Verdict.FAILS else f"; --trial {plain.trial} exports it"
+    return (
+        f"Plain INT8 (trial {plain.trial}) is faster than the best: {latency_text(plain.latency_ms, now.target.band)} "
+        f"against {latency_text(best.latency_ms, now.target.band)}. On the final samples it loses "
+        f"{_loss_text(now, plain)}{_beside(now, best)}; {judged}{take}"
+    )
+
+
+def _loss_text(now: Standing, point: Point) -> str:
+    return estimate_text(point.final.loss, point.final.low, point.final.high, now.metric)
+
+
+def _beside(now: Standing, best: Point) -> str:
+    return f", the best {_loss_text(now, best)}" if best.final.scored else ""
