@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,7 @@ class Checker:
             raise DataError(
                 f"{where} has {extra[0]!r}, which is not an input of the model: expected arrays {wanted} and "
                 f"optionally {LABELS!r} and {CLUSTERS!r}, or several labels as '{SEVERAL}NAME'; if it is a label, name "
-                f"it '{SEVERAL}{extra[0].removeprefix(SEVERAL) or 'class'}', else rename it or leave it out"
+                f"it '{SEVERAL}{_label_name(extra[0])}', else rename it or leave it out"
             )
         if several and LABELS in arrays and self.takes(LABELS):
             raise DataError(
@@ -75,6 +76,11 @@ class Checker:
                 f"{where} holds object arrays: every array has to be of a plain number type, or "
                 f"of texts where it is {CLUSTERS!r}"
             )
+
+
+def _label_name(name: str) -> str:
+    """What a label is called whose array has another name: `pose` of `labels_pose` and of `labels.pose`."""
+    return re.sub(r"^labels?[._-]+", "", name) or "class"
 
 
 def refuse_missing(names: Sequence[str], wanted: Sequence[str], where: str) -> None:

@@ -151,10 +151,8 @@ class Metric:
         except BitfrontError:
             raise
         except Exception as error:
-            told = own_error_text(error, arguments) if self.is_own else ""
-            raise MetricError(
-                f"metric {self.name} raised {type(error).__name__} {where}: {error}.{told} Correct the metric."
-            ) from error
+            told = own_error_text(error, arguments) if self.is_own else "Correct the metric."
+            raise MetricError(f"metric {self.name} raised {type(error).__name__} {where}: {error}. {told}") from error
 
     def _checked(self, raw: Any, rows: int, first: int) -> Scores:
         try:

@@ -62,7 +62,7 @@ class Scores:
         return FinalScores(measured, scores, reference.value, failed)
 
     def _score_final(self, session: Session, reference: accuracy.Reference) -> Accuracy:
-        """Score an engine on the final split, and count the samples whose class it changes, where classes are scored."""
+        """Score an engine on the final split; where classes are scored, count the samples whose class it changes."""
         order, recorder = self._data.score_orders["final"], ClassRecorder(session)
         with closing(self._data.scored_batches("final")) as batches:
             scored = accuracy.evaluate(recorder, self._data.metric, batches, reference, clusters=order.clusters)

@@ -28,6 +28,12 @@ def missed(outputs, labels):
             r"Here labels is one array, float32 of shape \(n, 3\); several labels, .*'labels\.NAME'",
         ),
         (np.zeros(4, [("cost", np.float32)]), r"Here labels\['cost'\] is float32 of shape \(n,\)\."),
+        (
+            np.zeros(4, [("cost", np.float32)]),
+            r"asks for the label 'price', and the data have 'labels\.cost': correct the name in the metric, or name "
+            r"the array 'labels\.price' in the data",
+        ),
+        (np.zeros((4, 3), np.float32), r"asks for the label 'price', and the data have one array 'labels'"),
         (None, "The data have no labels, so labels is None"),
     ],
 )
@@ -45,6 +51,7 @@ def test_an_error_of_an_own_metric_names_its_line_and_tells_what_the_labels_are(
     ("labels", "says"),
     [
         (np.zeros((2, 3, 4, 5), "u1"), r"shape \(n, 4, 5\), got uint8 of shape \(n, 3, 4, 5\)\. .*\.argmax\(1\)"),
+        (np.zeros((2, 4, 5, 3), "u1"), r"got uint8 of shape \(n, 4, 5, 3\)\. .*\.argmax\(-1\)"),
         (np.zeros((2, 4, 5), np.float32), r"got float32 of shape \(n, 4, 5\)\. .*\.astype\(\"int64\"\)"),
         (np.full((2, 4, 5), 3), "label 3 is neither one of 3 classes, which are numbered from 0 to 2"),
     ],
