@@ -113,9 +113,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--trials", type=int, default=120)
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="runs, or best-known fronts, at a time"
-    )
+    parser.add_argument("--jobs", type=int, default=1, help="runs, or best-known fronts, at a time")
     parser.add_argument("--limits", action="store_true", help="also guided with a budget and with an allowed loss")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--best", type=Path, nargs="*", default=[], help="more results whose fronts to begin from")
