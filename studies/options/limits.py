@@ -203,7 +203,8 @@ MAX_DROP = register_limit(
         measure=lambda evaluation: None if evaluation.accuracy is None else evaluation.accuracy.loss,
         word="loss",
         subject="loss of {metric}",
-        help="Largest allowed loss of accuracy against FP32, in the unit of the metric, for example 1% or 0.01.",
+        help="Largest allowed loss of accuracy against FP32, in the unit of the metric: 1%, 0.01, or 0.05px for "
+        "a metric of your own whose unit is px.",
         metavar="LOSS",
         kind=DROP,
         unit="metric",
