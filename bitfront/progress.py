@@ -17,7 +17,7 @@ from studies.events import Quiet
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
-from studies.show.progress_display import Display, Lines
+from studies.show.progress_display import Display, Lines, StepPace, step_text
 from studies.show.terminal.progress_text import ended_text
 from studies.store.records import EvaluationRecord, FinishedRow
 
@@ -50,6 +50,7 @@ class Listener:
         self._study = study
         self._shown = shown
         self._callbacks = tuple(callbacks)
+        self._steps = StepPace()
 
     def note(self, text: str) -> None:
         text = in_python(text)
@@ -61,6 +62,8 @@ class Listener:
         self._shown.detail(text)
 
     def step(self, text: str, done: int, total: int) -> None:
+        if self._steps.is_due(done, total):
+            LOG.info("%s", step_text(text, done, total))
         self._shown.step(text, done, total)
 
     def stage(self, trial: int, stage: str) -> None:
@@ -91,7 +94,8 @@ def listening(study: RunningStudy, callbacks: Sequence[Callback], progress: obje
     """Make the listener for the events of a search.
 
     Args:
-        progress: True for a display, False for none, `auto` for a display on a terminal and in a notebook.
+        progress: True for a display on a terminal, and lines in a notebook, a pipe or a file; `auto` for the same, but
+            no lines in a pipe or a file where the logger `bitfront` tells them; False for neither.
 
     Raises:
         ConfigError: `progress` is something else, or a callback cannot be called.
@@ -103,13 +107,19 @@ def listening(study: RunningStudy, callbacks: Sequence[Callback], progress: obje
             raise ConfigError(f"callbacks: expected functions of a study and a trial, got {callback!r}.")
     console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
     screen = console.is_terminal and console.file.isatty()  # FORCE_COLOR makes no screen of a pipe
-    if progress is False or (progress == "auto" and not screen and not _in_notebook()):
+    told = progress == "auto" and not screen and not _in_notebook() and _is_logged()
+    if progress is False or told:
         yield Listener(study, Quiet(), callbacks)
     elif screen and not _in_notebook():
         with Display(console) as display:
             yield Listener(study, display, callbacks)
     else:
         yield Listener(study, Lines(console), callbacks)
+
+
+def _is_logged() -> bool:
+    """Whether the program has set up `logging` so that the messages of the logger go somewhere."""
+    return LOG.isEnabledFor(logging.INFO) and LOG.hasHandlers()
 
 
 def _in_notebook() -> bool:

@@ -85,8 +85,9 @@ def search(
         sampler: a name, a `SamplerKind`, or any Optuna sampler; None for `guided`.
         callbacks: functions that are called after every trial with the study and the trial. `study.stop()` ends the
             search. An error in a callback also ends the search and is raised here. The study can then be resumed.
-        progress: True shows a display, False none, and `auto` shows it on a terminal and in a notebook. The logger
-            `bitfront` receives the messages in any case.
+        progress: True and `auto` show a display on a terminal, and print lines in a notebook, a pipe or a file; `auto`
+            leaves out the lines in a pipe or a file if `logging` is set up to show them. False prints nothing. The
+            logger `bitfront` receives the messages in any case.
         if_exists: what to do if there already is a study of this name: `raise` an error, `resume` it, or `replace` it
             by a new one.
         options: any other option of `bitfront search`, with underscores and as the types of TOML: `batch=16`,

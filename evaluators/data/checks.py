@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,15 +88,22 @@ def _label_advice(extra: str, names: Sequence[str]) -> str:
     if LABELS in names or any(name.startswith(SEVERAL) for name in names):
         return (
             f"If it holds labels of another task, name every array of labels '{SEVERAL}NAME', as "
-            f"'{SEVERAL}{extra.removeprefix(SEVERAL) or 'class'}', and give a metric of your own, which reads them. "
+            f"'{SEVERAL}{_label_name(extra)}', and give a metric of your own, which reads them. "
             "Otherwise leave it out."
         )
     if label_like([extra]):
         return f"It looks like the labels: rename it to {LABELS!r}."
+    if _label_name(extra) != extra:
+        return f"If it is one of several labels, name it '{SEVERAL}{_label_name(extra)}'. Otherwise leave it out."
     return (
         f"If it holds the labels, rename it to {LABELS!r}. If samples have several labels, name each '{SEVERAL}NAME' "
         "and give a metric of your own, which reads them. Otherwise leave it out."
     )
+
+
+def _label_name(name: str) -> str:
+    """What a label is called whose array has another name: `pose` of `labels_pose` and of `labels.pose`."""
+    return re.sub(r"^labels?[._-]+", "", name) or "class"
 
 
 def refuse_missing(names: Sequence[str], wanted: Sequence[str], where: str) -> None:

@@ -43,7 +43,7 @@ def compare_engine(
     assignment: Assignment,
     batches: Batches,
     *,
-    count_flips: Callable[[Classes, Classes], Flips],
+    count_flips: Callable[[Classes, Classes], Flips] | None,
     groups: bool,
     done: Callable[[int], None],
 ) -> EngineComparison:
@@ -54,7 +54,8 @@ def compare_engine(
     Args:
         engine: a file that was built of this assignment.
         batches: gives the same batches every time it is called.
-        count_flips: of the classes that the float model and the engine give all samples, (samples,) each.
+        count_flips: of the classes that the float model and the engine give all samples, (samples,) each; None where
+            the largest output is no class.
         groups: compare the outputs of the groups too.
         done: told the samples so far.
 
@@ -67,7 +68,7 @@ def compare_engine(
     with refusals(f"comparing the engine {engine.name}"):
         names = [output.name for output in model.outputs]
         outputs = runs.compare(lambda: builder.load(engine), model.graph, spelled_out(lowered.clone()), names)
-    flips = None if runs.classes is None else count_flips(*runs.classes)
+    flips = None if runs.classes is None or count_flips is None else count_flips(*runs.classes)
     if not groups:
         return EngineComparison(outputs, runs.samples, flips=flips)
     with refusals("comparing group by group"):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.engine import Session
-from evaluators.measure.latency_scale import off_reference, scaled
+from evaluators.measure.latency_scale import off_reference, scaled, share_text
 from search.values import Latency
 
 Samples = NDArray[np.float64]
@@ -309,11 +309,11 @@ def _doubts(rows: list[list[Samples]], warm: bool, plan: _Plan) -> Iterator[str]
     """What makes a measurement worth repeating, in words."""
     spread, drift = spread_of(np.concatenate(rows[0])), _drift(rows, plan.statistic)
     if not warm:
-        yield f"warm-up never became stable: blocks differed by more than {WARM_UP_TOLERANCE:.0%}"
+        yield f"warm-up never became stable: blocks differed by more than {share_text(WARM_UP_TOLERANCE)}"
     if spread > plan.spread_limit:
-        yield f"spread {spread:.1%} of the median, more than {plan.spread_limit:.0%}"
+        yield f"spread {share_text(spread)} of the median, more than {share_text(plan.spread_limit)}"
     if abs(drift) > DRIFT_LIMIT:
-        yield f"drift: the second half of the samples is {abs(drift):.1%} {'slower' if drift > 0 else 'faster'}"
+        yield f"drift: the second half of the samples is {share_text(abs(drift))} {'slower' if drift > 0 else 'faster'}"
 
 
 def _slowdowns(conditions: Mapping[str, Any]) -> Iterator[str]:

@@ -52,9 +52,15 @@ def off_reference(baseline_ms: ArrayLike, reference_ms: float | None) -> NDArray
     return np.asarray(np.abs(times / reference_ms - 1) > BASELINE_LIMIT)
 
 
+def share_text(share: float) -> str:
+    """`9.1 %`, `11 %`, `246 %`: what is known of a share that was measured; two digits where that are enough."""
+    percent = 100 * share
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 else f"{percent:.2g} %"
+
+
 def baseline_doubt(baseline_ms: float | None, reference_ms: float | None) -> str:
     """The doubt about a baseline in words; empty if there is none."""
     if baseline_ms is None or reference_ms is None or not off_reference(baseline_ms, reference_ms):
         return ""
     off = baseline_ms / reference_ms - 1
-    return f"the baseline ran {abs(off):.1%} {'slower' if off > 0 else 'faster'} than usual"
+    return f"the baseline ran {share_text(abs(off))} {'slower' if off > 0 else 'faster'} than usual"

@@ -52,6 +52,7 @@ class Metric:
         fit: built-in that reads labels: raises DataError where labels, (n, …), are not what it reads beside outputs of
             that form, of however many samples.
         has_content: built-in: whether labels, (n, …), hold anything to score; a split in which none does is refused.
+        compares_classes: built-in: whether it reads which of the classes of a sample has the largest score.
         is_own: whether it is the user's, so that it is not known what it reads or raises.
     """
 
@@ -67,7 +68,17 @@ class Metric:
     reads: Literal["one", "floats", "all"] = "one"
     fit: Callable[[Outputs, NDArray[Any]], object] | None = None
     has_content: Callable[[NDArray[Any]], bool] | None = None
+    compares_classes: bool = False
     is_own: bool = False
+
+    def scores_classes(self, labels: Labels) -> bool:
+        """Whether the largest score of a sample is its class: a metric of the user's without a unit may read it.
+
+        Args:
+            labels: of one sample or more, (n, …); None if the data have none.
+        """
+        numbered = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
+        return self.compares_classes or (self.is_own and not self.unit and numbered)
 
     def outputs_read(self, kinds: Mapping[str, str]) -> list[str]:
         """Names of the outputs that this metric reads; where code of the user's reads them all, as nobody knows better.
@@ -140,10 +151,8 @@ class Metric:
         except BitfrontError:
             raise
         except Exception as error:
-            told = own_error_text(error, arguments) if self.is_own else ""
-            raise MetricError(
-                f"metric {self.name} raised {type(error).__name__} {where}: {error}.{told} Correct the metric."
-            ) from error
+            told = own_error_text(error, arguments) if self.is_own else "Correct the metric."
+            raise MetricError(f"metric {self.name} raised {type(error).__name__} {where}: {error}. {told}") from error
 
     def _checked(self, raw: Any, rows: int, first: int) -> Scores:
         try:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.metrics.contract import Metric
-from evaluators.metrics.label_form import class_number_advice, rows_shape
+from evaluators.metrics.label_form import are_masks, are_masks_in_another_form, class_number_advice, rows_shape
 from evaluators.metrics.registry import BUILT_IN
 from search.errors import DataError
 from search.graph.model import TensorSpec
@@ -36,9 +36,10 @@ class Choice:
 
 
 def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -> Choice:
-    """Choose top1, agreement or sqnr.
+    """Choose top1, miou, agreement or sqnr.
 
-    `top1` needs integer labels, one per sample, and one float output of at least two classes. Without such labels one
+    `top1` needs integer labels, one per sample, and one float output of at least two classes. `miou` needs integer
+    labels, one per position of the one float output, (n, classes, height, width). Without labels per sample one
     float output of at least two classes is compared by `agreement`, unless the labels look like its classes in another
     form. Several labels are refused, as no built-in metric reads them. Everything else is compared by `sqnr`, which
     reads all float outputs.
@@ -51,12 +52,16 @@ def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -
     classes = len(floats) == 1 and len(floats[0].shape) == 2 and floats[0].shape[1] >= 2
     if classes and labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu":
         return Choice(BUILT_IN["top1"], "")
+    maps = len(floats) == 1 and len(floats[0].shape) == 4 and floats[0].shape[1] >= 2
+    if maps and labels is not None and are_masks(labels, floats[0].shape):
+        return Choice(BUILT_IN["miou"], f"{_form(labels)} give each position of the output {_told(floats[0])} a class")
     unused = "the data have no labels" if labels is None else _misfit(labels, floats)
     if classes:
         found = f"{_told(floats[0])} is read as scores of {floats[0].shape[1]} classes"
         refusal = _refuse_several(labels) or _refuse_classes(labels, floats[0])
         return Choice(BUILT_IN["agreement"], f"{unused}, and the output {found}", refusal)
-    return Choice(BUILT_IN["sqnr"], f"{unused}, and {_no_classes(floats)}", _refuse_several(labels))
+    refusal = _refuse_several(labels) or (_refuse_masks(labels, floats[0]) if maps else "")
+    return Choice(BUILT_IN["sqnr"], f"{unused}, and {_no_classes(floats)}", refusal)
 
 
 def _refuse_several(labels: NDArray[Any] | None) -> str:
@@ -82,6 +87,19 @@ def _refuse_classes(labels: NDArray[Any] | None, output: TensorSpec) -> str:
     )
 
 
+def _refuse_masks(labels: NDArray[Any] | None, output: TensorSpec) -> str:
+    """Why labels that mean the classes of positions are no class numbers; empty if they mean something else."""
+    if labels is None or not are_masks_in_another_form(labels, output.shape):
+        return ""
+    classes, height, width = output.shape[1:]
+    return (
+        f"the output {output.name!r} has {classes} classes at every position; expected labels that are class numbers, "
+        f"integers of shape (n, {height}, {width}), which --metric miou reads, got {labels.dtype} of shape "
+        f"{rows_shape(labels.shape)}. {class_number_advice(labels, 3, classes)} If these labels are no classes, name a "
+        "metric with --metric."
+    )
+
+
 def _are_whole(labels: NDArray[Any], classes: int) -> bool:
     """Whether labels are class numbers in another type than integers."""
     if labels.ndim != 1 or labels.dtype.kind not in "fb":
@@ -98,13 +116,17 @@ def _misfit(labels: NDArray[Any], floats: Sequence[TensorSpec]) -> str:
     if labels.dtype.names:
         names = ", ".join(labels.dtype.names)
         return f"several labels, {names}, are read by a metric of your own (--metric file.py:function)"
-    shape = ", ".join(["samples", *map(str, labels.shape[1:])])
-    told = f"the labels, {labels.dtype} of shape ({shape}), are not used"
+    told = f"{_form(labels)} are not used"
     if labels.dtype.kind in "iu" and labels.ndim == 3 and len(floats) == 1 and len(floats[0].shape) == 4:
-        return f"{told} (--metric miou reads labels of pixels)"
+        return f"{told} (--metric miou reads one integer per position of an output of two classes or more)"
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         return f"{told} (top1 reads one integer per sample)"
     return f"{told} (top1 reads one output of two classes or more)"
+
+
+def _form(labels: NDArray[Any]) -> str:
+    shape = ", ".join(["samples", *map(str, labels.shape[1:])])
+    return f"the labels, {labels.dtype} of shape ({shape}),"
 
 
 def _no_classes(floats: Sequence[TensorSpec]) -> str:

@@ -76,7 +76,7 @@ def _class_maps(labels: Labels, shape: tuple[int, ...]) -> NDArray[Any]:
     if labels.shape != (rows, height, width) or labels.dtype.kind not in "iu":
         raise DataError(
             f"metric miou: expected labels that are class numbers, integers of shape (n, {height}, {width}), got "
-            f"{labels.dtype} of shape {rows_shape(labels.shape)}. {class_number_advice(labels, axes=3)}".rstrip()
+            f"{labels.dtype} of shape {rows_shape(labels.shape)}. {class_number_advice(labels, 3, classes)}".rstrip()
         )
     if labels.size and (labels.min() < 0 or labels.max() >= classes):
         outside = labels[((labels < 0) | (labels >= classes)) & (labels != IGNORED_LABEL)]

@@ -47,7 +47,7 @@ def get_metric(name: str, decoder: str | None = None) -> Metric:
         return BUILT_IN[name]
     module, colon, attribute = name.rpartition(":")
     if not colon or not module or not attribute:
-        close = difflib.get_close_matches(name, BUILT_IN, n=1)
+        close = difflib.get_close_matches(name.lower(), BUILT_IN, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
         raise ConfigError(
             f"metric {name!r} is unknown.{hint} "

@@ -154,11 +154,11 @@ class HeldOut:
         if not np.isfinite(after.errors).all() and np.isfinite(before.errors).all():
             return Comparison(False, "outputs are not finite with it")
         low, centre, high = signed_rank_interval(self._by_cluster(_log_ratios(before.errors, after.errors)))
-        ratio = f"the error is {math.exp(centre):.3g} times as large [{math.exp(low):.3g}, {math.exp(high):.3g}]"
         if high >= 0:
-            return Comparison(False, f"{ratio}: not lower by more than chance")
+            return Comparison(False, _no_gain_text(low, centre, high))
+        ratio = f"the error falls to {_share_text(centre)} {_range_text(low, high)} of what it was"
         if after.error > before.error:
-            return Comparison(False, f"{ratio} for most samples, but larger on average")
+            return Comparison(False, f"{ratio} for most samples, but is larger on average")
         if self._costs_loss(before, after, large=math.exp(centre) <= _LARGE):
             return Comparison(False, f"{ratio}, but {_loss_words(before, after)}")
         return Comparison(True, ratio)
@@ -259,6 +259,28 @@ class _Watched:
         if len(self.found) < self._batches:
             self.found.append(self._errors(len(self.found), outputs))
         return outputs
+
+
+def _no_gain_text(low: float, centre: float, high: float) -> str:
+    """Why an error whose logarithm changes by this, with the ends of an interval, is not lower, in words."""
+    if low == high == 0:
+        return "the error stays as it was"
+    if low > 0:
+        return f"the error rises to {_share_text(centre)} {_range_text(low, high)} of what it was"
+    told = f"{_share_text(centre)} {_range_text(low, high)}"
+    return f"the error does not fall by more than chance: it is {told} of what it was"
+
+
+def _range_text(low: float, high: float) -> str:
+    return f"({_share_text(low)} to {_share_text(high)})"
+
+
+def _share_text(change: float) -> str:
+    """A change of a logarithm as a share of what was before: `2.2 %`, `97 %`, `> 1000 %`."""
+    share = 100 * math.exp(change)
+    if share >= 1000:
+        return "> 1000 %"
+    return f"{share:.0f} %" if share >= 9.95 else f"{share:.2g} %" if share >= 0.01 else "< 0.01 %"
 
 
 def _loss_words(before: Outcome, after: Outcome) -> str:

@@ -154,10 +154,11 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         write_layer_files(staging, final, staging / final.bench.engine_file, chosen.assignment)
         write_final_samples(staging, final)
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
-        frozen = frozen_batch_text(final.problem.model, final.problem.config)
+        if frozen := frozen_batch_text(final.problem.model, final.problem.config):
+            work.events.note(frozen)
         _write_readme(staging, found, chosen.now, final.bench.engine_file, frozen)
         _write_manifest(staging, found)
-    notes, warning = (note,) if note else (), failure_text(found["latency_check"])
+    notes, warning = tuple(text for text in (note, frozen) if text), failure_text(found["latency_check"])
     return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, warning)
 
 

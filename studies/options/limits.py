@@ -137,12 +137,13 @@ class Limit:
         """Why an amount is no bound for this metric; empty if it is one."""
         ratio = metric.ratio
         if amount.percent and not ratio:
-            plain = metric.unit or "plain numbers"
-            return f"a percentage has no meaning for values in {plain}; {self._plain_advice(metric)}"
+            values = metric.unit or "plain numbers"
+            return f"a percentage has no meaning for values in {values}; {self._plain_advice(metric)}"
         if amount.unit and amount.unit != metric.unit:
-            values = metric.values_text
             advice = f"write it in {metric.unit}" if metric.unit else "leave the unit out or change the metric"
-            return f"its values are {values}, not in {amount.unit}; {advice}"
+            return f"its values are {metric.values_text}, not in {amount.unit}; {advice}"
+        if metric.relative and metric.unit and not amount.unit and 0 < amount.value < 1:
+            return f"a number below 1 may mean a share; {self._plain_advice(metric)} or write {amount}{metric.unit}"
         if ratio and self.difference and amount.value >= 1:
             share = quantities.format_percent(amount.value / (1 if amount.percent else 100)).replace(" ", "")
             return "a drop of the whole range limits nothing; " + ("give less" if amount.percent else f"write {share}")
@@ -202,7 +203,8 @@ MAX_DROP = register_limit(
         measure=lambda evaluation: None if evaluation.accuracy is None else evaluation.accuracy.loss,
         word="loss",
         subject="loss of {metric}",
-        help="Largest allowed loss of accuracy against FP32, in the unit of the metric, for example 1% or 0.01.",
+        help="Largest allowed loss of accuracy against FP32, in the unit of the metric: 1%, 0.01, or 0.05px for "
+        "a metric of your own whose unit is px.",
         metavar="LOSS",
         kind=DROP,
         unit="metric",

@@ -218,6 +218,13 @@ def format_duration_s(value_s: float) -> str:
     return "".join(parts)
 
 
+def format_elapsed_s(value_s: float) -> str:
+    """A time that something took: `8 ms`, `250 ms`, `4.5s`, `1h30m`."""
+    if 0 < value_s < 0.9995:
+        return f"{_short(value_s * 1000, 3 if value_s >= 0.1 else 2)} ms"
+    return format_duration_s(value_s)
+
+
 def format_percent(share: float, digits: int = 3) -> str:
     """`0.42 %`: a share of one as percentage with so many significant digits at most."""
     return f"{_short(share * 100, digits)} %"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -71,6 +72,21 @@ def step_text(text: str, done: int, total: int) -> str:
     return f"{text} {done}/{total}" if total > 1 else text
 
 
+class StepPace:
+    """Which steps are worth a line: the last of each kind, and others from time to time."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def is_due(self, done: int, total: int) -> bool:
+        """Whether this step is told; the time counts from the last that was."""
+        now_s = time.monotonic()
+        if done != total and now_s - self._last <= _LINE_EVERY_S:
+            return False
+        self._last = now_s
+        return True
+
+
 class Lines:
     """One plain line for each finished candidate, for logs and pipes.
 
@@ -81,7 +97,7 @@ class Lines:
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console
         self._verbose = verbose
-        self._last_step = 0.0
+        self._steps = StepPace()
         self._estimate = Estimate()
 
     def note(self, text: str) -> None:
@@ -92,8 +108,7 @@ class Lines:
             self.note(text)
 
     def step(self, text: str, done: int, total: int) -> None:
-        if done == total or time.monotonic() - self._last_step > _LINE_EVERY_S:
-            self._last_step = time.monotonic()
+        if self._steps.is_due(done, total):
             self.note(step_text(text, done, total))
 
     def stage(self, trial: int, stage: str) -> None: ...

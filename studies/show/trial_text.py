@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluators.measure.latency_scale import share_text
 from search.forecast.forecasts import Predicted
 from search.forecast.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
@@ -20,7 +21,7 @@ from studies.judging.sentences.evaluations import death_text, failure_text, mix_
 from studies.judging.sentences.flips import flip_texts
 from studies.judging.sentences.unrelated_outputs import format_resemblance, unrelated_text
 from studies.options.limits import MetricScale
-from studies.options.quantities import format_bytes, format_duration_s, format_metric
+from studies.options.quantities import format_bytes, format_elapsed_s, format_metric
 from studies.show.trial_details import TrialDetails
 from studies.store.records import EvaluationRecord, Round, StudyRecord
 
@@ -227,9 +228,9 @@ def _latency_lines(record: EvaluationRecord) -> Iterator[str]:
     if latency is None:
         return
     band = max(latency.spread, _LEAST_SPREAD)
-    scaled = f", {latency_text(latency.raw_ms, band)} as timed" if latency.baseline_ms is not None else ""
-    samples = f"spread {100 * latency.spread:.2g} % over {len(latency.samples_ms)} samples"
-    yield f"latency {latency_text(latency.value_ms, band)}{scaled}; {samples}"
+    compared, timed = latency_text(latency.value_ms, band), latency_text(latency.raw_ms, band)
+    scaled = f", {timed} as timed" if latency.baseline_ms is not None and timed != compared else ""
+    yield f"latency {compared}{scaled}; spread {share_text(latency.spread)} over {len(latency.samples_ms)} samples"
     yield from _surroundings(latency)
     for again in record.rounds:
         if again.number > 0:
@@ -298,7 +299,7 @@ def _facts(evaluation: Evaluation, *, details: bool) -> Iterator[str]:
             yield f"{name} {format_bytes(size)}"
     for name, value in (("built in", evaluation.build_s), ("took", evaluation.total_s)):
         if value is not None:
-            yield f"{name} {format_duration_s(value)}"
+            yield f"{name} {format_elapsed_s(value)}"
     answers = Counter(row.answer for row in evaluation.audit)
     shown = [answer for answer in Answer if details or answer is not Answer.OBEYED]
     yield from (f"{n} group{'s' * (n != 1)} {answer.value}" for answer in shown if (n := answers[answer]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,26 +16,55 @@ _HERE = Path(__file__).parents[1]  # the folder of the code that calls the user'
 
 
 def own_error_text(error: Exception, arguments: Sequence[Any]) -> str:
-    """The line of the user's file that raised, and what the labels were, each after a space.
+    """The line of the user's file that raised, what the labels were, and what to do.
 
     Args:
         arguments: what the function was called with: outputs by name first, then the labels where it got any.
     """
-    found = [_line_text(error)]
+    found, labelled = [_line_text(error)], len(arguments) > 1
     if isinstance(error, KeyError) and arguments and isinstance(arguments[0], Mapping):
         found.append(_outputs_text(error, arguments[0]))
-    if len(arguments) > 1:
+    if labelled:
         found.append(_labels_text(arguments[1], type(error)))
-    return "".join(f" {text}" for text in found if text)
+    name = _missing_name(error, arguments[1]) if labelled else None
+    if name is None:
+        found.append("Correct the metric.")
+    else:
+        found.append(
+            f"The metric asks for the label {name!r}, and {_names_text(arguments[1])}: correct the name in the metric, "
+            f"or name the array 'labels.{name}' in the data."
+        )
+    return " ".join(text for text in found if text)
+
+
+def _missing_name(error: Exception, labels: NDArray[Any] | None) -> str | None:
+    """The label that the metric reads by a name that the data do not have; None if that is not the error."""
+    if labels is None or not isinstance(error, (ValueError, KeyError, IndexError)):
+        return None
+    own = _own_frame(error)
+    read = re.findall(r"""\[\s*["'](\w+)["']\s*\]""", own.line or "") if own is not None else []
+    if not labels.dtype.names:
+        one = isinstance(error, IndexError) and len(read) == 1
+        return read[0] if one and "only integers" in str(error) else None
+    asked = re.fullmatch(r"no field of name (.+)", str(error.args[0]) if error.args else "")
+    return asked[1] if asked else None
+
+
+def _names_text(labels: NDArray[Any]) -> str:
+    if not labels.dtype.names:
+        return "the data have one array 'labels'"
+    return f"the data have {', '.join(repr(f'labels.{name}') for name in labels.dtype.names)}"
 
 
 def _line_text(error: Exception) -> str:
     """The innermost line of the first file that is not bitfront's."""
+    own = _own_frame(error)
+    return "" if own is None else f"It was raised at {Path(own.filename).name}, line {own.lineno}: `{own.line}`."
+
+
+def _own_frame(error: Exception) -> traceback.FrameSummary | None:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
-    if not frames:
-        return ""
-    own = [frame for frame in frames if frame.filename == frames[0].filename][-1]
-    return f"It was raised at {Path(own.filename).name}, line {own.lineno}: `{own.line}`."
+    return [frame for frame in frames if frame.filename == frames[0].filename][-1] if frames else None
 
 
 def _is_ours(file: str) -> bool:

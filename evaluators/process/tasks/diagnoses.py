@@ -58,7 +58,7 @@ class Diagnoses:
             engine,
             assignment,
             lambda: data.final_batches(count),
-            count_flips=partial(count_flips, labels=labels, indices=indices),
+            count_flips=partial(count_flips, labels=labels, indices=indices) if data.scores_classes else None,
             groups=groups,
             done=lambda done: opened.tell_progress(done, count),
         )

@@ -118,6 +118,12 @@ class OpenData:
         calibration = splits.calibration if not job.calibration_data else _all(self.calibration_data)
         return calibration, splits.search, splits.final if not job.final_data else _all(self.final_data)
 
+    @property
+    def scores_classes(self) -> bool:
+        """Whether the metric or the labels say that the largest output of a sample is its class."""
+        data = self.final_data
+        return self.metric.scores_classes(data.labels(np.array([0])) if data.has_labels else None)
+
     # -- samples ---------------------------------------------------------------------------------------------------
 
     def search_batches(self, indices: Indices) -> Generator[data.Batch, None, None]:

@@ -62,12 +62,12 @@ class Scores:
         return FinalScores(measured, scores, reference.value, failed)
 
     def _score_final(self, session: Session, reference: accuracy.Reference) -> Accuracy:
-        """Score an engine on the final split, and count the samples whose class it changes."""
+        """Score an engine on the final split; where classes are scored, count the samples whose class it changes."""
         order, recorder = self._data.score_orders["final"], ClassRecorder(session)
         with closing(self._data.scored_batches("final")) as batches:
             scored = accuracy.evaluate(recorder, self._data.metric, batches, reference, clusters=order.clusters)
         exact, mine = self._baseline.classes(reference), recorder.classes(reference.counts)
-        if exact is None or mine is None:
+        if exact is None or mine is None or not self._data.scores_classes:
             return scored
         labels = self._data.final_data.labels(order.indices) if self._data.final_data.has_labels else None
         return replace(scored, flips=count_flips(exact, mine, labels, order.indices))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from search.values import Assignment, LossEstimate
-from studies.judging.findings.rescue_table import won_back
+from studies.judging.findings.rescue_table import won_back, won_back_text
 from studies.judging.measures import FP32
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
@@ -15,7 +15,6 @@ from studies.judging.rounding import latency_text
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
-from studies.options.quantities import format_percent
 
 HEADER = ("target", "FP32", "INT8", "INT8 loses", "scheme", "latency", "final {metric}", "final loss", "won back")
 _INT8 = "baseline:int8"
@@ -91,7 +90,7 @@ def device_cells(rows: Sequence[DeviceRow], metric: MetricScale) -> list[tuple[s
             latency_text(row.latency_ms),
             _loss(row.final_value, metric),
             _loss(row.final_loss, metric),
-            "" if row.won_back is None else format_percent(row.won_back),
+            won_back_text(row.won_back),
         )
         for row in rows
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.measure.latency_scale import scaled
-from studies.options.quantities import format_duration_s, format_ms
+from studies.options.quantities import format_elapsed_s, format_ms
 from studies.store.reading.latencies import confirmed
 from studies.store.records import ExportRecord, FinalLevel, TargetRecord
 
@@ -120,4 +120,4 @@ def _figures_text(figures: Mapping[str, Any]) -> str:
 
 
 def _build_text(build_s: float | None) -> str:
-    return "" if build_s is None else format_duration_s(build_s)
+    return "" if build_s is None else format_elapsed_s(build_s)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from search.values import LossEstimate, MixBias, RecoveryRecord, StepRecord
-from studies.judging.rounding import half_width, interval_text, latency_text, value_text
+from studies.judging.rounding import fixed, half_width, interval_text, latency_text, value_text
 from studies.options.limits import MetricScale
-from studies.options.quantities import format_duration_s
+from studies.options.quantities import format_elapsed_s
 
 HEADER = ("step", "loss before", "loss after", "95 % interval", "won back", "latency", "seconds")
 PLAIN = "plain INT8"
@@ -87,7 +87,7 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale) -> list[tuple[s
             "" if row.after is None else interval_text(row.after.low, row.after.high, metric),
             _won_back_text(row, rows[0].after),
             latency_text(row.latency_ms),
-            "" if row.seconds is None else f"{row.seconds:.1f}",
+            seconds_text(row.seconds),
         )
         for row in rows
     ]
@@ -96,8 +96,18 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale) -> list[tuple[s
 def _won_back_text(row: RescueRow, plain: LossEstimate | None) -> str:
     """The share that a row won back; said too where plain INT8 loses nothing beyond chance."""
     if row.won_back is not None:
-        return f"{row.won_back:.0%}".replace("%", " %")
+        return won_back_text(row.won_back)
     return "nothing to win back" if row.step != PLAIN and plain is not None and not plain.shows else ""
+
+
+def won_back_text(share: float | None, *, missing: str = "") -> str:
+    """The share in whole percents: `37 %`; negative where the loss became larger."""
+    return missing if share is None else f"{fixed(100 * share, 0)} %"
+
+
+def seconds_text(seconds: float | None, *, missing: str = "") -> str:
+    """Seconds with one decimal: `7.6`, `< 0.1`."""
+    return missing if seconds is None else "< 0.1" if seconds < 0.05 else f"{seconds:.1f}"
 
 
 def _loss(estimate: LossEstimate | None, metric: MetricScale) -> str:
@@ -126,9 +136,9 @@ def rescue_notes(record: RecoveryRecord, final_samples: int | None = None) -> li
 
 
 def step_text(step: StepRecord) -> str:
-    """One step in a line: `equalize is kept: the error is 0.01 times as large [0.005, 0.02], 2.1s`."""
+    """One step in a line: `equalize is kept: the error falls to 1 % (0.5 % to 2 %) of what it was, 2.1s`."""
     kept = "is kept" if step.kept else "is not kept"
-    return f"{step.name} {kept}: {step.reason}, {format_duration_s(step.seconds)}"
+    return f"{step.name} {kept}: {step.reason}, {format_elapsed_s(step.seconds)}"
 
 
 def mix_bias_text(bias: MixBias, metric: MetricScale) -> str:
@@ -138,11 +148,11 @@ def mix_bias_text(bias: MixBias, metric: MetricScale) -> str:
     if bias.after is not None:
         change = f"{metric.text(bias.before.loss)} → {metric.text(bias.after.loss)}"
         losses = f"; loss {change} on the same {bias.after.samples} search samples"
-    return f"{head}: {bias.reason}{losses}, {format_duration_s(bias.step.seconds)}"
+    return f"{head}: {bias.reason}{losses}, {format_elapsed_s(bias.step.seconds)}"
 
 
 def recovery_text(record: RecoveryRecord) -> str:
     """All of it in a line, for `status`: `equalize, bias kept of 5 steps tried, in 12s`."""
     kept = ", ".join(step.name for step in record.kept) or "nothing"
     count = len(record.steps)
-    return f"{kept} kept of {count} step{'s' * (count != 1)} tried, in {format_duration_s(record.seconds)}"
+    return f"{kept} kept of {count} step{'s' * (count != 1)} tried, in {format_elapsed_s(record.seconds)}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, latency_text
+from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
 from studies.judging.rules.candidates import Aim
 from studies.judging.sentences.final_split import final_text
 from studies.judging.sentences.unrelated_outputs import MARK
@@ -39,13 +41,27 @@ def numbers_text(now: Standing, point: Point) -> str:
 
 
 def ties_text(now: Standing, point: Point, name: str) -> str:
-    """What a pick beats by noise alone: `ties with trial 7`; empty if it beats all others clearly."""
+    """What a pick beats by noise alone: `ties with trial 7`; empty if it beats all others clearly.
+
+    If one of them loses less by more than noise, it is named with the difference, as you may prefer it.
+    """
     rows = point.ties.get(name, ())
     if not rows:
         return ""
     named = [_name(now, row) for row in rows[:_MOST_TIES]]
     more = f" and {len(rows) - _MOST_TIES} more" if len(rows) > _MOST_TIES else ""
-    return f"ties with {', '.join(named)}{more}"
+    return f"ties with {', '.join(named)}{more}{_less_loss_text(now, point, rows)}"
+
+
+def _less_loss_text(now: Standing, point: Point, rows: Sequence[int]) -> str:
+    """How much less the one loses that loses least of these, if that is more than noise; else empty."""
+    least = min(rows, key=lambda row: now.point(row).loss)
+    other = now.point(least)
+    difference = point.loss - other.loss
+    noise = [half_width(each.loss_low, each.loss_high) for each in (point, other)]
+    if not all(difference > half for half in noise):
+        return ""
+    return f"; {_name(now, least)} loses {value_text(difference, max(noise), now.metric)} less"
 
 
 def _name(now: Standing, row: int) -> str:

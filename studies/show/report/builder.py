@@ -27,7 +27,7 @@ from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated
 from studies.judging.standing import Standing
 from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.diagnosis.thresholds import Thresholds
-from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
+from studies.options.quantities import format_bytes, format_elapsed_s, format_ms, format_percent
 from studies.show.report.deployment import build_deployment
 from studies.show.report.layers import layer_reasons
 from studies.show.report.rows import (
@@ -209,7 +209,7 @@ def _mismatch(trial: int, row: AuditRow, name: str) -> Mismatch:
 
 def _facts(point: Point) -> Iterator[str]:
     if not math.isnan(point.build_s):
-        yield f"built in {format_duration_s(point.build_s)}"
+        yield f"built in {format_elapsed_s(point.build_s)}"
     if point.size_bytes >= 0:
         yield f"size {format_bytes(point.size_bytes)}"
     if point.memory_bytes >= 0:

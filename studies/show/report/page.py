@@ -11,6 +11,7 @@ from markupsafe import Markup
 from search.values import LossEstimate
 from studies.judging.findings.device_table import device_cells, device_header
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
+from studies.judging.findings.rescue_table import seconds_text, won_back_text
 from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_percent
@@ -40,7 +41,13 @@ def render_report(data: ReportData) -> str:
     scale = data.metric
     environment.filters["breakable"] = _breakable
     environment.filters.update(
-        ms=partial(latency_text, missing="–"), percent=_percent, metric=scale.text, ranks=ranks_text, error=error_text
+        ms=partial(latency_text, missing="–"),
+        percent=_percent,
+        metric=scale.text,
+        ranks=ranks_text,
+        error=error_text,
+        won_back=partial(won_back_text, missing="–"),
+        seconds=partial(seconds_text, missing="–"),
     )
     # A closing tag inside the library would end the script; none is there today.
     library = get_plotlyjs().replace("</script", "<\\/script")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.measure.flips import ClassRecorder, count_flips, find_classes
+from evaluators.metrics.own.imported_metric import make_own_metric
+from evaluators.metrics.registry import BUILT_IN
 from search.values import FlippedSamples, Flips
 from studies.judging.sentences.flips import flip_texts
 
@@ -47,6 +50,19 @@ def test_sentences_tell_every_kind_that_there_is() -> None:
         "1 of the 4 that FP32 had wrong are wrong in another way: 5",
     ]
     assert len(flip_texts(count_flips(EXACT, EXACT, LABELS, INDICES))) == 1
+
+
+def test_classes_are_told_only_where_the_metric_or_the_labels_read_them() -> None:
+    integers, floats = np.zeros(1, np.int64), np.zeros((1, 2), np.float32)
+    for name in ("top1", "top5", "agreement"):
+        assert BUILT_IN[name].scores_classes(None)
+    for name in ("sqnr", "mse", "cosine", "miou"):
+        assert not BUILT_IN[name].scores_classes(integers), name
+    own = make_own_metric("own", lambda outputs, labels: labels)
+    assert own.scores_classes(integers)
+    assert not own.scores_classes(floats)
+    assert not own.scores_classes(None)
+    assert not replace(own, unit="px").scores_classes(integers)
 
 
 class Runner:

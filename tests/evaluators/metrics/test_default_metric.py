@@ -11,6 +11,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+import bitfront
 from evaluators.metrics.default_metric import default_metric
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Job
@@ -23,6 +24,7 @@ from tests.support.networks import Net, finish, images, save
 ONE = TensorSpec("y", "float32", (4, 1))
 TEN = TensorSpec("y", "float32", (4, 10))
 MAPS = TensorSpec("y", "float32", (4, 3, 8, 8))
+DEPTHS = TensorSpec("y", "float32", (4, 1, 8, 8))
 BESIDE = TensorSpec("z", "float32", (4, 7))
 LABEL = TensorSpec("label", "int64", (4,))
 HALVES = np.full(1, 0.5, np.float32)
@@ -43,7 +45,11 @@ INTEGERS, FLOATS, PIXELS = np.zeros(1, np.int64), np.zeros(1, np.float32), np.ze
         ([TEN, BESIDE], INTEGERS, "sqnr", ["not used", "2 float outputs, 'y' (4, 10), 'z' (4, 7)"]),
         ([TEN, BESIDE], None, "sqnr", ["no labels", "2 float outputs"]),
         ([MAPS], None, "sqnr", ["'y' (4, 3, 8, 8)"]),
-        ([MAPS], PIXELS, "sqnr", ["--metric miou reads labels of pixels"]),
+        ([MAPS], PIXELS, "miou", ["labels, int64 of shape (samples, 8, 8), give each position of the output 'y'"]),
+        ([MAPS], PIXELS[:, :4], "sqnr", ["--metric miou reads one integer per position"]),
+        ([MAPS, BESIDE], PIXELS, "sqnr", ["2 float outputs"]),
+        ([DEPTHS], PIXELS, "sqnr", ["--metric miou reads"]),
+        ([MAPS], np.full((1, 3, 8, 8), 0.5, np.float32), "sqnr", ["are not used"]),
         ([LABEL], None, "sqnr", ["no float output"]),
     ],
 )
@@ -66,6 +72,15 @@ def test_the_default_follows_outputs_and_labels(
         ([TEN], INTEGERS[:, None], r"got int64 of shape \(n, 1\)\. Remove the second axis with \[:, 0\]"),
         ([TEN], SEVERAL, r"several labels, price, demand, .* Give it with --metric file\.py:function"),
         ([TEN, BESIDE], SEVERAL, "several labels, price, demand, "),
+        (
+            [MAPS],
+            np.eye(3, dtype="u1")[PIXELS],
+            r"--metric miou reads, got uint8 of shape \(n, 8, 8, 3\)\. .*argmax\(-1\)",
+        ),
+        ([MAPS], np.eye(3)[PIXELS].transpose(0, 3, 1, 2), r"float64 of shape \(n, 3, 8, 8\)\. .*\.argmax\(1\)"),
+        ([MAPS], PIXELS[..., None], r"Remove the last axis with \[\.\.\., 0\]"),
+        ([MAPS], PIXELS[:, None], r"Remove the second axis with \[:, 0\]"),
+        ([MAPS], PIXELS.astype(np.float32), r"\.astype\(\"int64\"\)"),
     ],
 )
 def test_labels_that_a_default_metric_would_silently_ignore_are_refused(
@@ -155,6 +170,34 @@ def test_outputs_that_a_metric_does_not_read_are_named(tmp_path: Path) -> None:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def segmentation(folder: Path, **changes: Any) -> Job:
+    n = Net()
+    x = n.op("Relu", [n.conv("image", "first", 3, 8)], "first/relu")
+    n.conv(x, "classes", 8, 4)
+    n.nodes[-1].output[0] = "y"
+    network = finish(n, {"image": [4, 3, 8, 8]}, {"y": [4, 4, 8, 8]})
+    masks = np.random.default_rng(0).integers(0, 4, (60, 8, 8)).astype(np.uint8)
+    return job(folder, network, labels=masks, **changes)
+
+
+def test_masks_of_an_output_of_classes_are_scored_by_miou(tmp_path: Path) -> None:
+    found = metric_of(opened(segmentation(tmp_path)))
+    assert (found.name, found.ratio) == ("miou", True)
+    [note] = found.notes
+    assert note.startswith("the metric is miou, because the labels, uint8 of shape (samples, 8, 8), give each position")
+
+
+@pytest.mark.slow
+def test_a_search_on_masks_takes_a_share_and_says_the_metric(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segmentation(here)
+    bitfront.search("model.onnx", "data.npz", max_drop=0.01, trials=1, progress=True)
+    assert "the metric is miou, because" in capsys.readouterr().err
+    result = invoke("search", "model.onnx", "--data", "data.npz", "--max-drop", "0.01", "--study", "b", "--trials", 1)
+    assert "the metric is miou, because" in result.stderr
+    with pytest.raises(bitfront.InputError, match=r"a number below 1 may mean a share; use --accuracy-limit 30dB"):
+        bitfront.search("model.onnx", "data.npz", max_drop=0.01, trials=1, metric="sqnr", study="dB")
 
 
 @pytest.mark.slow

@@ -28,6 +28,12 @@ def missed(outputs, labels):
             r"Here labels is one array, float32 of shape \(n, 3\); several labels, .*'labels\.NAME'",
         ),
         (np.zeros(4, [("cost", np.float32)]), r"Here labels\['cost'\] is float32 of shape \(n,\)\."),
+        (
+            np.zeros(4, [("cost", np.float32)]),
+            r"asks for the label 'price', and the data have 'labels\.cost': correct the name in the metric, or name "
+            r"the array 'labels\.price' in the data",
+        ),
+        (np.zeros((4, 3), np.float32), r"asks for the label 'price', and the data have one array 'labels'"),
         (None, "The data have no labels, so labels is None"),
     ],
 )
@@ -52,6 +58,7 @@ def test_an_own_metric_that_asks_for_an_output_that_is_not_there_is_told_their_n
     ("labels", "says"),
     [
         (np.zeros((2, 3, 4, 5), "u1"), r"shape \(n, 4, 5\), got uint8 of shape \(n, 3, 4, 5\)\. .*\.argmax\(1\)"),
+        (np.zeros((2, 4, 5, 3), "u1"), r"got uint8 of shape \(n, 4, 5, 3\)\. .*\.argmax\(-1\)"),
         (np.zeros((2, 4, 5), np.float32), r"got float32 of shape \(n, 4, 5\)\. .*\.astype\(\"int64\"\)"),
         (np.full((2, 4, 5), 3), "label 3 is neither one of 3 classes, which are numbered from 0 to 2"),
     ],

@@ -278,6 +278,7 @@ def test_own_function_that_fails_is_named_with_the_sample(name: str, words: str)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("mIoU", "Did you mean miou"),
         ("top_1", "Did you mean top1.*top1, top5, agreement, cosine, sqnr, mse, miou, map"),
         ("own_metrics:nothing", "has no nothing"),
         ("no_such_module:f", "importing no_such_module from"),

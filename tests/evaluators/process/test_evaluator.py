@@ -486,6 +486,15 @@ def test_finalists_are_measured_side_by_side_and_scored_on_final(warm: Warm) -> 
     assert flips["32"].count == 0
 
 
+def test_no_sample_flips_where_no_classes_are_scored(tmp_path: Path) -> None:
+    made = case(tmp_path, metric="sqnr")
+    evaluator = opened(made.job)
+    evaluator.builds.rebuild(made.uniform(INT8), tmp_path / "8.engine")
+    assert evaluator.scores.score_engines({"8": tmp_path / "8.engine"}).accuracy["8"].flips is None
+    compared = evaluator.diagnoses.compare(tmp_path / "8.engine", made.uniform(INT8), False, 16)
+    assert compared.flips is None
+
+
 def test_a_finalist_that_is_not_finite_on_final_does_not_spoil_the_others(tmp_path: Path) -> None:
     made = case(tmp_path, divided(), metric="cosine")
     evaluator = opened(made.job)

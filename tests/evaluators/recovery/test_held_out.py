@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,22 @@ def test_losses_are_told_by_the_samples_that_steps_fit_to_as_well(tmp_path: Path
 def test_errors_are_told_by_held_out_samples_alone(tmp_path: Path) -> None:
     found = compared(tmp_path, Session(1.0, wrong=WRONG), Session(1.0))
     assert not found.better
-    assert found.reason == "the error is 1 times as large [1, 1]: not lower by more than chance"
+    assert found.reason == "the error stays as it was"
 
 
 @pytest.mark.parametrize(("wrong", "better"), [(WRONG[:1], True), (WRONG, False)])
 def test_a_large_gain_is_outweighed_only_by_a_loss_beyond_chance(wrong: range, better: bool, tmp_path: Path) -> None:
     assert compared(tmp_path, Session(1.0), Session(0.3, wrong=wrong)).better is better
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (1.0, 0.5, r"the error falls to \d\d % \(\d\d % to \d\d %\) of what it was"),
+        (1.0, 3.0, r"the error rises to (\d+|> 1000) % .* of what it was"),
+    ],
+)
+def test_what_a_step_does_to_the_error_is_told_in_percents(
+    before: float, after: float, says: str, tmp_path: Path
+) -> None:
+    assert re.fullmatch(says, compared(tmp_path, Session(before), Session(after)).reason)

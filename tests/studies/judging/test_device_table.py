@@ -11,6 +11,7 @@ import pytest
 
 from search.values import Accuracy, LossEstimate, RecoveryRecord
 from studies.judging.findings.device_table import DeviceRow, device_cells, device_header, device_row
+from studies.judging.findings.rescue_table import seconds_text, won_back_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits, MetricScale
 from studies.store.store import Store
@@ -89,3 +90,8 @@ def test_cells_stand_below_a_header_that_names_the_metric() -> None:
         "won back": "80 %",
     }
     assert cells[1] == ("3  another", *[""] * 8)
+
+
+def test_shares_and_times_of_recovery_have_no_empty_signs() -> None:
+    assert [won_back_text(x) for x in (-0.002, 0.374, -0.3, None)] == ["0 %", "37 %", "-30 %", ""]
+    assert [seconds_text(x) for x in (0.008, 7.61, None)] == ["< 0.1", "7.6", ""]

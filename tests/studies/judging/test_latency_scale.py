@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.measure.latency_scale import baseline_doubt, off_reference, reference_of, scaled
+from evaluators.measure.latency_scale import baseline_doubt, off_reference, reference_of, scaled, share_text
 from search.values import Latency
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
@@ -21,6 +21,14 @@ METRIC = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": Tr
 
 
 # -- the functions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(2.457, "246 %"), (0.11, "11 %"), (0.0996, "10 %"), (0.0912, "9.1 %"), (0.02, "2 %"), (0, "0 %")],
+)
+def test_measured_shares_have_sensible_digits(share: float, text: str) -> None:
+    assert share_text(share) == text
 
 
 def test_the_reference_is_the_median_of_clean_baselines() -> None:
@@ -39,8 +47,8 @@ def test_latencies_are_ratios_times_the_reference() -> None:
 def test_a_baseline_is_off_by_more_than_five_percent() -> None:
     assert list(off_reference([4.0, 4.3, 3.7, np.nan], 4.0)) == [False, True, True, False]
     assert not off_reference([9.0], None).any()
-    assert baseline_doubt(4.4, 4.0) == "the baseline ran 10.0% slower than usual"
-    assert baseline_doubt(3.6, 4.0) == "the baseline ran 10.0% faster than usual"
+    assert baseline_doubt(4.4, 4.0) == "the baseline ran 10 % slower than usual"
+    assert baseline_doubt(3.6, 4.0) == "the baseline ran 10 % faster than usual"
     assert baseline_doubt(4.1, 4.0) == baseline_doubt(None, 4.0) == baseline_doubt(4.0, None) == ""
 
 
@@ -99,7 +107,7 @@ def test_a_busy_moment_between_scales_itself_out(store: Store) -> None:
     now = judged(store)
     np.testing.assert_allclose(now.measures.latency_ms, 2.0)
     doubts = store.measurements.doubts([int(number) for number in now.table.id], now.table.reference_ms)
-    assert doubts == {int(now.table.id[2]): ("the baseline ran 60.0% slower than usual",)}
+    assert doubts == {int(now.table.id[2]): ("the baseline ran 60 % slower than usual",)}
 
 
 def test_doubtful_measurements_do_not_move_the_reference(store: Store) -> None:

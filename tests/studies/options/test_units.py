@@ -223,6 +223,7 @@ def test_formats():
         "0.3243 ms", "12.35 ms", "2.5 ms", "1234 ms", "0 ms",
     ]  # fmt: skip
     assert [units.format_bytes(x) for x in (5, 999.7, 512e6, 2**31)] == ["5 B", "1 kB", "512 MB", "2.15 GB"]
+    assert [units.format_elapsed_s(x) for x in (0.00811, 0.25, 0.9999, 4.45)] == ["8.1 ms", "250 ms", "1s", "4.45s"]
     assert [units.format_duration_s(x) for x in (0.25, 59.9, 5400, 172805)] == ["0.25s", "1m", "1h30m", "2d5s"]
     assert units.format_percent(0.00421) == "0.421 %"
     assert units.format_metric(0.76312, "", ratio=True) == "76.31 %"
