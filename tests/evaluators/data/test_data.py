@@ -373,7 +373,7 @@ class TestFunctions:
             ("return [np.ones(3)]", r"batch 0: input 'image' has to be of shape \(samples, 2, 3\), got \(3,\)"),
             ("return []", "gave no batch"),
             ("return {'image': np.array([None, None])}", "expected an array with one row per sample"),
-            ("return {'image': [[1], [1, 2]]}", "'image' cannot be read as an array"),
+            ("return {'image': [[1], [1, 2]]}", "'image' has rows of different lengths"),
         ],
     )
     def test_refuses_what_it_gives(self, here: Path, body: str, message: str) -> None:
