@@ -12,9 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.peers import samples
-from benchmarks.peers.cases import CASES
+from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.control import accuracy_control, labelled, run, tables, timing
 from benchmarks.peers.control.accuracy_control import ControlRun, Judge, weighted_ops
+from benchmarks.peers.control.engines import Study
 from benchmarks.peers.control.tables import Ratio
 from benchmarks.peers.work import Results
 from tests.support.networks import images, residual_cnn, save
@@ -90,6 +91,30 @@ def test_samples_that_judge_are_none_that_calibrate_or_confirm(tmp_path: Path) -
     assert len(set().union(*seen, scored)) == 5000 + samples.BLOCK
 
 
+@pytest.mark.slow
+def test_a_study_gives_its_pick_and_the_mix_of_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole search of a small network; the mix keeps one layer in float."""
+    monkeypatch.setattr(labelled, "SEARCH", 60)
+    monkeypatch.setattr(labelled, "FINAL", 40)
+    model = save(residual_cnn(batch="n"), tmp_path / "model.onnx")
+    case = Case("toy", "residual CNN", "top1", file=model, draw=draw_toys)
+    monkeypatch.setattr(samples, "draw", lambda name, purpose, count: draw_toys(purpose, count))
+    study = Study(case, tmp_path / "study", 0.5)
+    found = study.search(tmp_path, trials=2)
+    assert (found["trials"], found["evaluations"], found["scored"]) == (2, 2, 120)
+    assert set(found["uniform"]) == {"baseline:fp32", "baseline:int8"}
+    assert study.pick.exists()
+    (tmp_path / "mix.json").write_text('{"block.0/conv1": "int8", "block.0/conv2": "fp32"}')
+    assert study.lower(str(tmp_path / "mix.json"), tmp_path / "mix.onnx") == ()
+    ops = weighted_ops(tmp_path / "mix.onnx")
+    assert [name for name, int8 in ops.items() if int8] == ["block.0/conv1"]
+    assert len(found["float_nodes"]) in (0, len(ops))
+
+
+def draw_toys(purpose: str, count: int) -> samples.Arrays:
+    return {"image": images(count), "labels": np.arange(count) % 10}
+
+
 @pytest.mark.parametrize(("judged", "ranked", "trials"), [(6, 44, 25), (2, 0, 2), (30, 300, 40)])
 def test_a_search_gets_half_of_the_models(judged: int, ranked: int, trials: int) -> None:
     assert run.trials_for({"judged": judged, "ranked": ranked}) == trials
@@ -145,14 +170,14 @@ def results_with(reverted: list[str], best_ms: float) -> dict[str, Any]:
 
 def test_tables_tell_effort_loss_latency_and_the_target() -> None:
     text = tables.text(results_with(["/conv"], 1.2))
-    assert "| mobile | 0.3 points | 1 of 25; 1 groups put back | 6 + 44 | 66 s | 2 | 25 | 80 s |" in text
+    assert "| mobile | 0.3 points | 1 of 25, after 1 step | 6 + 44 | 66 s | 2 | 25 | 80 s |" in text
     assert "| 0.20 ± 0.10 | 0.500 | 0.375 | 0.300 |" in text
     assert "| 0.600 (0.600 to 0.600) | 0.800 (0.800 to 0.800) | -0.05 ± 0.15 | 0.50 | met |" in text
     assert "| mobile | 0.20 ± 0.10 | 0.250 (0.250 to 0.250) | 4.00 ms | 0.5 to 2.0 |" in text
 
 
 def test_nothing_is_judged_where_nothing_was_put_back() -> None:
-    assert "| INT8 holds: nothing was put back |" in tables.text(results_with([], 1.2))
+    assert "| INT8 holds, nothing was put back |" in tables.text(results_with([], 1.2))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class ControlRun:
         ranked: models that were run on `RANKED_ON` samples to find what to put back next.
         float_value, int8_value: the metric of the float model and of INT8 before any step, on the samples that judge.
         value: of the model that was written; None where INT8 was written.
-        reverted: ops that were put back, whatever their kind, in NNCF's words.
+        reverted: of every step the ops that it put back, whatever their kind; a later step may have undone it.
     """
 
     seconds: float = 0.0

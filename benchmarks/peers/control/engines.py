@@ -27,7 +27,6 @@ from studies.inspect.mix.read_mix import read_mix
 BATCH = 16
 _STUDY = "control"
 _DECODERS = {"map": "yolov8"}
-_MOST_TIME = "8m"  # of a search, most of which it waits for others on a busy machine
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,12 @@ class Study:
     def _storage(self) -> str:
         return f"sqlite:///{(self.folder / 'study.db').absolute()}"
 
-    def search(self, data: Path, trials: int) -> dict[str, Any]:
+    def search(self, data: Path, trials: int, time_limit: str = "none") -> dict[str, Any]:
         """Search and export `best`; what is told of them.
 
         Args:
             data: folder of the labelled samples.
+            time_limit: as `--time-limit` takes it.
         """
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -67,7 +67,7 @@ class Study:
             *("--final-data", str(labelled.final_file(case, data)), "--metric", case.metric, *decode),
             *("--study", _STUDY, "--storage", self._storage, "--backend", "onnxruntime", "--recover", "auto"),
             *("--batch", str(BATCH), "--max-drop", f"{self.drop:g}", "--trials", str(trials)),
-            *("--time-limit", _MOST_TIME),
+            *("--time-limit", time_limit),
         )
         (self.folder / "search.txt").write_text(said)
         seconds = time.perf_counter() - start

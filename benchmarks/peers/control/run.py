@@ -45,11 +45,13 @@ class Piece:
 
     Attributes:
         work: of the network, with all engines by name.
+        time_limit: of a search.
     """
 
     work: CaseWork
     drop: float
     results: Results
+    time_limit: str = "none"
 
     @property
     def name(self) -> str:
@@ -87,7 +89,7 @@ class Piece:
         work = self.work
         study = Study(work.case, work.folder / f"study-{self.drop:g}", self.drop)
         before = about_now()
-        found = study.search(work.folder, trials_for(control))
+        found = study.search(work.folder, trials_for(control), self.time_limit)
         work.engine(self.label("best")).write_bytes(study.pick.read_bytes())
         ops = accuracy_control.weighted_ops(work.engine(self.label("control")))
         mix = study.folder / "mix.json"
@@ -119,7 +121,7 @@ def pieces(arguments: argparse.Namespace) -> Iterator[Piece]:
     for name in arguments.only:
         work = CaseWork(CASES[name], arguments.work.resolve() / name)
         for drop in arguments.drops:
-            yield Piece(work, drop, results)
+            yield Piece(work, drop, results, arguments.time_limit)
 
 
 def run_pieces(step: str, arguments: argparse.Namespace) -> None:
@@ -157,6 +159,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NETWORK")
     parser.add_argument("--drops", nargs="+", type=float, default=list(DROPS), metavar="SHARE")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS), metavar="STEP")
+    parser.add_argument("--time-limit", default="none", help="of every search, for a busy machine: 10m")
     parser.add_argument("--processes", type=int, default=timing.PROCESSES, help="that time the engines of a network")
     parser.add_argument("--work", type=Path, default=ROOT / "proof" / "control", help="folder of engines and studies")
     parser.add_argument("--out", type=Path, default=STORED)

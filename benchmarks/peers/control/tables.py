@@ -46,8 +46,7 @@ def brief(step: str, found: Figures) -> str:
     if "failed" in found:
         return f"gave up: {found['failed'].splitlines()[-1]}"
     if step == "control":
-        put_back = len(found["reverted"])
-        return f"{put_back} put back, {found['judged']} + {found['ranked']} models, {found['seconds']:.0f} s"
+        return f"{_kept(found)}; {found['judged']} + {found['ranked']} models, {found['seconds']:.0f} s"
     if step == "search":
         return f"{found['evaluations']} evaluations, {len(found['float_nodes'])} in float, {found['seconds']:.0f} s"
     if step == "losses":
@@ -97,7 +96,7 @@ def verdict_table(results: Figures) -> str:
         ratios = [ratio_of(times, f"best-{drop}", f"{kind}-{drop}") for kind in ("control", "mix")]
         more = losses["best_against"][f"control-{drop}"]
         share = results["search"][name]["evaluations"] / (control["judged"] + control["ranked"])
-        verdict = judge(ratios, more, share) if control["reverted"] else "INT8 holds: nothing was put back"
+        verdict = judge(ratios, more, share) if control["reverted"] else "INT8 holds, nothing was put back"
         rows.append([*_about(name), *(ratio.text for ratio in ratios), points(more), f"{share:.2f}", verdict])
     head = ["latency of `best` ÷ NNCF's", "÷ its mix by bitfront", "`best` loses more than NNCF by"]
     return table(["network", "allowed drop", *head, "evaluations ÷ its", ""], rows)
@@ -150,8 +149,9 @@ def _about(name: str) -> list[str]:
 
 
 def _kept(control: Figures) -> str:
-    put_back = "nothing put back" if not control["reverted"] else f"{len(control['reverted'])} groups put back"
-    return f"{len(control['float_nodes'])} of {control['weighted']}; {put_back}"
+    steps = len(control["reverted"])
+    kept = f"{len(control['float_nodes'])} of {control['weighted']}"
+    return f"{kept}, after {steps} {'step' if steps == 1 else 'steps'}" if steps else f"{kept}, INT8 holds"
 
 
 def _effort_of(search: Figures) -> list[str]:
