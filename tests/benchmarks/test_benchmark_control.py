@@ -193,6 +193,8 @@ def test_a_target_is_met_only_by_all_of_it(high: float, more: tuple[float, float
     assert tables.judge(ratios, about_loss(*more), share) == verdict
 
 
-def test_a_ratio_leaves_out_the_two_processes_that_differ_most() -> None:
-    times = {"ms": {"best": [1.0, 9.0, 2.0, 2.0], "fp32": [2.0] * 4}}
+def test_a_ratio_of_ten_processes_leaves_out_the_two_that_differ_most() -> None:
+    times = {"ms": {"best": [1.0, 9.0, *[2.0] * 8], "fp32": [2.0] * 10}}
     assert tables.ratio_of(times, "best", "fp32") == Ratio(1.0, 1.0, 1.0)
+    few = {"ms": {name: values[:6] for name, values in times["ms"].items()}}
+    assert tables.ratio_of(few, "best", "fp32") == Ratio(1.0, 0.5, 4.5)

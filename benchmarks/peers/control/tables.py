@@ -20,9 +20,11 @@ MOST_SHARE = 0.5  # of evaluations
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of latencies: the median over processes, and the second lowest and second highest of ten.
+    """A ratio of latencies: the median over processes, and how far processes differ.
 
-    Between those two the true median lies with 98 % confidence, whatever the distribution.
+    Attributes:
+        low, high: the lowest and the highest process; of ten or more, the second lowest and the second highest. With
+            six processes or more the true median lies between them with a confidence of at least 96 %.
     """
 
     middle: float
@@ -37,7 +39,7 @@ class Ratio:
 def ratio_of(times: Figures, one: str, other: str) -> Ratio:
     """Latency of one engine over that of another, process by process."""
     ratios = np.sort(np.array(times["ms"][one]) / np.array(times["ms"][other]))
-    inner = 1 if len(ratios) > 2 else 0
+    inner = 1 if len(ratios) >= 10 else 0
     return Ratio(float(np.median(ratios)), float(ratios[inner]), float(ratios[-1 - inner]))
 
 
