@@ -51,7 +51,7 @@ class Detections:
         self._right = [found[chosen, 2:] for chosen in classes]
 
     def average_precision(self, weights: NDArray[Any] | None = None) -> float:
-        """Mean over classes and least overlaps.
+        """Mean over least overlaps and over the classes that any object has; 0 where there are no objects.
 
         Args:
             weights: (n,) how often each sample counts; once where none are given.
@@ -61,8 +61,9 @@ class Detections:
         each = [
             _average(right, weights[owner], objects)
             for right, owner, objects in zip(self._right, self._owners, counts, strict=True)
+            if objects > 0
         ]
-        return float(np.mean(each))
+        return float(np.mean(each)) if each else 0.0
 
 
 def _average(found: Floats, times: Floats, objects: float) -> float:

@@ -9,7 +9,6 @@ from our own. CALIBRATION.npz has an array for every input of the model and `lab
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import resource
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -31,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".peers"
 THREADS = 2
 _BATCH = 10  # where the model leaves it open
-_MAX_DROP = 0.001  # of the metric, that accuracy control may leave
 
 
 @dataclass(frozen=True)
@@ -69,32 +67,44 @@ def quantize(method: str, model: Path, calibration: Path, out: Path, metric: str
 
     Args:
         method: one of `METHODS`.
-        metric: by which accuracy control judges, a key of `SCORES` of `benchmarks.peers.scores`.
+        metric: of the network, a key of `SCORES` of `benchmarks.peers.scores`.
 
     Raises:
         RuntimeError: the other tool gave up; its last lines.
     """
+    files = [str(path.absolute()) for path in (model, calibration, out)]
+    about = f"quantizing {model.name} by {method}"
+    return Run(**run_beside("benchmarks.peers.quantizers", [method, *files, "--metric", metric], about))
+
+
+def run_beside(module: str, words: Sequence[str], about: str, timeout_s: float | None = None) -> dict[str, Any]:
+    """Run a module in the peers' environment; the object that its last line is.
+
+    Args:
+        about: what is being done, for messages.
+
+    Raises:
+        RuntimeError: the module failed, with its last lines, or took too long.
+    """
     python = Path(os.environ.get("BITFRONT_PEERS", PEERS)).absolute() / "bin" / "python"
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    words = [
-        python,
-        "-m",
-        "benchmarks.peers.quantizers",
-        method,
-        *(path.absolute() for path in (model, calibration, out)),
-    ]
     with tempfile.TemporaryDirectory() as folder:  # the tools leave files where they are started
-        done = subprocess.run(
-            [*map(str, words), "--metric", metric],
-            cwd=folder,
-            env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(THREADS)},
-            capture_output=True,
-            text=True,
-        )
+        try:
+            done = subprocess.run(
+                [str(python), "-m", module, *words],
+                cwd=folder,
+                env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(THREADS)},
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise RuntimeError(f"{about}: it took more than {timeout_s:.0f} s") from late
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise RuntimeError(f"quantizing {model.name} by {method}: {python} ended with {done.returncode}:\n{tail}")
-    return Run(**json.loads(done.stdout.splitlines()[-1]))
+        raise RuntimeError(f"{about}: {python} ended with {done.returncode}:\n{tail}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 # -- what runs in the peers' environment -------------------------------------------------------------------------------
@@ -123,11 +133,12 @@ def _nncf(model: Path, given: Calibration, out: Path, metric: str, *, fast: bool
     """
     import nncf
 
-    quantized = nncf.quantize(onnx.load(str(model)), nncf.Dataset(given.feeds), **_nncf_options(given, fast, smooth))
+    quantized = nncf.quantize(onnx.load(str(model)), nncf.Dataset(given.feeds), **nncf_options(given, fast, smooth))
     onnx.save(quantized, str(out))
 
 
-def _nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any]:
+def nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any]:
+    """What `nncf.quantize` is given besides model and samples."""
     import nncf
     from nncf.quantization.advanced_parameters import AdvancedSmoothQuantParameters
 
@@ -140,31 +151,6 @@ def _nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any
         "fast_bias_correction": fast,
         "advanced_parameters": nncf.AdvancedQuantizationParameters(smooth_quant_alphas=alphas or off),
     }
-
-
-def _nncf_control(model: Path, given: Calibration, out: Path, metric: str) -> None:
-    """NNCF's quantization with accuracy control, which puts layers back to float; judged on the calibration samples."""
-    import nncf
-    from onnxruntime import InferenceSession
-
-    scores = importlib.import_module("benchmarks.peers.scores")
-    size = len(next(iter(given.feeds[0].values())))
-    items = [(feed, given.labels[i * size : (i + 1) * size]) for i, feed in enumerate(given.feeds)]
-
-    def validate(candidate: onnx.ModelProto, chosen: Iterable[tuple[Mapping[str, Any], Any]]) -> float:
-        session = InferenceSession(candidate.SerializeToString(), providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        parts, labels = zip(*((session.run(names, feed), right) for feed, right in chosen), strict=True)
-        outputs = {name: np.concatenate([part[i] for part in parts]) for i, name in enumerate(names)}
-        return float(scores.value_of(metric, scores.SCORES[metric](outputs, np.concatenate(labels))))
-
-    options = _nncf_options(given, True, False)
-    options["advanced_quantization_parameters"] = options.pop("advanced_parameters")
-    data = nncf.Dataset(items, lambda item: item[0])
-    found = nncf.quantize_with_accuracy_control(
-        onnx.load(str(model)), data, data, validate, max_drop=_MAX_DROP, **options
-    )
-    onnx.save(found, str(out))
 
 
 def _onnxruntime(model: Path, given: Calibration, out: Path, metric: str, *, method: str) -> None:
@@ -231,7 +217,6 @@ METHODS: Mapping[str, Method] = {
     "nncf-fast": _nncf,
     "nncf-sequential": partial(_nncf, fast=False),
     "nncf-smooth": partial(_nncf, smooth=True),
-    "nncf-control": _nncf_control,
     "onnxruntime-minmax": partial(_onnxruntime, method="MinMax"),
     "onnxruntime-entropy": partial(_onnxruntime, method="Entropy"),
     "onnxruntime-percentile": partial(_onnxruntime, method="Percentile"),

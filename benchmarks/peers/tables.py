@@ -15,14 +15,12 @@ _NAMES = {
     "nncf-fast": "NNCF, fast bias correction",
     "nncf-sequential": "NNCF, sequential bias correction",
     "nncf-smooth": "NNCF, SmoothQuant",
-    "nncf-control": "NNCF, accuracy control",
     "onnxruntime-minmax": "ONNX Runtime, minmax",
     "onnxruntime-entropy": "ONNX Runtime, entropy",
     "onnxruntime-percentile": "ONNX Runtime, percentile",
     "quark": "Quark",
     "quark-recover": "Quark, equalization and bias correction",
 }
-CONTROLLED = "nncf-control"  # keeps layers in float, so it is no all-INT8 quantizer
 
 
 def text(results: Figures) -> str:
@@ -74,7 +72,7 @@ def steps_table(results: Figures, networks: list[str]) -> str:
 
 def against_best(runs: Figures, name: str, others: Figures) -> list[str]:
     """Name of the best all-INT8 engine of others, the paired difference to it, and what that says."""
-    foreign = [other for other in others if not other.startswith("bitfront") and other != CONTROLLED]
+    foreign = [other for other in others if not other.startswith("bitfront")]
     if not foreign:
         return ["", "", ""]
     best = min(foreign, key=lambda other: float(runs[f"{name}/{other}"]["loss"]))
