@@ -27,10 +27,10 @@ def judge_detections(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) 
     """(n, 20 * 12 + classes) what average precision is made of.
 
     Args:
-        outputs: one array (n, 4 + classes, places): centre, width, height and scores, as YOLOv8 gives them.
+        outputs: `detections` (n, 4 + classes, places): centre, width, height and scores, as YOLOv8 gives them.
         labels: (n, objects, 5) left, top, right, bottom and class; class -1 fills up.
     """
-    (array,) = outputs.values()
+    array = outputs["detections"]  # Quark leaves tensors of its own among the outputs
     return np.stack([_judged(found, wanted) for found, wanted in zip(array.astype(float), labels, strict=True)])
 
 
