@@ -57,7 +57,7 @@ class Export:
     trial: int
     manifest: dict[str, Any] = field(repr=False)
     holds: bool | None
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = field(repr=False)
     warning: str = ""
 
 

@@ -161,7 +161,8 @@ class _Gate:
                 "and no float model is given. Give --reference with an engine of the float model."
             )
         amount = given if isinstance(given, Amount) else Amount(given)
-        if problem := MAX_DROP.misfit(amount, metric):
+        # The baseline is no float model, so the candidate may be better or worse by any amount.
+        if problem := MAX_DROP.misfit(amount, replace(metric, relative=False)):
             raise ConfigError(f"--max-drop {given} for the metric {metric.name}: {problem}")
         return amount.value
 

@@ -142,7 +142,7 @@ class Limit:
         if amount.unit and amount.unit != metric.unit:
             advice = f"write it in {metric.unit}" if metric.unit else "leave the unit out or change the metric"
             return f"its values are {metric.values_text}, not in {amount.unit}; {advice}"
-        if metric.relative and metric.unit and not amount.unit and 0 < amount.value < 1:
+        if metric.relative and metric.unit and not (ratio or amount.unit) and 0 < amount.value < 1:
             return f"a number below 1 may mean a share; {self._plain_advice(metric)} or write {amount}{metric.unit}"
         if ratio and self.difference and amount.value >= 1:
             share = quantities.format_percent(amount.value / (1 if amount.percent else 100)).replace(" ", "")

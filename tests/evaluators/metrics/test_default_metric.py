@@ -196,7 +196,7 @@ def test_a_search_on_masks_takes_a_share_and_says_the_metric(here: Path, capsys:
     assert "the metric is miou, because" in capsys.readouterr().err
     result = invoke("search", "model.onnx", "--data", "data.npz", "--max-drop", "0.01", "--study", "b", "--trials", 1)
     assert "the metric is miou, because" in result.stderr
-    with pytest.raises(bitfront.InputError, match=r"a number below 1 may mean a share; use --accuracy-limit 30dB"):
+    with pytest.raises(bitfront.InputError, match=r"a number below 1 may mean a share; use accuracy_limit=\"30dB\""):
         bitfront.search("model.onnx", "data.npz", max_drop=0.01, trials=1, metric="sqnr", study="dB")
 
 

@@ -12,6 +12,7 @@ from search.errors import ConfigError
 from studies.judging.standing import standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_limit, resolve_limits
+from studies.options.quantities import Amount
 from studies.options.read_options import read_config
 from studies.store.store import Store
 from tests.support.command_line import copy_finished
@@ -98,3 +99,24 @@ def test_a_rate_bounds_the_latency_and_the_narrower_of_both_counts() -> None:
     (limit, bound), *_ = Limits(rate_budget_ms=2.5).rows()
     assert limit.text(bound, MetricScale("top1")) == "latency ≤ 2.5 ms"
     assert limit.kind.read(limit.kind.write(2.5), "--min-fps") == 2.5
+
+
+@pytest.mark.parametrize(
+    ("metric", "bound", "refused"),
+    [
+        (MetricScale("sqnr", "dB", relative=True), Amount(0.01), True),
+        (MetricScale("sqnr", "dB", relative=True), Amount(0.01, unit="dB"), False),
+        (MetricScale("sqnr", "dB", relative=True), Amount(3.0), False),
+        (MetricScale("mse", relative=True), Amount(0.01), False),
+        (MetricScale("agreement", "share", ratio=True, relative=True), Amount(0.01), False),
+        (MetricScale("m.py:f", "px"), Amount(0.05), False),
+    ],
+)
+def test_a_number_that_may_mean_a_share_is_refused_where_the_metric_has_none(
+    metric: MetricScale, bound: Amount, refused: bool
+) -> None:
+    if refused:
+        with pytest.raises(ConfigError, match=r"may mean a share; use --accuracy-limit 30dB or write 0\.01dB"):
+            resolve_limits({"max_drop": bound}, metric)
+    else:
+        assert resolve_limits({"max_drop": bound}, metric) == Limits(max_drop=bound.value)
