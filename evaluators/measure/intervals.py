@@ -23,7 +23,8 @@ def paired_interval(
 
     For ratio metrics the spread is that of Agresti and Min (Statistics in Medicine 24, 2005, 729-740): half a
     discordant pair is added each way and one pair that agrees. Where no pair differs, s is 0, yet the true loss is
-    not known to be 0: it may well be one sample in n. The half width is then 2/n, not 0.
+    not known to be 0: it may well be one sample in n. The half width is then 2/n, not 0. Where scores are shares
+    themselves, as of the right tokens of a text, what is added is as large as the largest difference that was seen.
 
     With clusters the spread is that of clusters, see `_clustered_half`.
 
@@ -47,11 +48,17 @@ def paired_interval(
         half = _clustered_half(differences, clusters, ratio, z)
     elif ratio:
         square = float(np.square(differences).sum())
-        variance = (square + 1 - (n * mean) ** 2 / (n + 2)) / (n + 2)
+        variance = (square + _unit(differences) ** 2 - (n * mean) ** 2 / (n + 2)) / (n + 2)
         half = z * math.sqrt(variance / (n + 2))
     else:
         half = z * float(np.std(differences, ddof=1)) / math.sqrt(n)
     return mean - half, mean + half
+
+
+def _unit(differences: Floats) -> float:
+    """What one discordant pair differs by: the largest difference that was seen; 1 where none was, or one beyond 1."""
+    largest = float(np.abs(differences).max(initial=0.0))
+    return largest if 0.0 < largest < 1.0 else 1.0
 
 
 def bootstrap_interval(
@@ -127,11 +134,13 @@ class ClusterSums:
         sizes: (k,) samples of each.
         residuals: (k,) sum over each cluster of how far a difference is from the mean.
         square: sum of the squares of all samples' residuals.
+        unit: what one discordant pair differs by.
     """
 
     sizes: Floats
     residuals: Floats
     square: float
+    unit: float = 1.0
 
     @property
     def typical_size(self) -> float:
@@ -145,9 +154,9 @@ class ClusterSums:
         One change that its whole cluster shares is added to what was seen. So where no sample changes, nothing is known
         of how alike those of a cluster are, and they count as entirely alike.
         """
-        size = self.typical_size
+        size, unit = self.typical_size, self.unit**2
         seen, alone = float(np.square(self.residuals).sum()), self.square
-        return max(1.0, (seen + size) / (alone + 1))
+        return max(1.0, (seen + size * unit) / (alone + unit))
 
 
 def cluster_sums(differences: Floats, clusters: Codes, centre: float | None = None) -> ClusterSums:
@@ -161,7 +170,7 @@ def cluster_sums(differences: Floats, clusters: Codes, centre: float | None = No
     codes, _ = _recode(clusters)
     residuals = differences - (float(np.mean(differences)) if centre is None else centre)
     sizes = _sum_by(codes, np.ones(len(codes)))
-    return ClusterSums(sizes, _sum_by(codes, residuals), float(np.square(residuals).sum()))
+    return ClusterSums(sizes, _sum_by(codes, residuals), float(np.square(residuals).sum()), _unit(differences))
 
 
 def _clustered_half(differences: Floats, clusters: Codes, ratio: bool, z: float) -> float:
@@ -187,7 +196,7 @@ def _clustered_half(differences: Floats, clusters: Codes, ratio: bool, z: float)
         n += 2 * effect
         mean = float(np.sum(differences)) / n
         sums = cluster_sums(differences, clusters, mean)
-        added = effect**2 * (1 + 2 * mean**2) / n**2
+        added = effect**2 * (_unit(differences) ** 2 + 2 * mean**2) / n**2
     variance = (k - 1) / k * float(np.square(sums.residuals / (n - sums.sizes)).sum()) + added
     return student_point(z, k - 1) * math.sqrt(variance)
 

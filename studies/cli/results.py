@@ -246,7 +246,7 @@ def _final_text(done: Export) -> str:
     final, metric = done.manifest["final"], done.manifest["metric"]
     limits = {
         "kept": "the limits are kept",
-        "likely": "the limits are likely kept, by the estimate but not by its whole interval",
+        "likely": "the limits are likely kept, by the estimate but not with 95 % certainty",
         "missed": "the limits are MISSED",
     }.get(final["verdict"], "")
     loss = estimate_text(final["loss"], final["loss_low"], final["loss_high"], MetricScale.of(metric))

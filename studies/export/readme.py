@@ -118,8 +118,8 @@ def _batch(found: Mapping[str, Any]) -> int:
 
 
 _VERDICTS = {
-    "kept": "by the whole interval of the loss",
-    "likely": "by the estimate of the loss, but not by its whole interval",
+    "kept": "with 95 % certainty",
+    "likely": "by the estimate of the loss, but not with 95 % certainty",
     "missed": "this engine does **not** keep the limits",
 }
 

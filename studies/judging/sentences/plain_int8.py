@@ -9,8 +9,8 @@ from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
 
 _JUDGED = {
-    Verdict.SURELY: "it keeps the limits there by its whole interval, which the search samples left open",
-    Verdict.HOLDS: "that keeps the limits by the estimate, but not by its whole interval: it is likely good enough, "
+    Verdict.SURELY: "it keeps the limits there with 95 % certainty, which the search samples left open",
+    Verdict.HOLDS: "that keeps the limits by the estimate, but not with 95 % certainty: it is likely good enough, "
     "not surely",
     Verdict.FAILS: "that misses the limits",
 }

@@ -22,8 +22,8 @@ BEST_STYLE, BASELINE_STYLE, MISSED_STYLE = "bold green", "cyan", "yellow"
 _DOUBTFUL = "latency doubtful"
 # What the column `limits` says, with its explanation below the table.
 LIMIT_WORDS: Mapping[Verdict, tuple[str, str]] = {
-    Verdict.SURELY: (Verdict.SURELY.value, "on the final samples by the whole interval"),
-    Verdict.HOLDS: (Verdict.HOLDS.value, "kept on the final samples by the estimate, but not by its whole interval"),
+    Verdict.SURELY: (Verdict.SURELY.value, "on the final samples with 95 % certainty"),
+    Verdict.HOLDS: (Verdict.HOLDS.value, "kept on the final samples by the estimate, but not with 95 % certainty"),
     Verdict.FAILS: (Verdict.FAILS.value, "on the search samples or on the final samples"),
     Verdict.UNCONFIRMED: (Verdict.UNCONFIRMED.value, "kept on the search samples, not scored on the final samples"),
 }

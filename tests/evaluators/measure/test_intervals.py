@@ -128,3 +128,20 @@ def test_design_effect_lies_between_one_and_the_size_of_a_cluster() -> None:
 def test_an_interval_needs_two_clusters() -> None:
     with pytest.raises(ValueError, match="at least two clusters"):
         paired_interval(np.zeros(10), ratio=True, clusters=np.zeros(10, np.int64))
+
+
+def test_coverage_where_scores_are_shares_of_a_sample_themselves() -> None:
+    """Of 32 tokens a text, of which few change: one whole text each way would be far too wide."""
+    rng, true, inside, widths = np.random.default_rng(5), 0.002, 0, []
+    for _ in range(400):
+        worse, better = (rng.binomial(32, share, 240) for share in (0.003, 0.001))
+        low, high = paired_interval((worse - better) / 32, ratio=True)
+        inside += low <= true <= high
+        widths.append(high - low)
+    assert inside >= 0.93 * 400
+    assert np.mean(widths) < 0.004
+
+
+def test_an_unseen_difference_of_shares_counts_as_a_whole_sample() -> None:
+    low, high = paired_interval(np.zeros(100), ratio=True)
+    assert high == -low > 0.015

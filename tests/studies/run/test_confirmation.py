@@ -230,7 +230,7 @@ def test_plain_int8_near_the_limit_is_a_finalist_and_its_engine_is_kept(store: S
 @pytest.mark.parametrize(
     ("loss", "half", "says"),
     [
-        (0.06, 0.01, r"keeps the limits there by its whole interval, .*; --trial 1 exports it"),
+        (0.06, 0.01, r"keeps the limits there with 95 % certainty, .*; --trial 1 exports it"),
         (0.09, 0.01, r"it is likely good enough, not surely; --trial 1 exports it"),
         (0.12, 0.01, r"that misses the limits$"),
     ],
