@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitfront.columns import Inputs, take_columns, unread_labels_text
 from bitfront.inputs import InputFiles
-from bitfront.metrics import Metric, OwnMetric, lend, metric_name
+from bitfront.metrics import Metric, OwnMetric, lend, metric_name, name_in_study
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
 from bitfront.samplers import is_object, lent
 from bitfront.study import Study
@@ -106,8 +106,11 @@ def search(
     _refuse_import_of_script("search")
     if if_exists not in IF_EXISTS:
         raise ConfigError(f"if_exists: expected one of {', '.join(IF_EXISTS)}, got {if_exists!r}.")
-    own = OwnMetric.of(metric)
-    named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": metric_name(metric)}
+    place = str(options.get("study") or _name_of(model)), str(options.get("storage") or default_url())
+    resumes = if_exists == "resume" and verbs.exists(place[0], storage=place[1])
+    own_name = name_in_study(metric, *place) if resumes else metric_name(metric)
+    own = OwnMetric.of(metric, own_name)
+    named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": own_name}
     with lent(sampler) as sampler_name, lend(own):
         given = _texts({"study": _name_of(model), **options, **named, "sampler": sampler_name})
         # Before the data are read, which may take long.
