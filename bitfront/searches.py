@@ -15,7 +15,7 @@ from bitfront.metrics import Metric, OwnMetric, lend, metric_name, name_in_study
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
 from bitfront.samplers import is_object, lent
 from bitfront.study import Study
-from bitfront.wording import python_words
+from bitfront.wording import python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
 from studies import interrupts, verbs
 from studies.judging.sentences.no_pick import all_failed_text
@@ -248,7 +248,11 @@ def _run(
 ) -> Study:
     """Run a search, report its progress, and return the study."""
     try:
-        with interrupts.handled(), listening(study, callbacks, progress) as events:
+        with (
+            python_words(study.resume_arguments()),
+            interrupts.handled(),
+            listening(study, callbacks, progress) as events,
+        ):
             done = run(events)
     except KeyboardInterrupt:
         LOG.warning("interrupted; %s", _advice(study))
@@ -266,17 +270,7 @@ def _advice(study: RunningStudy) -> str:
     """How to continue after an interruption: with all that the study does not store itself."""
     if not verbs.exists(study.name, storage=study.storage):
         return "nothing was stored yet"
-    given = [repr(study.name)]
-    if study.metric is not None:
-        name = study.metric.short_name
-        given.append(f"metric={name if name.isidentifier() else '…'}")
-    if study.sampler_is_object:
-        given.append("sampler=…")
-    if study.storage != default_url():
-        given.append(f"storage={mask_password(study.storage)!r}")
-    if study.target is not None:
-        given.append(f"target={study.target!r}")
-    return f"bitfront.resume({', '.join(given)}) continues the study"
+    return f"{resume_call(study.name, study.resume_arguments())} continues the study"
 
 
 @contextmanager

@@ -16,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 import bitfront as bf
-from search.errors import ConfigError, StudyError
+from search.errors import BitfrontError, ConfigError, StudyError
+from studies.run.pace import Pace
 from tests.support.command_line import invoke, quick, write_inputs
 
 OPTIONS: dict[str, Any] = {"trials": 3, "progress": False, "max_drop": 0.5}
@@ -99,6 +100,20 @@ def test_an_interrupted_search_says_what_goes_on_with_it(here: Path, caplog: pyt
     with pytest.raises(KeyboardInterrupt):
         bf.search("model.onnx", "data.npz", metric=make_metric(), study="cut", callbacks=interrupt, **OPTIONS)
     assert "bitfront.resume('cut', metric=balanced) continues the study" in caplog.text
+
+
+@pytest.mark.slow
+def test_messages_say_how_to_resume_with_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Pace, "finalists_in_time", lambda self, now, wanted: 0)
+    with caplog.at_level("INFO", logger="bitfront"):
+        bf.search("model.onnx", "data.npz", metric=make_metric(), study="late", **OPTIONS)
+    assert "not confirmed on the final samples; `bitfront.resume('late', metric=balanced)` confirms them" in caplog.text
+    with pytest.raises(
+        BitfrontError, match=r"more time: bitfront\.resume\('m', metric=balanced, time_limit='\.\.\.'\)$"
+    ):
+        bf.search("model.onnx", "data.npz", metric=make_metric(), study="m", time_limit="10ms", **OPTIONS)
 
 
 def test_an_interruption_inside_the_metric_ends_the_search(here: Path, caplog: pytest.LogCaptureFixture) -> None:
