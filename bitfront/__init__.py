@@ -5,7 +5,7 @@
     >>> study.best
     <Trial ...>
     >>> study.export("engine")
-    Export(...)
+    <Export of trial ...>
 
 `search` makes a study, `resume` continues it and `load` opens it. Each returns a `Study`. `Guard` serves an exported
 engine and switches to a safe one when the fast one goes wrong. Every error of this package is a `BitfrontError`. The

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from evaluators.metrics.own.handed_metric import is_handed, lend_metric, name_metric
@@ -55,9 +56,13 @@ class OwnMetric:
         return self.name.partition("@")[0]
 
     @classmethod
-    def of(cls, metric: Metric | None) -> OwnMetric | None:
-        """The metric of a new study; None if the evaluator process finds the metric by its name."""
-        name = metric_name(metric)
+    def of(cls, metric: Metric | None, name: str | None) -> OwnMetric | None:
+        """The metric of a search; None if the evaluator process finds the metric by its name.
+
+        Args:
+            metric: the metric that the user gives; None if none is given.
+            name: its name in the study.
+        """
         return None if metric is None or isinstance(metric, str) or not is_handed(name) else cls(str(name), metric)
 
     @classmethod
@@ -72,11 +77,9 @@ class OwnMetric:
         """
         if metric is None:
             return None
-        with Store.open(storage, write=False) as store:
-            record = store.studies.load(study)
-        stored = str(record.config.get("metric") or record.metric["name"])
+        stored = _stored_name(study, storage)
         _check_same(metric, stored, study)
-        return None if isinstance(metric, str) or not is_handed(stored) else cls(stored, metric)
+        return cls.of(metric, stored)
 
 
 @contextmanager
@@ -93,18 +96,63 @@ def lend(own: OwnMetric | None) -> Iterator[None]:
             yield
 
 
+def name_in_study(metric: Metric | None, study: str, storage: str) -> str | None:
+    """The name that a study has for a metric, or the metric's own name if the study has another metric.
+
+    Raises:
+        ConfigError: the metric is neither a text nor callable.
+        StudyError: there is no such study.
+    """
+    if metric is None:
+        return None
+    stored = _stored_name(study, storage)
+    return stored if _is_same(metric, stored) else metric_name(metric)
+
+
+def _stored_name(study: str, storage: str) -> str:
+    with Store.open(storage, write=False) as store:
+        record = store.studies.load(study)
+    return str(record.config.get("metric") or record.metric["name"])
+
+
 def _check_same(metric: Metric, stored: str, study: str) -> None:
-    given = metric_name(metric)
-    both_handed = is_handed(given) and is_handed(stored)
-    if given == stored or (both_handed and _digest(str(given)) == _digest(stored)):
+    if _is_same(metric, stored):
         return
-    why = ""
-    if both_handed:
+    given, why = _shown_name(metric, stored), ""
+    if is_handed(stored) and given.partition("@")[0] == stored.partition("@")[0]:
         why = " Its code, or a number, text, list or array that it uses, has changed, as the digest behind the @ shows."
     raise StudyError(
         f"continuing study {study!r}: expected its metric {stored}, got {given}.{why} Give the function as it was, "
         "or search as a new study, because scores of two metrics cannot be compared."
     )
+
+
+def _is_same(metric: Metric, stored: str) -> bool:
+    """Whether a metric is that of a study, also where the study was searched by a script and now imports it."""
+    given = metric_name(metric)
+    if given == stored:
+        return True
+    if isinstance(metric, str):
+        return is_handed(given) and is_handed(stored) and _digest(metric) == _digest(stored)
+    if is_handed(stored):
+        return _digest(name_metric(metric)) == _digest(stored)
+    return stored == _import_name_in_script(metric)
+
+
+def _shown_name(metric: Metric, stored: str) -> str:
+    """The name of a metric as an error shows it: with the digest if the study has one to compare."""
+    name = metric_name(metric)
+    if isinstance(metric, str) or is_handed(name) or not is_handed(stored):
+        return str(name)
+    return f"{name_metric(metric)} of {metric.__module__}"
+
+
+def _import_name_in_script(metric: Callable[..., Any]) -> str | None:
+    """The name by which other programs import a metric of the script that runs; None for any other metric."""
+    if getattr(metric, "__module__", "") != "__main__":
+        return None
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return None if script is None else f"{Path(script).stem}:{getattr(metric, '__qualname__', '')}"
 
 
 def _digest(name: str) -> str:

@@ -17,6 +17,7 @@ from studies.events import Quiet
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
+from studies.options.urls import default_url, mask_password
 from studies.show.progress_display import Display, Lines, StepPace, step_text
 from studies.show.terminal.progress_text import ended_text
 from studies.store.records import EvaluationRecord, FinishedRow
@@ -36,6 +37,24 @@ class RunningStudy(Study):
         """End the search after the current evaluation."""
         self.stopped = True
 
+    def resume_arguments(self) -> dict[str, str]:
+        """What `bitfront.resume` has to be given to continue this study, as written in Python.
+
+        This is the metric, the sampler, the database and the target where the study does not store them or they are
+        not the default.
+        """
+        found = {}
+        if self.metric is not None:
+            name = self.metric.short_name
+            found["metric"] = name if name.isidentifier() else "…"
+        if self.sampler_is_object:
+            found["sampler"] = "…"
+        if self.storage != default_url():
+            found["storage"] = repr(mask_password(self.storage))
+        if self.target is not None:
+            found["target"] = repr(self.target)
+        return found
+
 
 class Listener:
     """Passes the events of a search on. An error in a callback ends the search, which can then be resumed.
@@ -53,7 +72,7 @@ class Listener:
         self._steps = StepPace()
 
     def note(self, text: str) -> None:
-        text = in_python(text)
+        text = in_python(text, self._study.resume_arguments())
         LOG.log(logging.WARNING if text.startswith("WARNING") else logging.INFO, "%s", text)
         self._shown.note(text)
 

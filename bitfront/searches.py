@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from bitfront.columns import Inputs, take_columns, unread_labels_text
 from bitfront.inputs import InputFiles
-from bitfront.metrics import Metric, OwnMetric, lend, metric_name
+from bitfront.metrics import Metric, OwnMetric, lend, metric_name, name_in_study
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
 from bitfront.samplers import is_object, lent
 from bitfront.study import Study
-from bitfront.wording import python_words
+from bitfront.wording import python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
 from studies import interrupts, verbs
 from studies.judging.sentences.no_pick import all_failed_text
@@ -106,8 +106,11 @@ def search(
     _refuse_import_of_script("search")
     if if_exists not in IF_EXISTS:
         raise ConfigError(f"if_exists: expected one of {', '.join(IF_EXISTS)}, got {if_exists!r}.")
-    own = OwnMetric.of(metric)
-    named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": metric_name(metric)}
+    place = str(options.get("study") or _name_of(model)), str(options.get("storage") or default_url())
+    resumes = if_exists == "resume" and verbs.exists(place[0], storage=place[1])
+    own_name = name_in_study(metric, *place) if resumes else metric_name(metric)
+    own = OwnMetric.of(metric, own_name)
+    named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": own_name}
     with lent(sampler) as sampler_name, lend(own):
         given = _texts({"study": _name_of(model), **options, **named, "sampler": sampler_name})
         # Before the data are read, which may take long.
@@ -245,7 +248,11 @@ def _run(
 ) -> Study:
     """Run a search, report its progress, and return the study."""
     try:
-        with interrupts.handled(), listening(study, callbacks, progress) as events:
+        with (
+            python_words(study.resume_arguments()),
+            interrupts.handled(),
+            listening(study, callbacks, progress) as events,
+        ):
             done = run(events)
     except KeyboardInterrupt:
         LOG.warning("interrupted; %s", _advice(study))
@@ -263,17 +270,7 @@ def _advice(study: RunningStudy) -> str:
     """How to continue after an interruption: with all that the study does not store itself."""
     if not verbs.exists(study.name, storage=study.storage):
         return "nothing was stored yet"
-    given = [repr(study.name)]
-    if study.metric is not None:
-        name = study.metric.short_name
-        given.append(f"metric={name if name.isidentifier() else '…'}")
-    if study.sampler_is_object:
-        given.append("sampler=…")
-    if study.storage != default_url():
-        given.append(f"storage={mask_password(study.storage)!r}")
-    if study.target is not None:
-        given.append(f"target={study.target!r}")
-    return f"bitfront.resume({', '.join(given)}) continues the study"
+    return f"{resume_call(study.name, study.resume_arguments())} continues the study"
 
 
 @contextmanager

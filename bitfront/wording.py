@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from search.errors import BitfrontError
 
 _COMMAND = re.compile(r"(`[^`]*`|^ +bitfront .*$)", re.MULTILINE)  # what is typed in a shell stays as it is
+_OPTION = r"(?: --[a-z][a-z-]*(?: (?!--)[^\s`]+)?)"
+_RESUME = re.compile(rf"\bbitfront resume ((?:'[^'\n]*'|[^\s`-][^\s`]*){_OPTION}*)(?=`|$)", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"[A-Z]+")  # `TIME`, where the user is to choose
 _METRICS = "top1|top5|agreement|cosine|sqnr|mse|miou|map"
 _RULES = (
     (re.compile(r"did you mean ([\w-]+)\?"), lambda found: f"did you mean {_name(found[1])}?"),
@@ -24,19 +28,58 @@ _RULES = (
 
 
 @contextmanager
-def python_words() -> Iterator[None]:
-    """Within this block, let errors name options as `bitfront.search` takes them."""
+def python_words(given: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Within this block, let errors name options as `bitfront.search` takes them.
+
+    Args:
+        given: what a call of `bitfront.resume` has to be given besides the study, see `resume_call`.
+    """
     try:
         yield
     except BitfrontError as error:
-        error.args = (in_python(str(error)), *error.args[1:])
+        error.args = (in_python(str(error), given), *error.args[1:])
         raise
 
 
-def in_python(text: str) -> str:
-    """A message with `max_drop="1%"` in place of `--max-drop 1%`. Commands in it stay as they are."""
+def in_python(text: str, given: Mapping[str, str] | None = None) -> str:
+    """A message with `max_drop="1%"` in place of `--max-drop 1%`.
+
+    The command `bitfront resume` becomes the call in Python that does the same. Other commands stay as they are.
+
+    Args:
+        given: what that call has to be given besides the study, see `resume_call`.
+    """
+    text = _RESUME.sub(lambda found: _resumed(found[1], given or {}), text)
     parts = _COMMAND.split(text)
     return "".join(part if place % 2 else _rewritten(part) for place, part in enumerate(parts))
+
+
+def resume_call(study: str, given: Mapping[str, str]) -> str:
+    """The call of `bitfront.resume` that continues a study.
+
+    Args:
+        study: the name of the study.
+        given: the other arguments by name, as they are written in Python: `{"metric": "psnr"}`.
+    """
+    return f"bitfront.resume({', '.join([repr(study), *(f'{name}={value}' for name, value in given.items())])})"
+
+
+def _resumed(words: str, given: Mapping[str, str]) -> str:
+    """The call for what follows `bitfront resume` in a command."""
+    study, *options = shlex.split(words)
+    found: dict[str, str] = {}
+    for word in options:
+        if word.startswith("--"):
+            found[_name(word.removeprefix("--"))] = "True"
+        else:
+            found[[*found][-1]] = _value(word)
+    return resume_call(study, {**given, **found})
+
+
+def _value(word: str) -> str:
+    if _PLACEHOLDER.fullmatch(word):
+        return "'...'"
+    return word if word.isdecimal() else repr(word)
 
 
 def _rewritten(text: str) -> str:

@@ -12,7 +12,6 @@ import typer
 from search.errors import ConfigError
 from studies.cli.base import progress_for, verb
 from studies.cli.parameters import Json, Picks, Quiet, Storage, Study, WhichTarget
-from studies.options.limits import MetricScale
 from studies.options.quantities import parse_tolerance
 from studies.options.read_options import read_changes
 
@@ -231,27 +230,8 @@ def _print_exported(done: Export) -> None:
     say(f"exported trial {done.trial} to {done.folder}")
     if text := compared_levels_text(done.manifest):
         say(text)
-    say(_final_text(done))
+    say(done.final_text)
     if text := done.manifest["no_gain"]:
         say(f"{text}.")
     if done.manifest["final"]["disagreement"] is not None:
         say(f"{done.manifest['final']['disagreement']['text']}.")
-
-
-def _final_text(done: Export) -> str:
-    """The loss of an exported engine on the final split, and what that says of the limits."""
-    from studies.judging.rounding import estimate_text
-    from studies.judging.sentences.unrelated_outputs import MARK
-
-    final, metric = done.manifest["final"], done.manifest["metric"]
-    limits = {
-        "kept": "the limits are kept",
-        "likely": "the limits are likely kept, by the estimate but not with 95 % certainty",
-        "missed": "the limits are MISSED",
-    }.get(final["verdict"], "")
-    loss = estimate_text(final["loss"], final["loss_low"], final["loss_high"], MetricScale.of(metric))
-    parts = [f"on the final split: loss {loss}"]
-    parts += [f"{final['tried']} were tried"] if final["tried"] > 1 else []
-    parts += [limits] if limits else []
-    parts += [f"{MARK}, see the warning"] if done.manifest["unrelated_to_fp32"] else []
-    return "; ".join(parts)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,11 @@ from studies.export.layer_files import write_layer_files
 from studies.export.manifest import manifest
 from studies.export.readme import README, readme_text
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text
 from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.selection import find_row
 from studies.judging.sentences.changed_pick import other_pick_text
+from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of
@@ -46,19 +48,50 @@ HANDOVER = "handover"
 _CHUNK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+_LIMITS = {
+    "kept": "the limits are kept",
+    "likely": "the limits are likely kept, by the estimate but not with 95 % certainty",
+    "missed": "the limits are MISSED",
+}
+
+
+@dataclass(frozen=True, repr=False)
 class Export:
     """What was written, and whether the limits hold on the final split (None if there are none).
 
-    `warning` says that the latency check failed, which leaves the export in place; empty if it held.
+    `final_loss` is the loss on the final split with its interval, in words. `warning` says that the latency check
+    failed, which leaves the export in place; empty if it held.
     """
 
     folder: Path
     trial: int
-    manifest: dict[str, Any] = field(repr=False)
+    manifest: dict[str, Any]
     holds: bool | None
-    notes: tuple[str, ...] = field(repr=False)
+    notes: tuple[str, ...]
+    final_loss: str
     warning: str = ""
+
+    @property
+    def final_text(self) -> str:
+        """The loss of the engine on the final split, and what that says of the limits."""
+        final = self.manifest["final"]
+        limits = _LIMITS.get(final["verdict"], "")
+        parts = [f"on the final split: loss {self.final_loss}"]
+        parts += [f"{final['tried']} were tried"] if final["tried"] > 1 else []
+        parts += [limits] if limits else []
+        parts += [f"{MARK}, see the warning"] if self.manifest["unrelated_to_fp32"] else []
+        return "; ".join(parts)
+
+    def __repr__(self) -> str:
+        """Short: the folder, the loss on the final split with its interval, and the verdict in one word."""
+        verdict = self.manifest["final"]["verdict"]
+        limits = f", limits {verdict}" if verdict in _LIMITS else ""
+        return f"<Export of trial {self.trial} to {self.folder}: final loss {self.final_loss}{limits}>"
+
+    def __str__(self) -> str:
+        """What the command `bitfront export` says: folder, final loss and limits, then the warnings."""
+        warnings = (text for text in (*self.manifest["warnings"], self.warning) if text)
+        return "\n".join([f"exported trial {self.trial} to {self.folder}", self.final_text, *warnings])
 
 
 @dataclass(frozen=True)
@@ -159,7 +192,9 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         _write_readme(staging, found, chosen.now, final.bench.engine_file, frozen)
         _write_manifest(staging, found)
     notes, warning = tuple(text for text in (note, frozen) if text), failure_text(found["latency_check"])
-    return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, warning)
+    score = found["final"]
+    loss = estimate_text(score["loss"], score["loss_low"], score["loss_high"], chosen.now.metric)
+    return Export(folder, request.trial, found, score["limits_hold"], notes, loss, warning)
 
 
 def _mix_to_hand_over(work: Work, chosen: _Confirmed, request: Request) -> Mix | None:

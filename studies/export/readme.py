@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from evaluators.metrics.own.handed_metric import is_handed
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.standing import Standing
 
 README, FINAL_SAMPLES = "README.md", "final_samples.json"
+_TOP1 = "top1"
 _FILES = {
     "model.plan": "the engine: a TensorRT plan, for the same TensorRT on the same kind of GPU",
     "model.onnx.data": "the weights that one ONNX file cannot hold",
@@ -150,28 +152,62 @@ def _how_to_run(names: Collection[str]) -> str:
 _CHECK = """```python
 import json, subprocess, sys
 from pathlib import Path
+from urllib.parse import unquote
+
 import numpy as np
 
+
+def read(place):  # the arrays by name of an .npz file, or of a folder with one .npy file for each
+    if not place.is_dir():
+        return np.load(place)
+    return {unquote(file.stem): np.load(file, mmap_mode="r") for file in place.glob("*.npy")}
+
+
 final = json.loads(Path("final_samples.json").read_text())
-data = np.load(final["data"])
+data = read(Path(final["data"]))
 np.savez("final.npz", **{name: data[name][final["rows"]] for name in INPUTS})
 subprocess.run([sys.executable, "run.py", "--data", "final.npz", "--out", "out.npz"], check=True)
 outputs = np.load("out.npz")
-labels = data["labels"][final["rows"]] if "labels" in data else None
+labels = data["labels"][final["rows"]] if "labels" in data else NoneSCORE
 ```"""
+_SCORE_TOP1 = """
+scores = next(outputs[name] for name in outputs.files if outputs[name].dtype.kind == "f")
+print("top1", np.mean(scores.argmax(axis=1) == labels))"""
 
 
 def _how_to_check(found: Mapping[str, Any], names: Collection[str]) -> list[str]:
     """How to run the engine on the final samples, so that the accuracy above can be computed again."""
     if FINAL_SAMPLES not in names or "run.py" not in names:
         return []
+    metric = str(found["final"]["metric"])
+    script = _CHECK.replace("INPUTS", repr([name for name, _, _ in found["model"]["inputs"]]))
+    gives = "gives the engine's outputs on these samples, and their labels"
+    gives += " beside them, and prints the accuracy" if metric == _TOP1 else " beside them"
     return [
         "## Check the accuracy",
         f"The accuracy on the final data is that of {found['final']['samples']:,} samples. `{FINAL_SAMPLES}` has their "
-        "rows, counted from 0, in the data that it names. If those are an `.npz` file, this script gives the engine's "
-        "outputs on these samples, and their labels beside them:",
-        _CHECK.replace("INPUTS", repr([name for name, _, _ in found["model"]["inputs"]])),
+        "rows, counted from 0, in the data that it names. If those are an `.npz` file or a folder of `.npy` files, as "
+        f"bitfront writes it for a data loader, this script {gives}:",
+        script.replace("SCORE", _SCORE_TOP1 if metric == _TOP1 else ""),
+        *([] if metric == _TOP1 else [_scored_text(metric)]),
     ]
+
+
+def _scored_text(metric: str) -> str:
+    """Which function computes the accuracy from the outputs and labels of the script."""
+    place, _, name = metric.rpartition(":")
+    if place:
+        return f"The function or class `{name}` of `{place}` scores them: it is called with `outputs` and `labels`."
+    if is_handed(metric):
+        name = metric.partition("@")[0]
+        return (
+            f"The function or class `{name}` scores them, which your program gave to bitfront as `metric`: it is "
+            "called with `outputs` and `labels`."
+        )
+    return (
+        f"bitfront's own metric `{metric}` scores them. In an environment with bitfront, "
+        f'`evaluators.metrics.registry.get_metric("{metric}")` has the function that does it.'
+    )
 
 
 def _file_rows(engine_file: str, names: Collection[str]) -> list[tuple[str, str]]:

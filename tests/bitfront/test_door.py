@@ -20,6 +20,8 @@ import pytest
 
 import bitfront as bf
 from search.errors import ConfigError, StudyError
+from studies.judging.rounding import estimate_text
+from studies.options.limits import MetricScale
 from studies.store.store import Store
 from tests.support.command_line import copy_finished, invoke, quick, three_layers, write_inputs
 from tests.support.docs_pages import blocks
@@ -292,6 +294,15 @@ def test_a_study_is_exported_and_reported(small: bf.Study, here: Path) -> None:
     done = small.export("engine", pick="fast")
     assert done.trial == small["fast"].number
     assert len(repr(done)) < 200
+    final, metric = done.manifest["final"], MetricScale.of(done.manifest["metric"])
+    loss = estimate_text(final["loss"], final["loss_low"], final["loss_high"], metric)
+    verdict = final["verdict"]
+    assert verdict in ("kept", "likely")
+    assert repr(done) == f"<Export of trial {done.trial} to engine: final loss {loss}, limits {verdict}>"
+    first, second, *_ = str(done).splitlines()
+    assert first == f"exported trial {done.trial} to engine"
+    assert second.startswith(f"on the final split: loss {loss}; ")
+    assert f"the limits are {verdict}" in second
     assert (here / "engine/manifest.json").exists()
     assert small.report("report.html") == Path("report.html")
     assert "small" in (here / "report.html").read_text(encoding="utf-8")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 import bitfront as bf
-from search.errors import ConfigError, StudyError
+from search.errors import BitfrontError, ConfigError, StudyError
+from studies.run.pace import Pace
 from tests.support.command_line import invoke, quick, write_inputs
 
 OPTIONS: dict[str, Any] = {"trials": 3, "progress": False, "max_drop": 0.5}
@@ -99,6 +102,20 @@ def test_an_interrupted_search_says_what_goes_on_with_it(here: Path, caplog: pyt
     assert "bitfront.resume('cut', metric=balanced) continues the study" in caplog.text
 
 
+@pytest.mark.slow
+def test_messages_say_how_to_resume_with_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Pace, "finalists_in_time", lambda self, now, wanted: 0)
+    with caplog.at_level("INFO", logger="bitfront"):
+        bf.search("model.onnx", "data.npz", metric=make_metric(), study="late", **OPTIONS)
+    assert "not confirmed on the final samples; `bitfront.resume('late', metric=balanced)` confirms them" in caplog.text
+    with pytest.raises(
+        BitfrontError, match=r"more time: bitfront\.resume\('m', metric=balanced, time_limit='\.\.\.'\)$"
+    ):
+        bf.search("model.onnx", "data.npz", metric=make_metric(), study="m", time_limit="10ms", **OPTIONS)
+
+
 def test_an_interruption_inside_the_metric_ends_the_search(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The first call comes before the study is made."""
     with pytest.raises(KeyboardInterrupt):
@@ -121,3 +138,49 @@ def test_several_workers_refuse_it(here: Path) -> None:
         bf.search("model.onnx", "data.npz", metric=make_metric(), study="crew", workers=2, **OPTIONS)
     with pytest.raises(StudyError, match="crew"):
         bf.load("crew")
+
+
+SCRIPT = """
+def balanced(outputs, labels):
+    return outputs["logits"].argmax(axis=1) == labels
+balanced.ratio = True
+"""
+
+
+def run_as_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The function `balanced` as the script itself has it while it runs."""
+    main = ModuleType("__main__")
+    main.__file__ = str(path)
+    exec(compile(path.read_text(), path, "exec", dont_inherit=True), main.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    return main.__dict__["balanced"]
+
+
+@pytest.mark.slow
+def test_the_function_of_a_script_may_be_imported_from_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = here / "run_search.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.syspath_prepend(here)
+    with monkeypatch.context() as script:
+        own = run_as_script(path, script)
+        bf.search("model.onnx", "data.npz", metric=own, study="script", **OPTIONS)
+    imported = importlib.import_module("run_search").balanced
+    more = {**OPTIONS, "trials": 4}
+    assert len(bf.resume("script", trials=4, metric=imported, progress=False)) == 4
+    bf.load("script", metric=imported).export("of_script", pick="fast")
+    found = bf.search("model.onnx", "data.npz", metric=imported, study="script", if_exists="resume", **more)
+    assert found["fp32"].metric.name.startswith("balanced@")
+    imported.ratio = False
+    with pytest.raises(StudyError, match=r"got balanced@\w+ of run_search\. Its code, or a number"):
+        bf.load("script", metric=imported)
+
+
+@pytest.mark.slow
+def test_an_imported_function_may_be_given_by_its_script(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = here / "scores.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.syspath_prepend(here)
+    imported = importlib.import_module("scores").balanced
+    bf.search("model.onnx", "data.npz", metric=imported, study="imported", **OPTIONS)
+    own = run_as_script(path, monkeypatch)
+    assert len(bf.resume("imported", trials=4, metric=own, progress=False)) == 4

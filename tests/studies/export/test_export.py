@@ -20,7 +20,7 @@ from evaluators.calibration import cache as calibration_cache
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import load
 from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
-from studies.export import checks
+from studies.export import checks, readme
 from studies.export.checks import MeasuredEngine, check_latency, default_tolerance, failure_text
 from studies.guard.metrics import LayerErrors
 from studies.run import rebuild
@@ -87,7 +87,7 @@ def test_everything_that_belongs_to_an_engine(here: Path) -> None:
 
 
 def test_the_accuracy_of_an_export_can_be_computed_again_from_its_files(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ok("export", "small", "--trial", 1, "--out", "engine")
     found, samples = manifest(here / "engine"), json.loads((here / "engine/final_samples.json").read_text())
@@ -95,12 +95,40 @@ def test_the_accuracy_of_an_export_can_be_computed_again_from_its_files(
     assert samples["rows"] == sorted(set(samples["rows"]))
     monkeypatch.chdir(here / "engine")
     (script,) = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    assert printed_accuracy(script, capsys) == pytest.approx(found["final"]["value"])
+    (here / "arrays").mkdir()
+    with np.load(samples["data"]) as data:
+        for name in data.files:
+            np.save(here / "arrays" / name, data[name])
+    Path("final_samples.json").write_text(json.dumps({**samples, "data": str(here / "arrays")}))
+    assert printed_accuracy(script, capsys) == pytest.approx(found["final"]["value"])
+
+
+def printed_accuracy(script: str, capsys: pytest.CaptureFixture[str]) -> float:
+    """Run the script of the README, and return the number that it prints."""
+    capsys.readouterr()
     names: dict[str, Any] = {}
     exec(script, names)
-    right = names["outputs"]["logits"].argmax(1) == names["labels"]
-    assert right.mean() == pytest.approx(found["final"]["value"])
-    for archive in ("data", "outputs"):
-        names[archive].close()
+    for archive in (names["data"], names["outputs"]):
+        if isinstance(archive, np.lib.npyio.NpzFile):
+            archive.close()
+    return float(re.findall(r"^top1 (\S+)$", capsys.readouterr().out, re.MULTILINE)[-1])
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("run_search:psnr", "`psnr` of `run_search` scores them"),
+        ("psnr@562e3682", "`psnr` scores them, which your program gave"),
+        ("sqnr", 'get_metric("sqnr")'),
+    ],
+)
+def test_the_readme_says_which_function_scores(metric: str, says: str) -> None:
+    found = {"final": {"metric": metric, "samples": 8}, "model": {"inputs": [("image", "float32", [1, 3, 8, 8])]}}
+    _, above, script, below = readme._how_to_check(found, {"run.py", "final_samples.json"})
+    assert says in below
+    assert "top1" not in script
+    assert "folder of `.npy` files" in above
 
 
 def test_an_export_says_what_each_layer_runs_in_and_why_it_is_not_int8(here: Path) -> None:
