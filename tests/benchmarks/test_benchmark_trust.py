@@ -127,15 +127,15 @@ def test_a_model_with_a_fixed_batch_is_scored_on_every_sample(tmp_path: Path) ->
     assert np.array_equal(whole, fixed)
 
 
-def run_of(final: float, fresh: float, verdict: str = "holds", is_fp32: bool = False) -> dict[str, Any]:
+def run_of(final: float, fresh: float, verdict: str = "likely", is_fp32: bool = False) -> dict[str, Any]:
     """A study whose final loss is known to ± 0.004 and whose fresh loss to ± 0.003."""
     return {
         "final": {"loss": final, "loss_low": final - 0.004, "loss_high": final + 0.004},
         "fresh": {"loss": fresh, "low": fresh - 0.003, "high": fresh + 0.003},
         "search": {"loss": final},
         "verdict": verdict,
-        "surely": verdict == "holds surely",
-        "held": verdict != "fails",
+        "surely": verdict == "kept",
+        "held": verdict != "missed",
         "is_fp32": is_fp32,
         "trial": 3,
         "over_fp32": 0.6,
@@ -148,11 +148,11 @@ def run_of(final: float, fresh: float, verdict: str = "holds", is_fp32: bool = F
 
 def test_counts_take_a_claim_that_was_not_made_as_kept() -> None:
     runs = {
-        "encoder-0": run_of(0.002, 0.004, "holds surely"),
-        "encoder-1": run_of(0.002, 0.011, "holds surely"),  # wrong, and not covered
-        "encoder-2": run_of(0.008, 0.012, "holds"),  # beyond the limit, covered
-        "encoder-3": run_of(0.020, 0.030, "fails"),  # no claim; not covered
-        "encoder-4": run_of(0.0, 0.0, "holds surely", is_fp32=True),
+        "encoder-0": run_of(0.002, 0.004, "kept"),
+        "encoder-1": run_of(0.002, 0.011, "kept"),  # wrong, and not covered
+        "encoder-2": run_of(0.008, 0.012, "likely"),  # beyond the limit, covered
+        "encoder-3": run_of(0.020, 0.030, "missed"),  # no claim; not covered
+        "encoder-4": run_of(0.0, 0.0, "kept", is_fp32=True),
     }
     surely, held, covered, not_float = verdicts.counts(runs)
     assert (surely.holds, surely.applies) == (4, 3)
@@ -195,7 +195,7 @@ def test_a_study_from_search_to_verdict(tmp_path: Path, monkeypatch: pytest.Monk
     assert run["commit"] == "commit"
     assert run["evaluations"] == 4
     assert run["final"]["samples"] == 300
-    assert run["verdict"] in ("holds surely", "holds", "fails")
+    assert run["verdict"] in ("kept", "likely", "missed")
     # The product's score of FP32 on its samples and ours on others are estimates of one thing.
     share, scored = run["float"]["fresh"], run["float"]["samples"]
     assert abs(run["float"]["study"] - share) < 4.5 * np.sqrt(share * (1 - share) * (1 / 500 + 1 / scored))

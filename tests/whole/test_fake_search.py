@@ -52,6 +52,7 @@ def test_search_resume_front_export_and_report(here: Path) -> None:
         "model.float.onnx",
         "model.onnx",
         "ranges.json",
+        "final_samples.json",
     }
     ok("report", "s", "--out", "report.html")
     assert "backend fake builds no engine" in (here / "report.html").read_text()

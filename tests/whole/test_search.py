@@ -115,7 +115,7 @@ def check_export(folder: Path, trial: int, data: Path) -> None:
     assert manifest["final"]["limits_hold"] is True
     written = {path.name for path in folder.iterdir()}
     engine = {"manifest.json", "model.onnx", "layers.json", "profile.json", "run.py", "README.md"}
-    assert written == {*engine, "model.float.onnx", "ranges.json", "calibration.cache"}
+    assert written == {*engine, "model.float.onnx", "ranges.json", "calibration.cache", "final_samples.json"}
     onnx.checker.check_model(folder / "model.onnx")
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     assert session.run(None, {"image": np.load(data)["image"][:4]})[0].shape == (4, 10)

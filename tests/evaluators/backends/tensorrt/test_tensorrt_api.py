@@ -22,6 +22,7 @@ from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.builder import Lowered
 from evaluators.backends.tensorrt.options import TensorRTOptions
+from evaluators.backends.tensorrt.session import open_plan
 from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
 from search.errors import BitfrontError, ConfigError
 from search.graph.model import Model, ShapeRequest, load
@@ -102,6 +103,9 @@ def build_dynamic(typing: str, folder: Path) -> None:
         assert {row.answer for row in audit.rows} == {Answer.OBEYED}, audit.rows  # formats need shapes
         session, probe = builder.load(engine.path), builder.probe(assignment)
         assert session.run(feeds(model))["logits"].shape == (4, 10)
+        alone = open_plan(engine.path, "cuda", ())  # without the model, as a guard opens it
+        assert alone.run(feeds(model))["logits"].shape == (4, 10)
+        alone.close()
         assert {len(array) for array in probe.run(feeds(model)).values()} == {4}
         session.close()
         probe.close()
