@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from evaluators.engine import Arrays, DeviceError, OutOfMemoryError, RefusedErro
 from evaluators.lent_constants import session_source
 from search.errors import TargetError
 from search.graph import packed_file
+
+_SMALL_BYTES = 4 * 2**20
 
 
 class OnnxRuntimeSession:
@@ -39,6 +42,7 @@ class OnnxRuntimeSession:
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.memory_bytes: int | None = None
         self._loaded_bytes = allocated_bytes() - before
+        self._twin = (source, options) if _is_small(source) else None
         self.types: Mapping[str, str] = {}
         self.notes: tuple[str, ...] = ()
         self._bound: dict[str, Any] = {}
@@ -46,6 +50,8 @@ class OnnxRuntimeSession:
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         measures = self.memory_bytes is None and not self.device.cuda
+        if measures:
+            self._take_scratch(inputs)
         before = allocated_bytes() if measures else 0
         try:
             results = self.session.run(self.outputs, dict(inputs))
@@ -54,6 +60,17 @@ class OnnxRuntimeSession:
         if measures:
             self.memory_bytes = max(0, self._loaded_bytes + allocated_bytes() - before)
         return dict(zip(self.outputs, results, strict=True))
+
+    def _take_scratch(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        """Have the library allocate what it keeps for all engines of the process, by a run of a twin of this one.
+
+        The products of INT8 take 0.2 MB of scratch once, which would count for the first engine alone.
+        """
+        if self._twin is not None:
+            (source, options), self._twin = self._twin, None
+            twin = self.device.ort.InferenceSession(source, options, providers=self.device.providers())
+            with suppress(Exception):  # the engine itself tells what is wrong
+                twin.run(self.outputs, dict(inputs))
 
     def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         self._bound = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
@@ -89,6 +106,11 @@ class OnnxRuntimeSession:
         self._binding = None
         self._bound = {}
         del self.session
+
+
+def _is_small(source: str | bytes) -> bool:
+    """Whether scratch memory would change what an engine seems to take by more than a few percent."""
+    return (Path(source).stat().st_size if isinstance(source, str) else len(source)) <= _SMALL_BYTES
 
 
 def _source(path: Path, options: Any) -> str | bytes:
