@@ -42,7 +42,7 @@ class OnnxRuntimeSession:
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.memory_bytes: int | None = None
         self._loaded_bytes = allocated_bytes() - before
-        self._twin = (source, options) if _is_small(source) else None
+        self._twin = source if _is_small(source) else None
         self.types: Mapping[str, str] = {}
         self.notes: tuple[str, ...] = ()
         self._bound: dict[str, Any] = {}
@@ -66,11 +66,13 @@ class OnnxRuntimeSession:
 
         The products of INT8 take 0.2 MB of scratch once, which would count for the first engine alone.
         """
-        if self._twin is not None:
-            (source, options), self._twin = self._twin, None
+        source, self._twin = self._twin, None
+        if source is None or (isinstance(source, str) and not Path(source).exists()):  # it was lent for opening alone
+            return
+        with suppress(Exception):  # the engine itself tells what is wrong
+            options = self.device.session_options()  # not the engine's own, which may write an optimized file
             twin = self.device.ort.InferenceSession(source, options, providers=self.device.providers())
-            with suppress(Exception):  # the engine itself tells what is wrong
-                twin.run(self.outputs, dict(inputs))
+            twin.run(self.outputs, dict(inputs))
 
     def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         self._bound = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
