@@ -10,14 +10,17 @@ import pytest
 
 pytest.importorskip("tensorrt")  # collected everywhere, run where TensorRT is
 
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt.device import checked, cudart
 from evaluators.backends.tensorrt.session import inspect_plan, open_plan
 from evaluators.calibration import cache as calibration_cache
 from evaluators.engine import OutOfMemoryError, RefusedError
+from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT
+from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.errors import ConfigError
 from search.values import Answer, Assignment, Precision
 from tests.support.tensorrt.gpu_benches import QUICK, Bench, backend, bench, sqnr
@@ -48,6 +51,22 @@ def test_mixes_build_obey_and_agree(name, tmp_path):
         assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
         assert worst_sqnr(bed, session.run(bed.inputs)) > (20 if INT8 in assignment.values() else 45)
         session.close()
+
+
+def test_the_emulation_rounds_before_a_silu_as_the_engine_does(tmp_path):
+    bed = bench("silu", **QUICK)
+    int8 = bed.space.uniform(INT8)
+    _, audit, session = built(bed, int8, tmp_path / "out.plan")
+    outputs = session.run(bed.inputs)["logits"]
+    session.close()
+    before = [row for row in audit.rows if "Int8" in row.details["outputs"]]
+    assert len(before) >= 4, [row.details for row in audit.rows]
+    emulator = Emulator(OnnxRuntimeBackend("cpu"), TENSORRT_WEAK)
+    distances = {}
+    for placement in (TENSORRT_WEAK, TENSORRT):
+        emulated = emulator.open(spelled_out(lower(bed.model, int8, bed.ranges, placement)))
+        distances[placement.name] = sqnr(outputs, emulated.run(bed.inputs)["logits"])
+    assert distances[TENSORRT_WEAK.name] > distances[TENSORRT.name] + 3, (distances, worst_sqnr(bed, {"logits": outputs}))
 
 
 def test_constants_keep_their_values_where_layers_may_run_in_int8(tmp_path):

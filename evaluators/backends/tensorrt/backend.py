@@ -18,7 +18,7 @@ from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt.device import check_device, checked, import_cuda, select
 from evaluators.backends.tensorrt.options import NAME, STRONG, BuilderKnobs, TensorRTOptions
 from evaluators.cores import usable_processors
-from evaluators.lowering.placement import TENSORRT
+from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK, Placement
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
 from search.values import Capability, Precision, Ranges, Target, digest_of
@@ -37,7 +37,6 @@ class TensorRTBackend:
     """
 
     quick_profile = True
-    placement = TENSORRT
 
     def __init__(self, device: str = "cuda", options: TensorRTOptions | None = None) -> None:
         options = options or TensorRTOptions()
@@ -52,6 +51,10 @@ class TensorRTBackend:
         self.builder_knobs = self._settle(options)
         self._builders: list[TensorRTBuilder] = []  # the one in use
         self._state = GpuState(discovery.gpu_uuid(self.index) or self.index)
+
+    @property
+    def placement(self) -> Placement:
+        return TENSORRT if self.builder_knobs.typing == STRONG else TENSORRT_WEAK
 
     def _settle(self, options: TensorRTOptions) -> BuilderKnobs:
         """The options as this version and this GPU have them."""

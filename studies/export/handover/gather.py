@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
     """
     problem, ledger = work.problem, work.ledger
     ranges = ledger.ranges().for_mix(assignment)
-    placement = Placement.from_json(work.bench.keeper.description.placement)
+    written = Placement.from_json(work.bench.keeper.description.placement)
+    placement = replace(written, before_activations=False)  # other tools write Q/DQ, which has none there
     (target,) = target_names.names([ledger.target.target])
     source = Source(ledger.study.name, trial, target, __version__, bool(ranges.recovery.factors))
     model = problem.model

@@ -12,7 +12,7 @@ from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT
+from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK, Placement
 from search.graph.model import Model, ShapeRequest, load
 from search.values import Assignment, Precision, Ranges, TensorRange
 from studies.guard.agreement import Arrays
@@ -37,12 +37,20 @@ def open_emulation(folder: Path, threads: int) -> tuple[Run, Run, dict[str, Tens
     model = load(folder / "model.float.onnx", shapes=_shapes(manifest))
     assignment = _assignment(folder, manifest, model)
     backend = OnnxRuntimeBackend("cpu", threads=threads)
-    placement = TENSORRT if manifest["target"]["backend"] == "tensorrt" else backend.placement
+    placement = _placement(manifest, backend)
     emulator = Emulator(backend, placement)
     lowered = spelled_out(expose_groups(lower(model, assignment, ranges, placement), model))
     exact = emulator.open(expose_groups(model.graph, model))
     names = {group.id: group.name for group in model.groups}
     return _run(exact, names, model), _run(emulator.open(lowered), names, model), _known_ranges(model, ranges)
+
+
+def _placement(manifest: Mapping[str, Any], backend: OnnxRuntimeBackend) -> Placement:
+    """How the engine's INT8 is written for ONNX Runtime."""
+    target = manifest["target"]
+    if target["backend"] != "tensorrt":
+        return backend.placement
+    return TENSORRT if target.get("options", {}).get("typing") == "strong" else TENSORRT_WEAK
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], Ranges]:

@@ -78,7 +78,23 @@ def normalized_network() -> onnx.ModelProto:
     return n.model([4, 3, 16, 16], "logits", [4, 10])
 
 
+def silu_network() -> onnx.ModelProto:
+    """Convolutions whose outputs reach far below 0, where a SiLU leaves nothing: 8 bits are coarse before it."""
+    n, c = Net(24), 32
+    x = "image"
+    for i in range(5):
+        x = n.conv(x, f"silu.{i}", 3 if i == 0 else c, c)
+        x = n.op("Mul", [x, n.op("Sigmoid", [x], f"silu.{i}/sigmoid")], f"silu.{i}/act")
+    far = onnx.numpy_helper.from_array(np.linspace(-40, 2, c, dtype=np.float32))
+    for tensor in n.weights:
+        if tensor.name.startswith("silu.") and tensor.name.endswith(".b"):
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(far), tensor.name))
+    n.head(x, c)
+    return n.model([4, 3, 16, 16], "logits", [4, 10])
+
+
 MADE = {
+    "silu": silu_network,
     "wide": wide_network,
     "normalized": normalized_network,
     "arithmetic": arithmetic,
