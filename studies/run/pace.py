@@ -51,6 +51,7 @@ class Pace:
         self._scoring_s: deque[float] = deque(maxlen=_RECENT)
         self._load_s: deque[float] = deque(maxlen=_RECENT)
         self._wait_s: deque[float] = deque(maxlen=_RECENT)
+        self._repeat_s: deque[float] = deque(maxlen=_RECENT)
         self.start_s = 0.0
         self.pick_s: float | None = None
 
@@ -85,6 +86,20 @@ class Pace:
         self._wait_s.append(evaluation.stage_s.get("wait", 0.0))
         if evaluation.accuracy is not None and evaluation.accuracy.complete:
             self._scoring_s.append(evaluation.stage_s.get("run", 0.0) + evaluation.stage_s.get("score", 0.0))
+
+    def note_repeat(self, took_s: float) -> None:
+        """Learn from an engine that was built or opened again, and timed."""
+        self._repeat_s.append(took_s)
+
+    def repeat_s(self, now: Standing) -> float:
+        """Seconds that building or opening an engine again takes, and timing it: nothing is scored.
+
+        Before the first one that is as long as evaluations take without that; builders that keep what they have learnt
+        are quicker.
+        """
+        if self._repeat_s:
+            return _most(self._repeat_s)
+        return max(0.0, self.evaluation_s(now) - _most(self._scoring_s))
 
     def allows_evaluation(self, now: Standing) -> bool:
         """Whether another evaluation would end in time and leave enough for the finalists."""

@@ -49,7 +49,7 @@ class Closing:
 
     def of_band(self, now: Standing, repeats: int) -> Step:
         """Measuring how far latencies may differ and count as equal."""
-        return Step("measuring repeatability", repeats * self._work.pace.evaluation_s(now))
+        return Step("measuring repeatability", repeats * self._work.pace.repeat_s(now))
 
     def of_doubts(self, now: Standing) -> Step:
         """Measuring doubtful latencies again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -134,9 +135,11 @@ class TieBand(Hook):
             self._work.events.step("measuring how much rebuilt engines differ", taken, repeats_at_most(kind, taken))
         else:
             self._work.events.step("measuring repeatability in fresh processes", taken, repeats_at_most(kind, taken))
+        began = time.monotonic()
         with self._work.crew.try_hold(_AT_IT):
             latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
         self._work.ledger.store.targets.add_repeat(self._work.ledger.target.id, number, kind, latency)
+        self._work.pace.note_repeat(time.monotonic() - began)
         return True
 
     def _rebuilt(self, now: Standing, row: int) -> Latency:

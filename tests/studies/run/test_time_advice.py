@@ -92,3 +92,14 @@ def test_a_pipe_is_told_how_long_the_search_takes_and_again_where_that_was_far_o
     short = io.StringIO()
     Lines(Console(file=short, width=300)).evaluation(record, now, 1)
     assert "about" not in short.getvalue()
+
+
+def test_what_is_only_timed_again_takes_no_time_for_scoring(begun: tuple[Standing, EvaluationRecord]) -> None:
+    now, _ = begun
+    pace = Pace(70.0, splits=SPLITS)
+    assert pace.repeat_s(now) == pytest.approx(60.0)
+    scored = evaluated((0, 0), 44.28, 0.0, 0.004, stage_s={"run": 1.0, "score": 39.0})
+    pace.note(scored, 60.0)
+    assert pace.repeat_s(now) == pytest.approx(20.0)
+    pace.note_repeat(3.0)  # the builder had kept what it learnt
+    assert pace.repeat_s(now) == pytest.approx(3.0)
