@@ -8,6 +8,7 @@ from search.values import LossEstimate
 from studies.judging.findings.rescue_table import Mix, RescueRow, mix_bias_text, rescue_notes, rescue_rows
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, half_width, value_text
 from studies.judging.standing import Standing
 
 _INT8 = "baseline:int8"
@@ -37,7 +38,26 @@ def study_rescue_notes(now: Standing) -> list[str]:
             "the last row is that of the engine on all final samples; its interval accounts for all candidates that "
             "were tried"
         )
-    return [*notes, *_mix_bias_notes(now)]
+    gap = emulation_gap_text(now)
+    return [*notes, *([gap] if gap else []), *_mix_bias_notes(now)]
+
+
+def emulation_gap_text(now: Standing) -> str:
+    """Where the engine in all INT8 loses another amount than its emulation in the table, by more than chance."""
+    record, row = now.target.recovery, _int8_row(now)
+    if record is None or row is None:
+        return ""
+    emulated, engine = record.kept[-1].final if record.kept else record.plain, now.point(row)
+    if emulated is None or not np.isfinite(engine.loss):
+        return ""
+    half = half_width(engine.loss_low, engine.loss_high)
+    if not abs(engine.loss - emulated.loss) > np.hypot(half, half_width(emulated.low, emulated.high)):
+        return ""
+    return (
+        f"the engine in all INT8 loses {estimate_text(engine.loss, engine.loss_low, engine.loss_high, now.metric)} on the "
+        f"search samples, and {value_text(emulated.loss, half, now.metric)} by the table, which emulates it: the "
+        "engine rounds differently. The losses of mixes are those of their engines"
+    )
 
 
 def _mix_bias_notes(now: Standing) -> list[str]:
@@ -58,8 +78,14 @@ def _mix(now: Standing, best: Point) -> Mix:
     return Mix(f"best: trial {best.trial}", loss, best.latency_ms)
 
 
-def _int8_ms(now: Standing) -> float | None:
-    """Latency of uniform INT8, which has all that was kept; None if it was not measured."""
+def _int8_row(now: Standing) -> int | None:
+    """Of uniform INT8, which has all that was kept; None if it was not evaluated."""
     rows = np.flatnonzero(now.table.role == _INT8)
-    latency_ms = now.point(int(rows[0])).latency_ms if len(rows) else float("nan")
+    return int(rows[0]) if len(rows) else None
+
+
+def _int8_ms(now: Standing) -> float | None:
+    """Latency of uniform INT8; None if it was not measured."""
+    row = _int8_row(now)
+    latency_ms = float("nan") if row is None else now.point(row).latency_ms
     return None if np.isnan(latency_ms) else latency_ms

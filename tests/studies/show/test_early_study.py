@@ -7,7 +7,7 @@ from pathlib import Path
 
 from search.values import LossEstimate, RecoveryRecord, StepRecord
 from studies import verbs
-from studies.judging.findings.study_rescue import study_rescue
+from studies.judging.findings.study_rescue import emulation_gap_text, study_rescue
 from studies.judging.sentences.no_pick import only_fp32_text
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import study_status
@@ -93,6 +93,26 @@ def test_what_recovery_won_back_is_no_merit_of_a_mix_without_int8(tmp_path: Path
         assert steps_of(verbs.front("s", storage=url).standing, kept) == ["plain INT8", "bias"]
         add(store, target, 2, evaluated((2, 0), 10.0, 0.0, 0.004))
         assert steps_of(verbs.front("s", storage=url).standing, failed) == ["plain INT8", "best: trial 2"]
+
+
+def test_an_engine_that_loses_more_than_its_emulation_is_told(tmp_path: Path) -> None:
+    emulated = LossEstimate(0.011, 0.007, 0.015, 100)
+    step = StepRecord("ranges", False, True, "it helps", 1.0, final=emulated)
+    url = fresh_url("sqlite", tmp_path)
+
+    def text(loss: float | None) -> str:
+        now = verbs.front("s", storage=url).standing
+        now.table.loss[now.table.role == "baseline:int8"] = loss
+        return emulation_gap_text(
+            replace(now, target=replace(now.target, recovery=RecoveryRecord("auto", (step,), emulated)))
+        )
+
+    with Store.open(url, create=True) as store:
+        target = begun(store)
+        assert text(None) == ""
+        add(store, target, 1, evaluated((2, 2), 20.0, 0.036, 0.004), "baseline:int8")
+    assert text(0.012) == ""
+    assert text(0.036).startswith("the engine in all INT8 loses 3.6 ± 0.4 % on the search samples, and 1.1 % by")
 
 
 def test_latencies_that_are_mostly_doubtful_are_told_once(tmp_path: Path) -> None:
