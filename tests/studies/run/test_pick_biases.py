@@ -162,7 +162,7 @@ def test_what_is_cut_off_while_it_is_stored_leaves_the_pick_as_it_was(here: Path
     [changed] = [number for number, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
     old, new = before[changed], after[changed]
     assert {name for name in old if old[name] != new[name]} == {"artifact", "loss", "mix_bias", "mix_corrections"}
-    assert new["loss"] < 0.05 * old["loss"]
+    assert new["loss"] < 0.05 * old["loss"]  # nearly all of it of samples beyond the calibrated ranges
 
 
 def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: Path) -> None:
@@ -176,8 +176,10 @@ def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: P
     assert bias.before.samples == bias.after.samples
     assert (bias.step.error_after or 0) < 0.01 * (bias.step.error_before or 0)
     assert record.final is not None
-    # One final sample is beyond the calibrated ranges, which no bias can repair; it makes up nearly all of the loss.
+    # What a few samples have beyond the calibrated ranges is cut off, which no bias can repair: 7 of the 400 images reach
+    # further than the pooled range, 2 to 5 of them final ones, and all but a thousandth of the loss is theirs.
     assert record.final.loss < 0.5 * bias.before.loss
+    assert np.median(record.final.scores) < 0.01 * bias.before.loss
     assert len(record.rounds) == 2, "as evaluated and as confirmed"
     ranges = plain_ranges()
     assert ranges.recovery.mixes == {}
