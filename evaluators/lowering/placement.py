@@ -109,8 +109,7 @@ ONNXRUNTIME_CUDA = Placement(
 TENSORRT = Placement(
     name="tensorrt-s8s8", symmetric=True, quantize_outputs=False, int32_bias=False, half=True, shared_concat=True
 )
-# With precisions set on layers. Of a SiLU network on TensorRT 8.6 every convolution before a SiLU wrote INT8 (H100): one
-# range more for each, and what narrows it lowers the loss.
+# With precisions set on layers. Of a SiLU network on TensorRT 8.6 every convolution before a SiLU wrote INT8 (H100).
 TENSORRT_WEAK = replace(TENSORRT, name="tensorrt-weak-s8s8", before_activations=True)
 
 

@@ -11,6 +11,8 @@ from evaluators.recovery.streams.choice import choose_exponents
 from evaluators.recovery.streams.find import find_streams
 from search.values import Ranges
 
+_TIME_SHARE = 0.5  # of what is left: other steps have to come too
+
 
 class Equalize(RecoveryStep):
     """Divides channels of activations by powers of two and multiplies the weights that read them."""
@@ -25,7 +27,11 @@ class Equalize(RecoveryStep):
         streams = find_streams(model)
         wanted = [slots for slots in streams.components() if len(slots) > 1 and not streams.normalized & set(slots)]
         exponents = np.zeros(streams.count, np.int64)
-        for stream in observe_streams(context, model, streams, wanted):
+        until, notes = (1 - _TIME_SHARE) * context.seconds_left(), []
+        for done, stream in enumerate(observe_streams(context, model, streams, wanted)):
+            if until > 0 and context.seconds_left() < until:
+                notes = [f"only the first {done} of at most {len(wanted)} streams were tried, because the time is over"]
+                break
             exponents += choose_exponents(stream, streams.count, stream.noise)
             context.alive()
-        return propose_factors(context, ranges, streams, exponents)
+        return propose_factors(context, ranges, streams, exponents, notes)

@@ -53,10 +53,11 @@ def emulation_gap_text(now: Standing) -> str:
     half = half_width(engine.loss_low, engine.loss_high)
     if not abs(engine.loss - emulated.loss) > np.hypot(half, half_width(emulated.low, emulated.high)):
         return ""
+    lost = estimate_text(engine.loss, engine.loss_low, engine.loss_high, now.metric)
     return (
-        f"the engine in all INT8 loses {estimate_text(engine.loss, engine.loss_low, engine.loss_high, now.metric)} on the "
-        f"search samples, and {value_text(emulated.loss, half, now.metric)} by the table, which emulates it: the "
-        "engine rounds differently. The losses of mixes are those of their engines"
+        f"the engine in all INT8 loses {lost} on the search samples, and "
+        f"{value_text(emulated.loss, half, now.metric)} by the table, which emulates it: the engine "
+        "rounds differently. The losses of mixes are those of their engines"
     )
 
 

@@ -1,4 +1,4 @@
-"""Weakly typed TensorRT writes the output of an INT8 convolution in INT8 before an activation that is another kernel."""
+"""Weakly typed TensorRT rounds the output of an INT8 convolution before an activation that is another kernel."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,16 @@ def dead(channels: int, *which: int) -> NDArray[Any]:
     factor = np.ones(channels, np.float32)
     factor[list(which)] = 0
     return factor
+
+
+def test_half_of_the_time_is_left_to_other_steps() -> None:
+    context = context_for(uneven(), {"image": images(16)})
+    _, whole = propose(context)
+    clock = iter([10.0, *[8.0] * 3, *[4.0] * 100])  # seconds left: at first, at the first 3 streams, at all others
+    _, cut = propose(replace(context, seconds_left=lambda: next(clock)))
+    assert cut.notes[0].startswith("only the first 3 of at most ")
+    assert not any("time is over" in note for note in whole.notes)
+    assert 0 < len(cut.ranges.recovery.factors) < len(whole.ranges.recovery.factors)
 
 
 def test_dead_channels_change_nothing() -> None:
