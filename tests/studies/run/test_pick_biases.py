@@ -176,8 +176,8 @@ def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: P
     assert bias.before.samples == bias.after.samples
     assert (bias.step.error_after or 0) < 0.01 * (bias.step.error_before or 0)
     assert record.final is not None
-    # What a few samples have beyond the calibrated ranges is cut off, which no bias can repair: 7 of the 400 images reach
-    # further than the pooled range, four of them final ones, and all but a thousandth of the loss is theirs.
+    # What a few samples have beyond the calibrated ranges is cut off, which no bias can repair: 7 of the 400 images
+    # reach further than the pooled range, four of them final ones, and all but a thousandth of the loss is theirs.
     assert record.final.loss < 0.5 * bias.before.loss
     assert np.median(record.final.scores) < 0.01 * bias.before.loss
     assert len(record.rounds) == 2, "as evaluated and as confirmed"
