@@ -16,80 +16,15 @@ from numpy.typing import NDArray
 
 from evaluators.metrics.classification import scored_output
 from evaluators.metrics.contract import Outputs
+from evaluators.metrics.overlaps import Boxes
+from evaluators.metrics.suppression import Candidates, suppress_overlaps
 from search.errors import ConfigError, DataError, MetricError
 from search.references import import_function, short
 
-Boxes = NDArray[np.float64]
 Decoder = Callable[[Outputs, int], Sequence[Boxes]]  # outputs and the number of samples
 
 COLUMNS = 6
 _LEAST_SCORE = 0.001  # as the networks' own validation has it: average precision reads the whole curve
-_CANDIDATES = 3000  # of a sample, the best; more are the far end of the curve
-_KEPT = 300
-_AT_ONCE = 64  # compared with one another at once, which is quicker than one after the other
-
-
-def box_overlap(boxes: Boxes, others: Boxes, crowd: NDArray[np.bool_] | None = None) -> Boxes:
-    """Intersection over union of boxes (a, 4) and others (b, 4), each x1, y1, x2, y2: (a, b) float64.
-
-    Args:
-        crowd: (b,) others that stand for many objects: the intersection is divided by the box's own area there.
-    """
-    inner = _shared_length(boxes, others, 0)
-    inner *= _shared_length(boxes, others, 1)
-    own = box_areas(boxes)[:, None]
-    whole = own + box_areas(others)[None] - inner
-    if crowd is not None:
-        whole = np.where(crowd[None], own, whole)
-    shares: Boxes = np.divide(inner, whole, out=np.zeros_like(inner), where=inner > 0)
-    return shares
-
-
-def _shared_length(boxes: Boxes, others: Boxes, axis: int) -> Boxes:
-    """(a, b) how much of an axis each pair of boxes shares; 0 for x and 1 for y."""
-    shared = np.minimum(boxes[:, axis + 2, None], others[None, :, axis + 2])
-    shared -= np.maximum(boxes[:, axis, None], others[None, :, axis])
-    return np.maximum(shared, 0.0, out=shared)
-
-
-def box_areas(boxes: Boxes) -> Boxes:
-    """(n, 4) boxes to (n,) areas."""
-    areas: Boxes = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    return areas
-
-
-def suppress_overlaps(detections: Boxes, most_overlap: float) -> Boxes:
-    """Of detections (k, 6) of one class that overlap by more than this, the best; at most 300, the best first."""
-    left = detections[np.argsort(-detections[:, 4], kind="stable")[:_CANDIDATES]]
-    kept, count = [left[:0]], 0
-    while len(left) and count < _KEPT:
-        head, left = left[:_AT_ONCE], left[_AT_ONCE:]
-        best = head[_best_of_rivals(head, most_overlap)]
-        kept.append(best)
-        count += len(best)
-        left = left[~_overlapped(left, best, most_overlap)]
-    return np.concatenate(kept)[:_KEPT]
-
-
-def _best_of_rivals(detections: Boxes, most_overlap: float) -> NDArray[np.bool_]:
-    """(k,) which of (k, 6) detections, the best first, overlap no better one that is kept itself."""
-    same = detections[:, None, 5] == detections[None, :, 5]
-    rivals = (box_overlap(detections, detections) > most_overlap) & same
-    kept = np.ones(len(detections), np.bool_)
-    for place in np.flatnonzero(rivals.sum(axis=1) > 1):
-        if kept[place]:
-            kept[place + 1 :] &= ~rivals[place, place + 1 :]
-    return kept
-
-
-def _overlapped(detections: Boxes, best: Boxes, most_overlap: float) -> NDArray[np.bool_]:
-    """(k,) which of (k, 6) detections overlap one of (b, 6) better ones of their class."""
-    found = np.zeros(len(detections), np.bool_)
-    for number in np.unique(best[:, 5]):
-        rows = np.flatnonzero(detections[:, 5] == number)
-        overlap = box_overlap(best[best[:, 5] == number], detections[rows])
-        found[rows] = (overlap > most_overlap).any(axis=0)
-    return found
 
 
 def _decode_boxes(outputs: Outputs, count: int) -> Sequence[Boxes]:
@@ -107,14 +42,17 @@ def _decode_yolov5(outputs: Outputs, count: int) -> Sequence[Boxes]:
     name, array = scored_output(outputs)
     if array.ndim != 3 or array.shape[2] < 6 or array.shape[1] < array.shape[2]:
         raise _other_layout("yolov5", "(n, boxes, 5 + classes)", name, array.shape)
-    return [_best_boxes(rows[:, :4], rows[:, 4:5] * rows[:, 5:], 0.6) for rows in array.astype(np.float64)]
+    floats = (rows.astype(np.float64) for rows in array)
+    samples = [_candidates(rows[:, 4:5] * rows[:, 5:]) for rows in floats]
+    return suppress_overlaps(samples, lambda owners, boxes: _edges(array[owners, boxes, :4]), 0.6)
 
 
 def _decode_yolov8(outputs: Outputs, count: int) -> Sequence[Boxes]:
     name, array = scored_output(outputs)
     if array.ndim != 3 or array.shape[1] < 5 or array.shape[2] < array.shape[1]:
         raise _other_layout("yolov8", "(n, 4 + classes, boxes)", name, array.shape)
-    return [_best_boxes(rows[:4].T, rows[4:].T, 0.7) for rows in array.astype(np.float64)]
+    samples = [_candidates(rows[4:].T) for rows in array]
+    return suppress_overlaps(samples, lambda owners, boxes: _edges(array[owners, :4, boxes]), 0.7)
 
 
 def _other_layout(layout: str, wanted: str, name: str, shape: tuple[int, ...]) -> DataError:
@@ -124,12 +62,22 @@ def _other_layout(layout: str, wanted: str, name: str, shape: tuple[int, ...]) -
     )
 
 
-def _best_boxes(centres: Boxes, scores: Boxes, most_overlap: float) -> Boxes:
-    """Detections of one sample: (boxes, 4) centre and size, (boxes, classes) scores; a box may have several classes."""
-    places, classes = np.nonzero(scores > _LEAST_SCORE)
-    middle, half = centres[places, :2], centres[places, 2:] / 2
-    found = np.column_stack([middle - half, middle + half, scores[places, classes], classes])
-    return suppress_overlaps(found, most_overlap)
+def _candidates(scores: NDArray[Any]) -> Candidates:
+    """What is good enough of (boxes, classes) scores; a box may have several classes."""
+    if scores.dtype not in (np.float32, np.float64):
+        scores = scores.astype(np.float64)
+    least = scores.dtype.type(_LEAST_SCORE)
+    if float(least) > _LEAST_SCORE:  # in float32 it is rounded up, which would leave out a score of just as much
+        least = np.nextafter(least, scores.dtype.type(0))
+    boxes, classes = np.nonzero(scores > least)
+    return Candidates(scores[boxes, classes], boxes, classes)
+
+
+def _edges(centred: NDArray[Any]) -> Boxes:
+    """(k, 4) centre and size to left, top, right and bottom edge."""
+    own = centred.astype(np.float64)
+    middle, half = own[:, :2], own[:, 2:] / 2
+    return np.column_stack([middle - half, middle + half])
 
 
 DECODERS: Mapping[str, Decoder] = {"boxes": _decode_boxes, "yolov5": _decode_yolov5, "yolov8": _decode_yolov8}

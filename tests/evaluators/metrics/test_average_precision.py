@@ -19,9 +19,11 @@ from pycocotools.cocoeval import COCOeval
 
 from evaluators.data import open_data
 from evaluators.metrics.contract import Metric
-from evaluators.metrics.detections import box_overlap, get_decoder, suppress_overlaps
+from evaluators.metrics.detections import get_decoder
 from evaluators.metrics.labels import check_labels
+from evaluators.metrics.overlaps import paired_overlap
 from evaluators.metrics.registry import get_metric
+from evaluators.metrics.suppression import Candidates, suppress_overlaps
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Limits
 from search.errors import ConfigError, DataError, MetricError
@@ -171,29 +173,56 @@ def test_yolo_layouts_keep_of_each_class_the_best_of_boxes_that_overlap(layout: 
     assert value(get_metric("map", layout), output, YOLO_LABELS, 1) == pytest.approx(1.0)
 
 
+def suppress(samples: list[Floats], most_overlap: float) -> list[Floats]:
+    """Suppression in detections (k, 6) of each sample."""
+    candidates = [Candidates(rows[:, 4], np.arange(len(rows)), rows[:, 5].astype(int)) for rows in samples]
+    starts = np.cumsum([0, *map(len, samples)])
+    together = np.concatenate(samples)
+    return suppress_overlaps(candidates, lambda owners, places: together[starts[owners] + places, :4], most_overlap)
+
+
 def test_suppression_leaves_what_overlaps_little() -> None:
     rows = np.array([[0, 0, 10, 10, 0.5, 0], [5, 0, 15, 10, 0.9, 0], [6, 0, 16, 10, 0.8, 0]])
-    assert suppress_overlaps(rows, 0.7).tolist() == [rows[1].tolist(), rows[0].tolist()]
+    (found,) = suppress([rows], 0.7)
+    assert found.tolist() == [rows[1].tolist(), rows[0].tolist()]
 
 
 def kept_one_by_one(detections, most_overlap):
     """Greedy suppression by its definition: the best first, each against all that are kept."""
     kept = []
-    for row in detections[np.argsort(-detections[:, 4], kind="stable")]:
-        rivals = [other for other in kept if other[5] == row[5]]
-        if not (box_overlap(row[None], np.array(rivals).reshape(-1, 6)) > most_overlap).any():
+    for row in detections[np.argsort(-detections[:, 4], kind="stable")[:3000]]:
+        rivals = np.array([other for other in kept if other[5] == row[5]]).reshape(-1, 6)
+        if not (paired_overlap(np.broadcast_to(row, rivals.shape), rivals) > most_overlap).any():
             kept.append(row)
     return np.array(kept[:300]).reshape(-1, 6)
 
 
-@pytest.mark.parametrize("count", [0, 1, 64, 65, 700])
-@pytest.mark.parametrize("spread", [20.0, 400.0])
-def test_suppression_keeps_what_its_definition_keeps(count, spread):
-    rng = np.random.default_rng(count)
+def random_detections(rng, count, spread):
+    """Equal scores and boxes that are empty or inside out occur."""
     low, sides = rng.uniform(0, spread, (count, 2)), rng.lognormal(2, 0.6, (count, 2))
-    scores, classes = rng.integers(0, 40, count) / 40, rng.integers(0, 3, count)  # equal scores occur
-    rows = np.column_stack([low, low + sides, scores, classes])
-    assert np.array_equal(suppress_overlaps(rows, 0.5), kept_one_by_one(rows, 0.5))
+    sides[rng.random(count) < 0.05] *= rng.choice([0, -1])
+    return np.column_stack([low, low + sides, rng.integers(0, 40, count) / 40, rng.integers(0, 3, count)])
+
+
+@pytest.mark.parametrize("counts", [[0], [1, 0], [64, 128, 65], [700, 3, 513], [3500]])
+@pytest.mark.parametrize("spread", [20.0, 400.0])
+def test_suppression_keeps_what_its_definition_keeps(counts, spread):
+    rng = np.random.default_rng(counts[0])
+    samples = [random_detections(rng, count, spread) for count in counts]
+    for found, rows in zip(suppress(samples, 0.5), samples, strict=True):
+        assert np.array_equal(found, kept_one_by_one(rows, 0.5))
+
+
+@pytest.mark.parametrize("layout", ["yolov5", "yolov8"])
+def test_of_equal_scores_the_lower_box_goes_first_and_a_score_of_just_the_least_counts(layout):
+    boxes = np.array([[10, 10, 4, 4], [10, 10, 5, 4], [50, 50, 4, 4], [80, 80, 4, 4]])
+    scores = np.array([[0.25, 0.5], [0.25, 0.5], [0.001, 0.0], [0.0009, 0.0]])
+    parts = [boxes, *([np.ones(4)] if layout == "yolov5" else []), scores]
+    output = np.column_stack(parts).astype(np.float32)[None]
+    filled = np.pad(output, ((0, 0), (0, 8), (0, 0)))  # a layout has no fewer boxes than columns
+    (found,) = get_decoder(layout)({"y": filled if layout == "yolov5" else filled.transpose(0, 2, 1)}, 1)
+    assert found[:, 2].tolist() == [12.0, 12.0, 52.0]
+    assert found[:, 5].tolist() == [1, 0, 0]
 
 
 @pytest.fixture
