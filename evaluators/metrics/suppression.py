@@ -16,7 +16,7 @@ Chosen = NDArray[np.bool_]
 
 _CANDIDATES = 3000  # of a sample, the best; more are the far end of the curve
 _SORTED_FIRST = 512  # of the candidates: a trained network seldom needs more until enough are kept
-_AT_ONCE = 128  # of a sample, compared in one round
+_AT_ONCE = 64  # of a sample, compared in one round
 _KEPT = 300
 _PAIRS = 2**13  # compared at once, so that they stay in the CPU's cache
 
@@ -148,7 +148,8 @@ def _pairs(places: Numbers, starts: Numbers) -> Iterator[tuple[Numbers, Numbers]
 
 def _overlapping(columns: Boxes, worse: Numbers, better: Numbers, most: float) -> tuple[Numbers, Numbers]:
     """The pairs that overlap by more than this; columns (5, k) are x1, y1, x2, y2 and area."""
-    some, others = columns.take(worse, axis=1), columns.take(better, axis=1)  # three times as quick as by index
+    # Each column alone: `take` is quicker than an index, and one array of all columns would not stay in the cache.
+    some, others = ([column.take(places) for column in columns] for places in (worse, better))
     inner = paired_intersection(some, others)
     whole = some[4] + others[4]
     whole -= inner
