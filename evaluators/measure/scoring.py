@@ -20,7 +20,6 @@ from search.errors import BitfrontError, DataError
 Floats = NDArray[np.float64]
 Outputs = Mapping[str, NDArray[Any]]
 
-_MOST_THREADS = 4
 _SMALL_BYTES = 2**18  # outputs of a batch below which handing them to a thread costs more than scoring them
 _AHEAD_BYTES = 2**27  # outputs that may wait for being scored, where they are more than one batch
 
@@ -125,7 +124,7 @@ class Tally:
         self._pending.append((self._threads().submit(job), size))
         while len(self._pending) > 1 and sum(size for _, size in self._pending) > _AHEAD_BYTES:
             self._take_oldest()
-        while self._pending and (self._pending[0][0].done() or len(self._pending) > 2 * _MOST_THREADS):
+        while self._pending and (self._pending[0][0].done() or len(self._pending) > 2 * self._metric.threads):
             self._take_oldest()
 
     def settle(self) -> None:
@@ -161,7 +160,7 @@ class Tally:
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
             spare = cores.spare_cpus()
-            threads = max(1, min(_MOST_THREADS, len(spare)))
+            threads = max(1, min(self._metric.threads, len(spare)))
             self._pool = ThreadPoolExecutor(threads, "scoring", initializer=cores.bind_thread, initargs=(spare,))
         return self._pool
 

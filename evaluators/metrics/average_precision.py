@@ -132,6 +132,7 @@ def _metric(name: str, decode: Decoder) -> Metric:
         reads="all" if isinstance(decode, OwnDecoder) else "one",
         fit=_fit_boxes,
         has_content=_has_objects,
+        threads=2,
     )
 
 

@@ -54,6 +54,8 @@ class Metric:
         has_content: built-in: whether labels, (n, …), hold anything to score; a split in which none does is refused.
         compares_classes: built-in: whether it reads which of the classes of a sample has the largest score.
         is_own: whether it is the user's, so that it is not known what it reads or raises.
+        threads: built-in: how many threads score batches beside one another; more than two of many short NumPy calls
+            only wait for the interpreter's lock.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Metric:
     has_content: Callable[[NDArray[Any]], bool] | None = None
     compares_classes: bool = False
     is_own: bool = False
+    threads: int = 4
 
     def scores_classes(self, labels: Labels) -> bool:
         """Whether the largest score of a sample is its class: a metric of the user's without a unit may read it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +22,7 @@ def paired_overlap(boxes: Boxes, others: Boxes, crowd: NDArray[np.bool_] | None 
     Args:
         crowd: (p,) others that stand for many objects: the intersection is divided by the box's own area there.
     """
-    inner = paired_intersection(boxes.T, others.T)
+    inner = paired_intersection(list(boxes.T), list(others.T))
     own = box_areas(boxes)
     whole = own + box_areas(others) - inner
     if crowd is not None:
@@ -29,8 +31,8 @@ def paired_overlap(boxes: Boxes, others: Boxes, crowd: NDArray[np.bool_] | None 
     return shares
 
 
-def paired_intersection(boxes: Boxes, others: Boxes) -> Boxes:
-    """(p,) area that boxes (4, p) and others (4, p) share, column by column."""
+def paired_intersection(boxes: Sequence[Boxes], others: Sequence[Boxes]) -> Boxes:
+    """(p,) area that boxes and others share, pair by pair; of both x1, y1, x2 and y2, (p,) each."""
     inner = _shared_length(boxes[0], boxes[2], others[0], others[2])
     inner *= _shared_length(boxes[1], boxes[3], others[1], others[3])
     return inner
