@@ -53,20 +53,20 @@ def test_mixes_build_obey_and_agree(name, tmp_path):
         session.close()
 
 
-def test_the_emulation_rounds_before_a_silu_as_the_engine_does(tmp_path):
-    bed = bench("silu", **QUICK)
+@pytest.mark.parametrize("name", ["silu", "silu_residual"])
+def test_the_emulation_rounds_where_the_engine_does(name, tmp_path):
+    """A SiLU is computed in the kernel before it, together with a residual Add it is a kernel of its own."""
+    bed = bench(name, **QUICK)
     int8 = bed.space.uniform(INT8)
     _, audit, session = built(bed, int8, tmp_path / "out.plan")
     outputs = session.run(bed.inputs)["logits"]
     session.close()
-    before = [row for row in audit.rows if "Int8" in row.details["outputs"]]
-    assert len(before) >= 4, [row.details for row in audit.rows]
+    beside = {row.details.get("beside", "") for row in audit.rows}
+    own_kernel = {text for text in beside if "Add: PointWiseV2 int8" in text}
+    assert bool(own_kernel) == (name == "silu_residual"), beside
     emulator = Emulator(OnnxRuntimeBackend("cpu"), TENSORRT_WEAK)
-    distances = {}
-    for placement in (TENSORRT_WEAK, TENSORRT):
-        emulated = emulator.open(spelled_out(lower(bed.model, int8, bed.ranges, placement)))
-        distances[placement.name] = sqnr(outputs, emulated.run(bed.inputs)["logits"])
-    assert distances[TENSORRT_WEAK.name] > distances[TENSORRT.name] + 3, distances
+    emulated = emulator.open(spelled_out(lower(bed.model, int8, bed.ranges, TENSORRT_WEAK)))
+    assert sqnr(outputs, emulated.run(bed.inputs)["logits"]) > 40
 
 
 def test_constants_keep_their_values_where_layers_may_run_in_int8(tmp_path):

@@ -1,6 +1,8 @@
-"""Weakly typed TensorRT rounds the output of an INT8 convolution before an activation that is another kernel."""
+"""Weakly typed TensorRT rounds before a SiLU that a residual Add follows: both are a kernel of their own there."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -8,49 +10,58 @@ import pytest
 
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK, quantized_tensors
+from search.graph.model import Model, load
 from search.values import Precision
 from tests.support.assignments import uniform, uniform_and_mixed
-from tests.support.networks import feeds, loaded, ranged, session_of, sqnr_db
+from tests.support.networks import feeds, loaded, observed, save, session_of, sqnr_db
+from tests.support.silu_networks import silu_network
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 
 
-def added(name: str) -> set[str]:
+@pytest.fixture
+def residual(tmp_path: Path) -> Model:
+    return load(save(silu_network(residual=True), tmp_path / "net.onnx"))
+
+
+def added(model: Model) -> set[str]:
     """Tensors that are INT8 with precisions set on layers, and not where Q/DQ are written."""
-    model = loaded(name)
     weak, strong = (quantized_tensors(model, uniform(model, INT8), which) for which in (TENSORRT_WEAK, TENSORRT))
     assert strong <= weak
     return set(weak - strong)
 
 
-def test_the_input_of_a_silu_is_rounded_and_that_of_a_relu_is_not() -> None:
-    model = loaded("activations")
-    made = {node.name: node.outputs[0].name for node in model.graph.graph}
-    found = added("activations")
-    assert {made[name] for name in ("silu", "hardswish", "sigmoid", "elu", "tanh", "prelu", "se/expand")} <= found
-    assert not {made[name] for name in ("dw", "se/reduce", "leakyrelu")} & found
+def outputs_of(model: Model, *nodes: str) -> set[str]:
+    made = {node.name: node.outputs[0].name or "" for node in model.graph.graph}
+    return {made[name] for name in nodes}
 
 
-@pytest.mark.parametrize("name", ["residual", "transformer"])
+def test_the_input_of_a_silu_before_an_add_is_rounded(residual: Model) -> None:
+    assert added(residual) == outputs_of(residual, "silu.1", "silu.2", "silu.3", "silu.4")
+
+
+@pytest.mark.parametrize("name", ["residual", "mobile", "transformer", "activations"])
 def test_nothing_is_added_where_kernels_compute_the_activation(name: str) -> None:
-    assert not added(name)
+    assert not added(loaded(name))
 
 
-def test_mixes_with_the_further_roundings_are_valid_and_run() -> None:
-    model, ranges = loaded("activations"), ranged("activations")
-    inputs = feeds(model)
-    wanted = session_of(ir.to_proto(model.graph)).run(None, inputs)[0]
-    for assignment in uniform_and_mixed(model):
-        proto = ir.to_proto(lower(model, assignment, ranges, TENSORRT_WEAK))
+def test_nothing_is_added_before_a_silu_alone(tmp_path: Path) -> None:
+    assert not added(load(save(silu_network(residual=False), tmp_path / "net.onnx")))
+
+
+def test_mixes_with_the_further_rounding_are_valid_and_run(residual: Model) -> None:
+    inputs, ranges = feeds(residual), observed(residual)
+    wanted = session_of(ir.to_proto(residual.graph)).run(None, inputs)[0]
+    for assignment in uniform_and_mixed(residual):
+        proto = ir.to_proto(lower(residual, assignment, ranges, TENSORRT_WEAK))
         onnx.checker.check_model(proto, full_check=True)
         assert sqnr_db(wanted, session_of(proto).run(None, inputs)[0]) > 15
 
 
-def test_only_groups_in_int8_round_before_their_activation() -> None:
-    model = loaded("activations")
-    silu = next(group for group in model.groups if group.name == "silu")
-    others = uniform(model, INT8).replace({silu.id: FP16})
-    made = {node.name: node.outputs[0].name for node in model.graph.graph}
-    assert made["silu"] not in quantized_tensors(model, others, TENSORRT_WEAK)
-    only = uniform(model, FP32).replace({silu.id: INT8})
-    assert made["silu"] in quantized_tensors(model, only, TENSORRT_WEAK)
+def test_only_groups_in_int8_round_there(residual: Model) -> None:
+    group = next(group for group in residual.groups if group.name == "silu.2")
+    others = uniform(residual, INT8).replace({group.id: FP16})
+    [tensor] = outputs_of(residual, "silu.2")
+    assert tensor not in quantized_tensors(residual, others, TENSORRT_WEAK)
+    only = uniform(residual, FP32).replace({group.id: INT8})
+    assert tensor in quantized_tensors(residual, only, TENSORRT_WEAK)

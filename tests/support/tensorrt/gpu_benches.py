@@ -25,6 +25,7 @@ from search.graph.model import Model, ShapeRequest, load
 from search.space.choices import Space, make_space
 from search.values import Assignment, Ranges
 from tests.support.networks import NETWORKS, ODD, Net, arithmetic, feeds, images, residual_cnn, save
+from tests.support.silu_networks import silu_network
 
 SAMPLES = 32
 # TensorRT's builder times fewer kernels there. Where a test is not about what users get by default, it need not wait.
@@ -78,23 +79,9 @@ def normalized_network() -> onnx.ModelProto:
     return n.model([4, 3, 16, 16], "logits", [4, 10])
 
 
-def silu_network() -> onnx.ModelProto:
-    """Convolutions whose outputs reach far below 0, where a SiLU leaves nothing: 8 bits are coarse before it."""
-    n, c = Net(24), 32
-    x = "image"
-    for i in range(5):
-        x = n.conv(x, f"silu.{i}", 3 if i == 0 else c, c)
-        x = n.op("Mul", [x, n.op("Sigmoid", [x], f"silu.{i}/sigmoid")], f"silu.{i}/act")
-    far = onnx.numpy_helper.from_array(np.linspace(-40, 2, c, dtype=np.float32))
-    for tensor in n.weights:
-        if tensor.name.startswith("silu.") and tensor.name.endswith(".b"):
-            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(far), tensor.name))
-    n.head(x, c)
-    return n.model([4, 3, 16, 16], "logits", [4, 10])
-
-
 MADE = {
-    "silu": silu_network,
+    "silu": functools.partial(silu_network, residual=False),
+    "silu_residual": functools.partial(silu_network, residual=True),
     "wide": wide_network,
     "normalized": normalized_network,
     "arithmetic": arithmetic,
