@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from search.graph.grouping import is_constant
 from search.graph.model import Group, Model
-from search.values import Assignment, Precision
+from search.values import Assignment, Precision, Ranges
 
 # Ops that only move or select values: output and input share one scale, so that engines can drop the pair.
 SAME_SCALE = frozenset(
@@ -156,6 +156,19 @@ def quantized_tensors(model: Model, assignment: Assignment, placement: Placement
     found = plan(model.graph.graph, model, assignment, placement)
     read = [node.inputs[index] for node, index in found.reads]
     return frozenset(_name(value) for value in (*read, *found.stored))
+
+
+def with_shared_scales(model: Model, assignment: Assignment, placement: Placement, ranges: Ranges) -> Ranges:
+    """The ranges, but that tensors of one scale have the range that the scale is of, as Q/DQ of that assignment have it.
+
+    What an engine's builder is told of an input of a Concat is then no other range than that of the Concat. Ranges that
+    a user set stay.
+    """
+    planned = plan(model.graph.graph, model, assignment, placement)
+    roots = {_name(value): _name(planned.root(value)) for value in planned.scale_of}
+    known = ranges.tensors
+    shared = {name: known[root] for name, root in roots.items() if root in known and name not in ranges.fixed}
+    return replace(ranges, tensors={**known, **shared})
 
 
 def activation_indices(anchor: ir.Node) -> list[int]:

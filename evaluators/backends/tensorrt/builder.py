@@ -22,7 +22,7 @@ from evaluators.engine import Audit, Engine, OutOfMemoryError, RefusedError
 from evaluators.lowering.corrections import corrected_model
 from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT
+from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK, with_shared_scales
 from search.errors import ModelError
 from search.graph import onnx_file
 from search.graph.model import Model
@@ -179,7 +179,8 @@ class TensorRTBuilder:
         tensorrt_weak.set_precisions(self.trt, network, self.model.groups, assignment, self._inner)
         if Precision.INT8 not in assignment.values():
             return []
-        missing = tensorrt_weak.set_ranges(self.trt, network, self.ranges, self._tensors)
+        ranges = with_shared_scales(self.model, assignment, TENSORRT_WEAK, self.ranges)
+        missing = tensorrt_weak.set_ranges(self.trt, network, ranges, self._tensors)
         if not missing:
             return []
         return [

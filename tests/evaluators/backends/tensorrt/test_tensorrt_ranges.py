@@ -11,8 +11,10 @@ import pytest
 
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt import weak as tensorrt_weak
-from evaluators.backends.tensorrt.builder import model_bytes
+from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
+from evaluators.backends.tensorrt.options import BuilderKnobs
 from search.graph.model import load
+from search.values import Assignment, Precision
 from tests.support.networks import Net, arithmetic, finish, observed, save
 from tests.support.tensorrt.stand_in import V8, V10, standing_in
 
@@ -84,3 +86,35 @@ def test_what_the_parser_splits_reaches_as_far_as_what_follows_from_the_model(ve
     assert found["logs_output"] == 1
     assert found["logs_0_output"] == pytest.approx(calibrated["out"])
     assert missing == []
+
+
+def joined() -> onnx.ModelProto:
+    """Two convolutions, one of them loud, whose outputs a third reads as one tensor."""
+    n, c = Net(25), 16
+    loud, quiet = n.conv("image", "loud", 3, c), n.conv("image", "quiet", 3, c)
+    n.op("Concat", [loud, quiet], "join", axis=1)
+    n.conv("join_out", "last", 2 * c, c)
+    for tensor in n.weights:
+        if tensor.name == "loud.w":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(10 * onnx.numpy_helper.to_array(tensor), tensor.name))
+    n.head("last_out", c)
+    return n.model([4, 3, 16, 16], "logits", [4, 10])
+
+
+@pytest.mark.parametrize("last", [Precision.INT8, Precision.FP16])
+def test_the_inputs_of_a_concat_have_its_range_where_it_is_read_in_int8(last: Precision, tmp_path: Path) -> None:
+    """As in the emulation by which recovery chose that range: an input's own one was chosen for nothing."""
+    model = load(save(joined(), tmp_path / "net.onnx"))
+    ranges = observed(model)
+    assignment = Assignment({g.id: last if g.name == "last" else Precision.INT8 for g in model.groups})
+    with standing_in(V8) as engines:
+        builder = TensorRTBuilder(engines.trt, model, ranges, BuilderKnobs())
+        network, _ = builder._parsed(model_bytes(model.graph))
+        builder._constrain(network, builder._config(), assignment)
+        tensors = [layer.get_output(0) for layer in tensorrt_api.layers_of(network)]
+        found = {tensor.name: tensor._state["range"][1] for tensor in tensors if "range" in tensor._state}
+    own = {name: ranges.tensors[name].magnitude for name in ("loud_out", "quiet_out", "join_out")}
+    assert own["quiet_out"] < own["join_out"] / 2
+    wanted = own["join_out"] if last is Precision.INT8 else own["quiet_out"]
+    assert found["quiet_out"] == pytest.approx(wanted)
+    assert found["join_out"] == pytest.approx(own["join_out"])
