@@ -159,7 +159,7 @@ def quantized_tensors(model: Model, assignment: Assignment, placement: Placement
 
 
 def with_shared_scales(model: Model, assignment: Assignment, placement: Placement, ranges: Ranges) -> Ranges:
-    """The ranges, but that tensors of one scale have the range that the scale is of, as Q/DQ of that assignment have it.
+    """The ranges, but that tensors of one scale have the range that the scale is of, as the lowered assignment has it.
 
     What an engine's builder is told of an input of a Concat is then no other range than that of the Concat. Ranges that
     a user set stay.
