@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from search.forecast import acquisition
 from search.forecast.acquisition import Forecast, Reference
-from search.forecast.loss_bounds import LossBounds
+from search.sampler.loss_bounds import LossBounds
 
 _NOTHING = 0.01  # of the resolution: an expected gain that is none
 _DRAWS = 64

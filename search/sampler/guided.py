@@ -23,7 +23,6 @@ from threadpoolctl import threadpool_limits
 from search.forecast import acquisition
 from search.forecast.forecasts import Judged, Predicted, forecast_quality
 from search.forecast.history import Historian, History
-from search.forecast.loss_bounds import SURE, LossBounds
 from search.forecast.models import Models, Priors, fitted
 from search.forecast.priors import NoisePrior
 from search.forecast.quality import NINETY
@@ -33,6 +32,7 @@ from search.sampler.climbing import climbed
 from search.sampler.cold_start import guesses
 from search.sampler.gains import Gain
 from search.sampler.goals import Aim, Goal, Knee, Known, nearest
+from search.sampler.loss_bounds import SURE, LossBounds
 from search.solver.solve import best_new, minimize
 from search.space.layout import Codes, Layout, Precisions
 from search.values import Assignment, Precision, Score

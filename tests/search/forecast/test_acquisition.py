@@ -20,8 +20,8 @@ from search.forecast.acquisition import (
     gains,
     reference,
 )
-from search.forecast.loss_bounds import LossBounds
 from search.sampler.goals import Aim, Known, worth
+from search.sampler.loss_bounds import LossBounds
 from studies.judging.rules.hypervolume import hypervolume, reference_of
 
 CORNER = Reference(1.0, 1.0)

@@ -9,10 +9,11 @@ import optuna
 import pytest
 
 from search.forecast.acquisition import Forecast, Reference
-from search.forecast.loss_bounds import SURE, LossBounds
 from search.sampler import guided
+from search.sampler.candidates import Pool
 from search.sampler.gains import Gain
 from search.sampler.goals import Aim, Goal, Knee, Known, nearest, worth
+from search.sampler.loss_bounds import SURE, LossBounds
 from tests.support.known_problem import Search, make_problem
 
 TRIALS = 24
@@ -49,17 +50,19 @@ def limited(aim: Aim, trials: int = TRIALS, **guidance: Any) -> Search:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("aim", AIMS)
-def test_late_trials_look_only_at_the_limit_and_change_mixes_that_are_near_it(aim, monkeypatch):
+def test_late_trials_look_only_at_the_limit_and_change_mixes_that_are_near_it(
+    aim: Aim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     search = limited(aim)
     seen: list[Any] = []
-    polishing = guided.Pool.polishing
+    polishing = Pool.polishing
 
     def noted(pool: Any, models: Any, history: Any, rng: Any, bounds: Any, mixes: Any) -> Any:
         codes, precisions = polishing(pool, models, history, rng, bounds, mixes)
         seen.append((history, mixes, precisions))
         return codes, precisions
 
-    monkeypatch.setattr(guided.Pool, "polishing", noted)
+    monkeypatch.setattr(Pool, "polishing", noted)
     goals = goals_of(monkeypatch, search, TRIALS)
     late = TRIALS // 3
     assert len(seen) == late
@@ -75,11 +78,11 @@ def test_late_trials_look_only_at_the_limit_and_change_mixes_that_are_near_it(ai
 
 @pytest.mark.slow
 @pytest.mark.parametrize("aim", AIMS)
-def test_without_a_known_end_no_trial_is_late(aim, monkeypatch):
+def test_without_a_known_end_no_trial_is_late(aim: Aim, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*rest: Any) -> None:
         raise AssertionError("this trial was taken for a late one")
 
-    monkeypatch.setattr(guided.Pool, "polishing", never)
+    monkeypatch.setattr(Pool, "polishing", never)
     Search(make_problem(seed=4), aim=lambda: aim).run(TRIALS)
 
 
@@ -90,7 +93,7 @@ def known(ms: list[float], loss: list[float], std: float = 0.0) -> Known:
     return Known(np.log(ms), np.array(loss), np.zeros(n), np.full(n, std / 10), corner, 1e-3, 0.005, upper, bounds)
 
 
-def test_a_mix_gains_as_far_as_its_upper_bound_will_keep_the_allowed_loss():
+def test_a_mix_gains_as_far_as_its_upper_bound_will_keep_the_allowed_loss() -> None:
     trials, aim = known([10.0, 8.0, 4.0], [0.0, 0.01, 0.1], std=0.01), Aim(max_loss=0.05)
     assert trials.bounds.allowed(0.05) == pytest.approx(0.05 - SURE * 0.01)
     loss = np.array([0.01, 0.05 - SURE * 0.01, 0.06])  # surely, as often as not, never
@@ -99,7 +102,7 @@ def test_a_mix_gains_as_far_as_its_upper_bound_will_keep_the_allowed_loss():
     assert gains / np.log(8 / 6) == pytest.approx([0.98, 0.5, 0.0], abs=0.02)
 
 
-def test_the_least_bound_within_a_budget_is_what_gains():
+def test_the_least_bound_within_a_budget_is_what_gains() -> None:
     trials = known([10.0, 4.0], [0.02, 0.06], std=0.01)
     ms = np.full(2, 4.5)
     forecast = Forecast(ms, 1e-6 * ms, np.array([0.03, 0.07]), np.full(2, 1e-6))
@@ -107,7 +110,7 @@ def test_the_least_bound_within_a_budget_is_what_gains():
     assert gains == pytest.approx([0.03, 0.0], abs=1e-3)
 
 
-def test_the_chance_to_keep_a_limit_is_that_of_many_measurements():
+def test_the_chance_to_keep_a_limit_is_that_of_many_measurements() -> None:
     rng, bounds = np.random.default_rng(1), LossBounds(1e-4, 0.0, 1e-4, 1e-4)
     loss, std = np.array([0.02, 0.03, 0.045]), np.array([0.005, 0.01, 0.02])
     true = loss[:, None] + std[:, None] * rng.standard_normal(200_000)
@@ -116,7 +119,7 @@ def test_the_chance_to_keep_a_limit_is_that_of_many_measurements():
     assert np.exp(bounds.log_chances(loss, std, 0.05)) == pytest.approx(kept, abs=0.02)
 
 
-def test_bounds_of_losses_follow_the_losses_that_were_measured():
+def test_bounds_of_losses_follow_the_losses_that_were_measured() -> None:
     loss = np.array([0.0, 0.02, 0.08])
     bounds = LossBounds.of(loss, np.sqrt(1e-6 + 1e-3 * loss))
     assert bounds.upper(np.array([0.05]))[0] == pytest.approx(0.05 + SURE * np.sqrt(1e-6 + 5e-5))
@@ -124,7 +127,7 @@ def test_bounds_of_losses_follow_the_losses_that_were_measured():
     assert LossBounds.of(loss[:0], loss[:0]).upper(loss).tolist() == loss.tolist()
 
 
-def test_the_nearest_mixes_are_those_of_the_front_by_the_limit():
+def test_the_nearest_mixes_are_those_of_the_front_by_the_limit() -> None:
     ms, loss = np.arange(20.0, 0.0, -1.0), np.arange(20.0) / 100
     trials = known(ms.tolist(), loss.tolist(), std=0.005)
     by_budget = nearest(Aim(budget_ms=5.0), trials, np.log(ms), loss)
@@ -133,7 +136,7 @@ def test_the_nearest_mixes_are_those_of_the_front_by_the_limit():
     assert loss[by_loss[0]] == pytest.approx(0.09), "the nearest to 0.1 less the distance to its bound"
 
 
-def test_without_limits_the_knee_is_what_gains():
+def test_without_limits_the_knee_is_what_gains() -> None:
     trials = known([10.0, 5.0, 2.0], [0.0, 0.02, 0.1])
     assert Aim().recommended is Aim(5.0, knee=True).recommended is Goal.KNEE
     knee = Knee.of(Aim(), trials)

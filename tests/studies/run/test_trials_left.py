@@ -12,9 +12,9 @@ from search.sampler.guided import GuidedSampler
 from studies import verbs
 from studies.options.read_options import read_config
 from studies.run.pace import Pace
-from tests.studies.run.test_pace import Clock
 from tests.support.command_line import ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
+from tests.support.time_limit_clock import Clock
 
 pytestmark = pytest.mark.slow
 
