@@ -36,6 +36,11 @@ class Bench:
         self.budget_ms, self.max_loss = budget_ms, max_loss
         self.found: dict[tuple[int, ...], Measurement] = {}
 
+    @property
+    def left(self) -> int:
+        """How many trials are left."""
+        return self.trials - len(self.found)
+
     def knows(self, codes: Codes) -> bool:
         return tuple(int(code) for code in codes) in self.found
 

@@ -148,7 +148,10 @@ def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
     noise = noise_prior(layout, problem.sensitivity(bench.seed))
     priors = cache(lambda: known_priors(bench, layout))
     aim, band = Aim(bench.budget_ms, bench.max_loss), TIE_BAND
-    return GuidedSampler(Guidance(layout, priors, aim=lambda: aim, latency_band=lambda: band, noise=noise), bench.seed)
+    return GuidedSampler(
+        Guidance(layout, priors, aim=lambda: aim, latency_band=lambda: band, noise=noise, left=lambda: bench.left),
+        bench.seed,
+    )
 
 
 def _guided(bench: Bench, edges: bool) -> None:

@@ -94,38 +94,38 @@ def expected_improvements(forecast: Forecast, budget_ms: float, best_loss: float
             if nothing keeps the budget: then candidates are ordered by their chance to keep it, times the amount by
             which they stay below `most`.
     """
+    from scipy.special import log_ndtr
+
     relative = _deviation(forecast.ms_std / np.maximum(forecast.ms, 1e-12))
     kept = (np.log(budget_ms) - np.log(np.maximum(forecast.ms, 1e-12))) / relative
     gained = _below(most if best_loss is None else best_loss, forecast.loss, _deviation(forecast.loss_std))
-    return _weighed(gained, kept, best_loss is not None)
+    return _weighed(gained, log_ndtr(kept), best_loss is not None)
 
 
-def expected_speedups(forecast: Forecast, max_loss: float, best_log_ms: float | None, most: float) -> Floats:
+def expected_speedups(forecast: Forecast, log_kept: Floats, best_log_ms: float | None, most: float) -> Floats:
     """(n,) expected reduction of the least log latency within an allowed loss, weighted by the chance to keep it.
 
     Args:
+        log_kept: (n,) logarithms of these chances.
         best_log_ms: the least so far within the allowed loss; None if nothing keeps it, as above.
     """
-    kept = (max_loss - forecast.loss) / _deviation(forecast.loss_std)
     relative = _deviation(forecast.ms_std / np.maximum(forecast.ms, 1e-12))
     log_ms, best = np.log(np.maximum(forecast.ms, 1e-12)), most if best_log_ms is None else best_log_ms
-    return _weighed(_improvement(best - log_ms, relative), kept, best_log_ms is not None)
+    return _weighed(improvement(best - log_ms, relative), log_kept, best_log_ms is not None)
 
 
-def _weighed(gained: Floats, kept: Floats, absolute: bool) -> Floats:
+def _weighed(gained: Floats, log_kept: Floats, absolute: bool) -> Floats:
     """Gains times the chance that a limit is kept; if all chances are tiny, relative to the largest of them."""
-    from scipy.special import log_ndtr
-
-    logs = np.log(np.maximum(gained, 1e-300)) + log_ndtr(kept)
+    logs = np.log(np.maximum(gained, 1e-300)) + log_kept
     return np.asarray(np.exp(logs if absolute else logs - logs.max(initial=-np.inf)))
 
 
 def _below(best: float, mean: Floats, std: Floats) -> Floats:
     """(n,) expected max(best − max(X, 0), 0) of Gaussian X."""
-    return np.maximum(_improvement(best - mean, std) - _improvement(-mean, std), 0.0) if best > 0 else 0.0 * mean
+    return np.maximum(improvement(best - mean, std) - improvement(-mean, std), 0.0) if best > 0 else 0.0 * mean
 
 
-def _improvement(ahead: Floats, std: Floats) -> Floats:
+def improvement(ahead: Floats, std: Floats) -> Floats:
     """(n,) expected max(Z, 0) of Gaussians around `ahead`."""
     from scipy.special import ndtr
 

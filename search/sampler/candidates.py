@@ -130,6 +130,25 @@ class Pool:
         """The same, but only single, paired and region changes of the best measured mixes."""
         return self.around(self._grown(models, history, bounds), models, rng)
 
+    def polishing(
+        self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, mixes: Precisions
+    ) -> tuple[Codes, Precisions]:
+        """The same near the mix that will be exported: changes of measured mixes, and the best within bounds.
+
+        Args:
+            mixes: (m, groups) precisions of the measured mixes.
+        """
+        _, scope = self._scopes(models)
+        grown = self._stacked([self._codes(precisions) for precisions in mixes])
+        first = Bounds(bounds.ms[:1], bounds.noise[:1])
+        found = [
+            self._within(scope, models.latency.mean(), models.loss.mean(), bounds, _SOLVE_S),
+            self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0),
+        ]
+        found.append(self._given_back(np.concatenate([*found, grown]), models))
+        codes, precisions = self.new(np.concatenate([*found, self.around(grown, models, rng)[0]]))
+        return (codes, precisions) if len(codes) else self.beside(models, history, rng, bounds)
+
     def around(self, codes: Codes, models: Models, rng: np.random.Generator) -> tuple[Codes, Precisions]:
         """Single, region and paired changes of (n, decisions) candidates, of those that were not tried."""
         changed = [

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search.forecast import acquisition
 from search.forecast.acquisition import Forecast, Reference
+from search.sampler.loss_bounds import LossBounds
 
 _NOTHING = 0.01  # of the resolution: an expected gain that is none
 _DRAWS = 64
+_NEAREST = 6  # measured mixes beside which late proposals look
 
 Floats = NDArray[np.float64]
+
+
+class Goal(Enum):
+    """What a proposal is to improve."""
+
+    FRONT = auto()  # all of it, within the limits
+    LIMITS = auto()  # the best mix that keeps them
+    KNEE = auto()  # of the front, within a latency budget if there is one
 
 
 @dataclass(frozen=True)
@@ -23,14 +35,21 @@ class Aim:
     Attributes:
         budget_ms: the largest allowed latency.
         max_loss: the largest allowed loss.
+        knee: whether the knee within the limits is recommended, as for metrics that compare with the outputs of FP32.
     """
 
     budget_ms: float | None = None
     max_loss: float | None = None
+    knee: bool = False
 
     @property
     def limited(self) -> bool:
         return self.budget_ms is not None or self.max_loss is not None
+
+    @property
+    def recommended(self) -> Goal:
+        """The mix that will be recommended; without limits it is the knee."""
+        return Goal.LIMITS if self.limited and not self.knee else Goal.KNEE
 
 
 @dataclass(frozen=True)
@@ -41,6 +60,8 @@ class Known:
         log_ms_std, loss_std: (n,) standard deviations of their true values.
         resolution: the smallest difference of loss that can be measured.
         log_resolution: the same for log milliseconds.
+        upper: (n,) upper bounds of the losses as measured.
+        bounds: how far upper bounds are from losses that are not measured yet.
     """
 
     log_ms: Floats
@@ -50,6 +71,8 @@ class Known:
     corner: Reference
     resolution: float
     log_resolution: float
+    upper: Floats
+    bounds: LossBounds = field(default_factory=LossBounds)
 
     def front(self) -> tuple[Floats, Floats]:
         kept = acquisition.front(self.log_ms, self.loss)
@@ -72,32 +95,69 @@ class Known:
 def worth(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
     """(n,) expected gain of each candidate at the limits; None if nothing can be gained there.
 
+    A mix is recommended by the upper bound of its loss. So within a budget, losses count with their bounds. With an
+    allowed loss, a mix counts as far as its bound will keep it when measured, and its true loss too.
+
     Because measurements are noisy, it is uncertain which trials keep a limit. The gain is averaged over draws of that.
     This is the noisy expected improvement of Letham et al., "Constrained Bayesian Optimization with Noisy Experiments",
     Bayesian Analysis 14 (2019), with draws only for the limited quantity. If no trial keeps the limit in any draw, the
     candidate that is most likely to keep it gains most.
     """
     if aim.budget_ms is not None:
-        kept = _kept(known.log_ms, known.log_ms_std, float(np.log(aim.budget_ms)), rng)
-        bests, shares = _bests(known.loss, kept, known.corner.loss)
-        bests, least = bests - known.resolution / 8, known.resolution
+        return _gained_loss(aim.budget_ms, forecast, known, rng)
+    assert aim.max_loss is not None
+    return _gained_speed(aim.max_loss, forecast, known, rng)
+
+
+def nearest(aim: Aim, known: Known, log_ms: Floats, loss: Floats) -> NDArray[np.int64]:
+    """Indices of a few mixes of the front of (n,) log milliseconds and losses: the nearest to the recommended mix.
+
+    That is near the limit, or near the knee.
+    """
+    kept = acquisition.front(log_ms, loss)
+    log_ms, loss = log_ms[kept], loss[kept]
+    if aim.recommended is Goal.KNEE:
+        knee = Knee.of(aim, known)
+        away = np.zeros(len(kept)) if knee is None else -knee.below(np.exp(log_ms), loss)
+    elif aim.budget_ms is not None:
+        away = np.abs(log_ms - np.log(aim.budget_ms))
     else:
         assert aim.max_loss is not None
-        kept = _kept(known.loss, known.loss_std, aim.max_loss, rng)
-        bests, shares = _bests(known.log_ms, kept, known.corner.log_ms)
-        least = known.log_resolution
+        away = np.abs(loss - known.bounds.allowed(aim.max_loss))
+    return np.asarray(kept[np.argsort(away, kind="stable")[:_NEAREST]])
+
+
+def _gained_loss(budget_ms: float, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
+    """(n,) expected reductions of the least upper bound of a loss within the budget."""
+    forecast, upper = replace(forecast, loss=known.bounds.upper(forecast.loss)), known.bounds.upper(known.loss)
+    kept = _kept(known.log_ms, known.log_ms_std, float(np.log(budget_ms)), rng)
+    most = float(known.bounds.upper(np.array([known.corner.loss]))[0])
+    bests, shares = _bests(upper, kept, most)
+
+    def gains(best: float | None) -> Floats:
+        return acquisition.expected_improvements(forecast, budget_ms, best, most)
+
+    return _averaged(gains, bests - known.resolution / 8, shares, known.resolution)
+
+
+def _gained_speed(max_loss: float, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
+    """(n,) expected reductions of the least log milliseconds within the allowed loss."""
+    kept = _kept(known.loss, known.loss_std, max_loss, rng) & (known.upper <= max_loss)
+    bests, shares = _bests(known.log_ms, kept, known.corner.log_ms)
+    log_kept = known.bounds.log_chances(forecast.loss, forecast.loss_std, max_loss)
+
+    def gains(best: float | None) -> Floats:
+        return acquisition.expected_speedups(forecast, log_kept, best, known.corner.log_ms)
+
+    return _averaged(gains, bests, shares, known.log_resolution)
+
+
+def _averaged(gains: Callable[[float | None], Floats], bests: Floats, shares: Floats, least: float) -> Floats | None:
+    """(n,) gains over the possible bests; None if they are nothing beside the least difference that can be measured."""
     if not len(bests):
-        return _gains(aim, forecast, None, known.corner)
-    found = np.asarray(shares @ np.array([_gains(aim, forecast, float(best), known.corner) for best in bests]))
+        return gains(None)
+    found = np.asarray(shares @ np.array([gains(float(best)) for best in bests]))
     return found if found.max(initial=0.0) > _NOTHING * least else None
-
-
-def _gains(aim: Aim, forecast: Forecast, best: float | None, corner: Reference) -> Floats:
-    """(n,) expected gains over the best trial that keeps the limit; None if none does."""
-    if aim.budget_ms is not None:
-        return acquisition.expected_improvements(forecast, aim.budget_ms, best, corner.loss)
-    assert aim.max_loss is not None
-    return acquisition.expected_speedups(forecast, aim.max_loss, best, corner.log_ms)
 
 
 def _kept(mean: Floats, std: Floats, limit: float, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -115,3 +175,47 @@ def _bests(values: Floats, kept: NDArray[np.bool_], most: float) -> tuple[Floats
         return np.zeros(0), np.zeros(0)
     found, counts = np.unique(np.where(kept, values, most).min(axis=1), return_counts=True)
     return found, counts / len(kept)
+
+
+@dataclass(frozen=True)
+class Knee:
+    """The knee of the front: the point farthest below the line between the ends, in shares of the front's extent.
+
+    Attributes:
+        fast_ms, slow_ms: latencies of the ends.
+        least, most: losses of the ends.
+        depth: how far below the line the knee is.
+        place: milliseconds and loss of the knee.
+    """
+
+    fast_ms: float
+    slow_ms: float
+    least: float
+    most: float
+    depth: float = 0.0
+    place: tuple[float, float] = (0.0, 0.0)
+
+    @classmethod
+    def of(cls, aim: Aim, known: Known) -> Knee | None:
+        """The knee of the known trials within a budget; None if fewer than two of the front keep it."""
+        log_ms, loss = known.front()
+        kept = log_ms <= (np.inf if aim.budget_ms is None else np.log(aim.budget_ms))
+        ms, loss = np.exp(log_ms[kept]), loss[kept]
+        if len(ms) < 2:
+            return None
+        line = cls(float(ms[0]), float(ms[-1]), float(loss[-1]), float(loss[0]))
+        below = line.below(ms, loss)
+        deepest = int(np.argmax(below))
+        return replace(line, depth=float(below[deepest]), place=(float(ms[deepest]), float(loss[deepest])))
+
+    def below(self, ms: Floats, loss: Floats) -> Floats:
+        """(n,) how far mixes are below the line; what is beyond an end counts as the end."""
+        across = np.maximum((ms - self.fast_ms) / (self.slow_ms - self.fast_ms), 0)
+        return np.asarray(1 - across - np.maximum((loss - self.least) / (self.most - self.least), 0))
+
+    def worth(self, forecast: Forecast, known: Known) -> Floats | None:
+        """(n,) how much deeper each candidate is expected to be; None if nothing can be gained."""
+        extent = self.most - self.least
+        std = np.hypot(forecast.ms_std / (self.slow_ms - self.fast_ms), forecast.loss_std / extent)
+        found = acquisition.improvement(self.below(forecast.ms, forecast.loss) - self.depth, np.maximum(std, 1e-12))
+        return found if found.max(initial=0.0) > _NOTHING * known.resolution / extent else None

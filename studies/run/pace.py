@@ -52,6 +52,7 @@ class Pace:
         self._load_s: deque[float] = deque(maxlen=_RECENT)
         self._wait_s: deque[float] = deque(maxlen=_RECENT)
         self._repeat_s: deque[float] = deque(maxlen=_RECENT)
+        self._ended_s: deque[float] = deque(maxlen=_RECENT)
         self.start_s = 0.0
         self.pick_s: float | None = None
 
@@ -82,6 +83,7 @@ class Pace:
             took_s: seconds from asking the sampler until all was stored.
         """
         self._took_s.append(took_s)
+        self._ended_s.append(self.passed_s)
         self._load_s.append(evaluation.stage_s.get("load", 0.0))
         self._wait_s.append(evaluation.stage_s.get("wait", 0.0))
         if evaluation.accuracy is not None and evaluation.accuracy.complete:
@@ -107,6 +109,17 @@ class Pace:
             return True
         needed_s = self.evaluation_s(now) + self.reserve_s(now)
         return self.left_s > 0 and (needed_s == 0 or self.left_s >= needed_s)
+
+    def evaluations_left(self, now: Standing) -> float:
+        """How many more evaluations of this process end in time, as often as one ended lately.
+
+        Infinite without a limit, and until two have ended. With processes that only build, evaluations end more often
+        than one takes.
+        """
+        between_s = np.diff(list(self._ended_s))
+        if self.limit_s is None or not between_s.sum():
+            return math.inf
+        return max(self.left_s - self.reserve_s(now), 0.0) / float(between_s.mean())
 
     def evaluation_s(self, now: Standing) -> float:
         """Seconds that most evaluations take here; 0 while none is finished."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from studies.judging.standing import Standing
 from studies.run import loop
 from studies.run.claims.claims import Claims
@@ -32,6 +34,7 @@ class Search:
         repairs = Repairs(work.problem, work.ledger, work.events.note)
         self._trials = OpenTrials(work.ledger, proposals, work.crew, repairs.buildable)
         self._stop = Stop(work, repairs)
+        proposals.guide(lambda guidance: replace(guidance, left=self._stop.left))
         self._trial_claims = TrialClaims(work, proposals, repairs, self._trials, self._stop)
         self._claims = Claims([RegainedClaims(work, proposals, self._trials), self._trial_claims])
         self._pipeline = make_pipeline(work)

@@ -36,6 +36,20 @@ class Stop:
             self.trials = max(self.trials, config_of(study, ledger.target).trials)
         return self.trials
 
+    def room(self) -> int:
+        """How many more evaluations may be begun; none if all that can be built are there."""
+        counts = self._work.ledger.counts()
+        there = counts.finished + counts.running
+        return 0 if self._repairs.all_built(there) else self.wanted(there) - there
+
+    def left(self) -> float:
+        """How many more evaluations can be begun, and end before the time limit if there is one."""
+        pace, room = self._work.pace, float(self.room())
+        if pace.limit_s is None:
+            return room
+        workers = 1 + len(self._work.crew.others())
+        return min(room, workers * pace.evaluations_left(self._work.ledger.standing()))
+
     def is_complete(self, done: int) -> bool:
         """Whether so many finished evaluations are all that are wanted, or all that can be built."""
         return done >= self.trials or self._repairs.all_built(done)

@@ -143,10 +143,12 @@ class Proposals:
 
     def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
         """Let a sampler that keeps its guidance as `guidance` know more from now on; others are told nothing."""
+        sampler: Any = self.study.sampler
+        if not hasattr(sampler, "guidance"):
+            return  # importing the guided sampler takes a while, and others do without
         from search.sampler.guided import Guidance
 
-        sampler: Any = self.study.sampler
-        if isinstance(getattr(sampler, "guidance", None), Guidance):
+        if isinstance(sampler.guidance, Guidance):
             sampler.guidance = informed(sampler.guidance)
 
     def quality(self) -> Judged | None:

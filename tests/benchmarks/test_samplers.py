@@ -190,7 +190,10 @@ def test_only_distinct_evaluations_count(chain: simulated.Network) -> None:
     bench = Bench(chain.problem, 0, 2)
     first = bench.evaluate(np.zeros(6, int))
     assert bench.evaluate(np.zeros(6, int)) == first
+    guidance = optuna_methods.guided_sampler(bench).guidance
+    assert guidance.left() == 1, "the sampler knows how many are left"
     bench.evaluate(np.ones(6, int))
+    assert guidance.left() == 0
     with pytest.raises(Spent):
         bench.evaluate(np.full(6, 2))
     assert bench.codes().tolist() == [[0] * 6, [1] * 6]

@@ -93,7 +93,7 @@ class TrialClaims:
         if taken is not None:
             return self._go_on_with(taken)
         for _ in range(_SAME_IN_A_ROW if searching else 0):
-            left = self._room()
+            left = self._stop.room()
             if left <= 0 or self._is_start_under_way():
                 return None
             self._work.crew.state("searching")
@@ -101,12 +101,6 @@ class TrialClaims:
             if claim is not None:
                 return claim
         return None
-
-    def _room(self) -> int:
-        """How many more evaluations may be begun; none if all that can be built are there."""
-        counts = self._work.ledger.counts()
-        there = counts.finished + counts.running
-        return 0 if self._repairs.all_built(there) else self._stop.wanted(there) - there
 
     def _is_start_under_way(self) -> bool:
         """Whether uniform assignments are being evaluated and none is left to begin.
@@ -169,7 +163,7 @@ class TrialClaims:
         self._work.crew.state("searching")
         self._work.events.note(f"trial {record.trial}: this worker continues it, because worker {taken.worker} is gone")
         trial, built = self._proposals.handle(record.trial), record.evaluation.assignment
-        left = min(self._work.problem.config.repair, self._room())
+        left = min(self._work.problem.config.repair, self._stop.room())
         claim = self._claim(taken.id, _Wanted(trial, record.asked or built, built, left, self._work.pace.passed_s))
         if taken.takeovers > _MOST_TAKEOVERS:
             self._fail(claim, f"lost with its worker {taken.takeovers} times, at an unknown stage")
@@ -217,7 +211,7 @@ class TrialClaims:
     # -- waiting and letting go ------------------------------------------------------------------------------------
 
     def wait(self, now: Standing) -> bool:
-        if self._room() > 0:
+        if self._stop.room() > 0:
             return False
         self._work.crew.state("waiting")
         self._work.crew.wait("waiting for evaluations of other workers", now.measures.finished_count, self._stop.trials)

@@ -17,6 +17,8 @@ from search.sampler.guided import Guidance
 from search.space.choices import Space
 from search.space.layout import Layout, make_layout
 from search.values import Assignment, Precision, Score
+from studies.judging.rules.candidates import Aim as Recommended
+from studies.judging.rules.candidates import aim_of
 from studies.options.limits import LATENCY_MS
 from studies.run.guidance import other_targets as siblings
 from studies.run.guidance import sensitivities
@@ -122,7 +124,8 @@ class _Source:
         ledger, limits = self._work.ledger, self._work.ledger.limits
         reference = ledger.store.evaluations.reference_value(ledger.target.id) if limits.needs_reference else None
         losses = limits.allowed_losses(reference, ledger.study.metric["higher_is_better"])
-        return Aim(limits.most(LATENCY_MS), min(losses, default=None))
+        knee = aim_of(limits, relative=ledger.study.metric["relative"]) is Recommended.KNEE
+        return Aim(limits.most(LATENCY_MS), min(losses, default=None), knee)
 
     def _baseline(self, number: int) -> Baseline:
         store = self._work.ledger.store

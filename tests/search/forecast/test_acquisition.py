@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import log_ndtr
 
 from search.forecast.acquisition import (
     Forecast,
@@ -20,6 +21,7 @@ from search.forecast.acquisition import (
     reference,
 )
 from search.sampler.goals import Aim, Known, worth
+from search.sampler.loss_bounds import LossBounds
 from studies.judging.rules.hypervolume import hypervolume, reference_of
 
 CORNER = Reference(1.0, 1.0)
@@ -84,7 +86,8 @@ def test_expected_gains_within_limits_are_what_many_draws_say():
     drawn = np.maximum(0.04 - np.maximum(loss, 0), 0) * (log_ms <= np.log(1.02))
     assert expected_improvements(forecast, 1.02, 0.04, 1.0) == pytest.approx(drawn.mean(axis=1), rel=0.02)
     drawn = np.maximum(0.05 - log_ms, 0) * (loss <= 0.02)
-    assert expected_speedups(forecast, 0.02, 0.05, 1.0) == pytest.approx(drawn.mean(axis=1), rel=0.02)
+    kept = log_ndtr((0.02 - forecast.loss) / forecast.loss_std)
+    assert expected_speedups(forecast, kept, 0.05, 1.0) == pytest.approx(drawn.mean(axis=1), rel=0.02)
 
 
 def test_while_nothing_keeps_a_limit_the_likeliest_to_keep_it_is_worth_most():
@@ -92,7 +95,8 @@ def test_while_nothing_keeps_a_limit_the_likeliest_to_keep_it_is_worth_most():
     assert np.argmax(expected_improvements(far, 1.0, None, 0.05)) == 1
     assert expected_improvements(far, 1.0, None, 0.05).max() == 1
     lossy = single([0.5, 1.0], [0.01, 0.01], [0.5, 0.3], [0.01, 0.01])
-    assert np.argmax(expected_speedups(lossy, 0.01, None, 1.0)) == 1
+    kept = LossBounds().log_chances(lossy.loss, lossy.loss_std, 0.01)
+    assert np.argmax(expected_speedups(lossy, kept, None, 1.0)) == 1
 
 
 def test_where_nothing_is_left_to_gain_at_the_limits_they_say_nothing():
@@ -108,7 +112,7 @@ def test_where_nothing_is_left_to_gain_at_the_limits_they_say_nothing():
 def measured(ms, loss, std):
     """Trials whose latencies are known to a relative `std`, and their losses to a tenth of it."""
     corner, n = Reference(np.log(1.02), 0.105), len(ms)
-    return Known(np.log(ms), np.array(loss), np.full(n, std), np.full(n, std / 10), corner, 0.01, 0.005)
+    return Known(np.log(ms), np.array(loss), np.full(n, std), np.full(n, std / 10), corner, 0.01, 0.005, np.array(loss))
 
 
 def test_a_trial_that_kept_a_limit_by_luck_leaves_something_to_gain():

@@ -95,7 +95,7 @@ def test_limits_that_are_met_go_on_to_hold(aim, seed):
 def test_the_corner_is_drawn_in_to_limits_that_something_keeps_and_to_no_others():
     ms, loss = np.array([1.0, 2.0, 4.0]), np.array([0.3, 0.1, 0.0])
     corner = acquisition.Reference(float(np.log(4.1)), 0.32)
-    known = Known(np.log(ms), loss, 0 * ms, 0 * loss, corner, 0.02, 0.01)
+    known = Known(np.log(ms), loss, 0 * ms, 0 * loss, corner, 0.02, 0.01, loss)
     assert known.within(Aim()) == corner
     assert known.within(Aim(budget_ms=2.5)) == acquisition.Reference(float(np.log(2.5)) + 0.01, 0.32)
     assert known.within(Aim(max_loss=0.05)) == acquisition.Reference(corner.log_ms, 0.05 + 0.02)

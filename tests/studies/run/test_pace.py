@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +17,13 @@ from studies.events import Quiet
 from studies.judging.standing import standing
 from studies.options.limits import Limits
 from studies.options.read_options import read_config
-from studies.run import pace
 from studies.run.pace import Pace
 from studies.run.search_result import SearchResult
 from studies.run.unreachable_limits import UnreachableLimitError
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, child, environment, ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
+from tests.support.time_limit_clock import Clock
 
 pytestmark = pytest.mark.slow
 
@@ -43,29 +42,6 @@ def execute(query: str) -> list[Any]:
         return connection.execute(query).fetchall()
     finally:
         connection.close()
-
-
-class Clock(Quiet):
-    """A clock for time limits that nothing moves on but evaluations, when they are timed, and steps of a name."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, evaluation_s: float, **steps_s: float) -> None:
-        self.evaluation_s, self.steps_s, self.moved_s = evaluation_s, steps_s, 0.0
-        self.notes: list[str] = []
-        clock = SimpleNamespace(monotonic=lambda: 1000.0 + self.moved_s, time=time.time)
-        for module in (pace, run_clock):
-            monkeypatch.setattr(module, "time", clock)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def detail(self, text: str) -> None: ...
-
-    def step(self, text: str, done: int, total: int) -> None:
-        self.moved_s += self.steps_s.pop(text, 0.0)
-
-    def stage(self, trial: int, stage: str) -> None:
-        if stage == "latency":
-            self.moved_s += self.evaluation_s
 
 
 def search(clock: Quiet, **more: str) -> SearchResult:

@@ -64,8 +64,10 @@ class Order:
             return evaluate(keeper, *args, **options)
 
         def guided(proposals: Proposals, informed: Any) -> None:
-            self.events.append("guided")
             guide(proposals, informed)
+            sampler: Any = proposals.study.sampler
+            if sampler.guidance.noise is not None:  # before, it is only told how many trials are left
+                self.events.append("guided")
 
         watch_requests(monkeypatch, called)
         monkeypatch.setattr(EvaluatorProcess, "measure", evaluated)
