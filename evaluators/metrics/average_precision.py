@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.metrics.boxes.matching import IGNORED, RIGHT, WRONG, Detections, Objects, States, match
+from evaluators.metrics.boxes.overlaps import Boxes, box_areas
 from evaluators.metrics.contract import Labels, Metric, Outputs
 from evaluators.metrics.detections import DECODERS, Decoder, OwnDecoder, get_decoder
-from evaluators.metrics.matching import IGNORED, RIGHT, WRONG, Detections, Objects, States, match
-from evaluators.metrics.overlaps import Boxes, box_areas
 from search.errors import ConfigError, DataError
 
 _RECALLS = np.linspace(0.0, 1.0, 101)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.metrics.boxes.overlaps import Boxes
+from evaluators.metrics.boxes.suppression import Candidates, suppress_overlaps
 from evaluators.metrics.classification import scored_output
 from evaluators.metrics.contract import Outputs
-from evaluators.metrics.overlaps import Boxes
-from evaluators.metrics.suppression import Candidates, suppress_overlaps
 from search.errors import ConfigError, DataError, MetricError
 from search.references import import_function, short
 

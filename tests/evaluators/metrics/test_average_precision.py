@@ -18,12 +18,12 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from evaluators.data import open_data
+from evaluators.metrics.boxes.overlaps import paired_overlap
+from evaluators.metrics.boxes.suppression import Candidates, suppress_overlaps
 from evaluators.metrics.contract import Metric
 from evaluators.metrics.detections import get_decoder
 from evaluators.metrics.labels import check_labels
-from evaluators.metrics.overlaps import paired_overlap
 from evaluators.metrics.registry import get_metric
-from evaluators.metrics.suppression import Candidates, suppress_overlaps
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Limits
 from search.errors import ConfigError, DataError, MetricError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.metrics.overlaps import Boxes, box_areas, paired_overlap
+from evaluators.metrics.boxes.overlaps import Boxes, box_areas, paired_overlap
 
 OVERLAPS = np.linspace(0.5, 0.95, 10)
 WRONG, RIGHT, IGNORED = np.int8(0), np.int8(1), np.int8(2)
