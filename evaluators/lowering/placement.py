@@ -111,6 +111,7 @@ TENSORRT = Placement(
 )
 # With precisions set on layers: what the layers of 8.6.0 on an H100 say of a SiLU alone, and before a residual Add.
 TENSORRT_WEAK = replace(TENSORRT, name="tensorrt-weak-s8s8", before_activations=True)
+TENSORRT_BY_TYPING = {"weak": TENSORRT_WEAK, "strong": TENSORRT}
 
 
 @dataclass

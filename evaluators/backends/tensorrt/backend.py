@@ -18,7 +18,7 @@ from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt.device import check_device, checked, import_cuda, select
 from evaluators.backends.tensorrt.options import NAME, STRONG, BuilderKnobs, TensorRTOptions
 from evaluators.cores import usable_processors
-from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK, Placement
+from evaluators.lowering.placement import TENSORRT_BY_TYPING, Placement
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
 from search.values import Capability, Precision, Ranges, Target, digest_of
@@ -54,7 +54,7 @@ class TensorRTBackend:
 
     @property
     def placement(self) -> Placement:
-        return TENSORRT if self.builder_knobs.typing == STRONG else TENSORRT_WEAK
+        return TENSORRT_BY_TYPING[self.builder_knobs.typing]
 
     def _settle(self, options: TensorRTOptions) -> BuilderKnobs:
         """The options as this version and this GPU have them."""
@@ -109,7 +109,7 @@ class TensorRTBackend:
         return replace(found, ops={precision: ops for precision, ops in found.ops.items() if native[precision]})
 
     def knobs(self) -> dict[str, str]:
-        return self.builder_knobs.to_json()
+        return {"placement": self.placement.name, **self.builder_knobs.to_json()}
 
     @property
     def lock_name(self) -> str:

@@ -12,7 +12,7 @@ from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK, Placement
+from evaluators.lowering.placement import TENSORRT_BY_TYPING, Placement
 from search.graph.model import Model, ShapeRequest, load
 from search.values import Assignment, Precision, Ranges, TensorRange
 from studies.guard.agreement import Arrays
@@ -50,7 +50,7 @@ def _placement(manifest: Mapping[str, Any], backend: OnnxRuntimeBackend) -> Plac
     target = manifest["target"]
     if target["backend"] != "tensorrt":
         return backend.placement
-    return TENSORRT if target.get("options", {}).get("typing") == "strong" else TENSORRT_WEAK
+    return TENSORRT_BY_TYPING[target.get("options", {}).get("typing", "weak")]
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], Ranges]:

@@ -56,8 +56,8 @@ def emulation_gap_text(now: Standing) -> str:
     lost = estimate_text(engine.loss, engine.loss_low, engine.loss_high, now.metric)
     return (
         f"the engine in all INT8 loses {lost} on the search samples, and "
-        f"{value_text(emulated.loss, half, now.metric)} by the table, which emulates it: the engine "
-        "rounds differently. The losses of mixes are those of their engines"
+        f"{value_text(emulated.loss, half, now.metric)} by the table, which emulates it on final "
+        "samples: it rounds differently, or these samples are others. The losses of mixes are those of their engines"
     )
 
 
