@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,18 +56,39 @@ def test_mixes_build_obey_and_agree(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["silu", "silu_residual"])
 def test_the_emulation_rounds_where_the_engine_does(name, tmp_path):
-    """A SiLU is computed in the kernel before it, together with a residual Add it is a kernel of its own."""
+    """A SiLU is computed in the kernel before it. With a residual Add it is a kernel of its own, which reads INT8 on a
+    large detector and FP16 on this small network; the audit says which."""
     bed = bench(name, **QUICK)
     int8 = bed.space.uniform(INT8)
     _, audit, session = built(bed, int8, tmp_path / "out.plan")
     outputs = session.run(bed.inputs)["logits"]
     session.close()
     beside = {row.details.get("beside", "") for row in audit.rows}
-    own_kernel = {text for text in beside if "Add: PointWiseV2 int8" in text}
+    assert any(text.endswith("in the kernel") for text in beside)
+    own_kernel = {text for text in beside if "add: PointWiseV2" in text}
     assert bool(own_kernel) == (name == "silu_residual"), beside
-    emulator = Emulator(OnnxRuntimeBackend("cpu"), TENSORRT_WEAK)
-    emulated = emulator.open(spelled_out(lower(bed.model, int8, bed.ranges, TENSORRT_WEAK)))
+    placement = TENSORRT_WEAK if any("int8" in text for text in own_kernel) else TENSORRT
+    emulator = Emulator(OnnxRuntimeBackend("cpu"), placement)
+    emulated = emulator.open(spelled_out(lower(bed.model, int8, bed.ranges, placement)))
     assert sqnr(outputs, emulated.run(bed.inputs)["logits"]) > 40
+
+
+@pytest.mark.parametrize("int8_group", ["first", "box"])
+def test_what_no_int8_layer_reads_stays_in_float(int8_group, tmp_path):
+    bed = bench("boxes", **QUICK)
+    mix = Assignment({g.id: INT8 if g.name == int8_group else FP16 for g in bed.model.groups})
+    engine, audit, session = built(bed, mix, tmp_path / "out.plan")
+    outputs = session.run(bed.inputs)["boxes"]
+    session.close()
+    assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
+    layers = json.loads(bed.builder.inspect(engine.path), strict=False)["Layers"]
+    decoding = [
+        layer for layer in layers if any(name in layer["Name"] for name in ("scale", "shift", "share", "boxes"))
+    ]
+    assert decoding
+    assert not [layer["Name"] for layer in decoding if "Int8" in json.dumps(layer["Outputs"])]
+    assert not [note for note in engine.notes if "range" in note], engine.notes
+    assert sqnr(bed.reference["boxes"], outputs) > 30
 
 
 def test_constants_keep_their_values_where_layers_may_run_in_int8(tmp_path):

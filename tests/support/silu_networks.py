@@ -27,3 +27,21 @@ def silu_network(*, residual: bool, channels: int = 32, layers: int = 5) -> onnx
             tensor.CopyFrom(numpy_helper.from_array(far, tensor.name))
     n.head(x, channels)
     return n.model([4, 3, 16, 16], "logits", [4, 10])
+
+
+def box_network(channels: int = 32) -> onnx.ModelProto:
+    """A convolution with SiLU, a pooling, and a convolution from whose outputs corners of boxes in pixels are computed.
+
+    The image is 64 pixels wide, of which 8 bits make steps of half a pixel.
+    """
+    n, cells = Net(27), 32
+    x = n.conv("image", "first", 3, channels)
+    x = n.op("Mul", [x, n.op("Sigmoid", [x], "first/sigmoid")], "first/act")
+    x = n.op("MaxPool", [x], "pool", kernel_shape=[2, 2], strides=[2, 2])
+    x = n.conv(x, "box", channels, 16, 1)
+    centers = np.broadcast_to(np.linspace(1, 63, cells, dtype=np.float32)[:, None], (1, 1, cells, 16))
+    x = n.op("Transpose", [x], "corners", perm=[0, 2, 3, 1])
+    x = n.op("Mul", [x, n.const("step", np.full((1, 1, 1, 1), 2, np.float32))], "scale")
+    x = n.op("Add", [x, n.const("centers", np.ascontiguousarray(centers))], "shift")
+    n.op("Tanh", [n.op("Div", [x, n.const("width", np.full((1, 1, 1, 1), 64, np.float32))], "share")], "boxes")
+    return n.model([4, 3, 64, 64], "boxes", [4, cells, cells, 16])

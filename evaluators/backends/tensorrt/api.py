@@ -26,9 +26,13 @@ _REGION = re.compile(r"ForeignNode\[(.+?)\s*\.\.\.\s*(.+?)\]")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _EMPTY = re.compile(r"\s*(\d+:)?\s*")
 _DERIVED = r"(?:/(?:q|dq|dq16|half|float|raw|int8|int32|bias|weight|scale|scale16|zero)\b)*"
-# Said of every engine with INT8 in it, since ranges come from our own calibration, and of every INT64 input and output,
-# though a session's buffers have the types that the engine itself names.
-_EXPECTED = re.compile(r"Calibrator is not being used|Make sure (?:in|out)put .*has Int64 binding", re.IGNORECASE)
+# Said of every engine with INT8 in it, since ranges come from our own calibration; of tensors that have no range because
+# they are to stay in float; and of every INT64 input and output, though a session's buffers have the types that the
+# engine itself names.
+_EXPECTED = re.compile(
+    r"Calibrator is not being used|Missing scale and zero-point|Make sure (?:in|out)put .*has Int64 binding",
+    re.IGNORECASE,
+)
 # Warnings that say something of the engine, by the name that a note of them carries.
 _NAMED = (
     ("int64-weights", re.compile(r"INT64 weights|weights outside the range of INT32", re.IGNORECASE)),
@@ -365,3 +369,13 @@ def _network_flags(trt: Any, strong: bool) -> int:
 
 def layers_of(network: Any) -> list[Any]:
     return [network.get_layer(i) for i in range(network.num_layers)]
+
+
+def inputs_of(layer: Any) -> list[Any]:
+    """The tensors that a layer reads, without optional ones that are left out."""
+    found = [layer.get_input(i) for i in range(layer.num_inputs)]
+    return [tensor for tensor in found if tensor is not None]
+
+
+def outputs_of(layer: Any) -> list[Any]:
+    return [layer.get_output(i) for i in range(layer.num_outputs)]

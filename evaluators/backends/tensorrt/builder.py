@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt import audit as tensorrt_audit
 from evaluators.backends.tensorrt import weak as tensorrt_weak
+from evaluators.backends.tensorrt.int8_tensors import int8_tensors
 from evaluators.backends.tensorrt.options import STRONG, BuilderKnobs
 from evaluators.backends.tensorrt.session import TensorRTSession, new_context
 from evaluators.backends.tensorrt.timing_cache import TimingCache
@@ -166,7 +167,7 @@ class TensorRTBuilder:
         named = {group.output: group.id for group in self.model.groups}
         for output in [network.get_output(i) for i in range(network.num_outputs)]:
             network.unmark_output(output)
-        tensors = [layer.get_output(i) for layer in api.layers_of(network) for i in range(layer.num_outputs)]
+        tensors = [tensor for layer in api.layers_of(network) for tensor in api.outputs_of(layer)]
         for tensor in tensors:
             if tensor.name in named:
                 copy = network.add_identity(tensor)
@@ -180,7 +181,8 @@ class TensorRTBuilder:
         if Precision.INT8 not in assignment.values():
             return []
         ranges = with_shared_scales(self.model, assignment, TENSORRT_WEAK, self.ranges)
-        missing = tensorrt_weak.set_ranges(self.trt, network, ranges, self._tensors)
+        only = int8_tensors(api.layers_of(network), self.model.groups, assignment)
+        missing = tensorrt_weak.set_ranges(self.trt, network, ranges, self._tensors, only)
         if not missing:
             return []
         return [

@@ -1,4 +1,4 @@
-"""Weak typing (TensorRT 8.6 to 10.x): precisions are set on layers and obeyed, and every tensor has a range."""
+"""Weak typing (TensorRT 8.6 to 10.x): precisions are set on layers and obeyed, and what may be INT8 has a range."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluators.backends.tensorrt.api import layers_of
+from evaluators.backends.tensorrt.api import inputs_of, layers_of, outputs_of
 from evaluators.engine import RefusedError
 from search.graph.grouping import Group
 from search.values import Assignment, Precision, Ranges
@@ -61,33 +61,37 @@ def set_precisions(
         )
 
 
-def set_ranges(trt: Any, network: Any, ranges: Ranges, tensors: Collection[str]) -> list[str]:
-    """A dynamic range on every float input and layer output.
+def set_ranges(
+    trt: Any, network: Any, ranges: Ranges, tensors: Collection[str], only: Collection[str] | None = None
+) -> list[str]:
+    """A dynamic range on the float inputs and layer outputs that may be INT8.
 
     A constant has that of its values. What else calibration does not know, because the parser made it, takes a bound
     that follows from its neighbours: see `_Neighbours`.
 
     Args:
         tensors: names of the model's own float tensors.
+        only: names of those that may be INT8; None for all.
 
     Returns:
-        Those of `tensors` that calibration has no range for.
+        Those of `tensors` that may be INT8, and that calibration has no range for.
     """
     layers = layers_of(network)
-    setter, around = _RangeSetter(trt, ranges), _Neighbours(trt, layers, ranges)
+    setter, around = _RangeSetter(trt, ranges, only), _Neighbours(trt, layers, ranges)
     for i in range(network.num_inputs):
         setter.set(network.get_input(i), 1.0)
     for layer in layers:
-        reaches = [setter.known.get(tensor.name, 0.0) for tensor in _inputs(layer)]
+        reaches = [setter.known.get(tensor.name, 0.0) for tensor in inputs_of(layer)]
         for i in range(layer.num_outputs):
             setter.set(layer.get_output(i), around.bound(layer, i, reaches) or max(reaches, default=0.0))
     return [name for name in setter.inherited if name in tensors]
 
 
 class _RangeSetter:
-    def __init__(self, trt: Any, ranges: Ranges) -> None:
+    def __init__(self, trt: Any, ranges: Ranges, only: Collection[str] | None) -> None:
         self._floats = _floats(trt)
         self._ranges = ranges
+        self._only = only
         self.known: dict[str, float] = {}
         self.inherited: list[str] = []
 
@@ -95,7 +99,7 @@ class _RangeSetter:
         own = self._ranges.tensors.get(tensor.name)
         magnitude = (own.magnitude if own is not None else fallback) or 1.0
         self.known[tensor.name] = magnitude
-        if tensor.dtype not in self._floats:
+        if tensor.dtype not in self._floats or (self._only is not None and tensor.name not in self._only):
             return
         tensor.set_dynamic_range(-magnitude, magnitude)
         if own is None:
@@ -121,10 +125,10 @@ class _Neighbours:
         self._floats = _floats(trt)
         self._moves = _kinds(trt, _MOVES)
         self._ranges = ranges
-        self._makers = {layer.get_output(i).name: layer for layer in layers for i in range(layer.num_outputs)}
+        self._makers = {tensor.name: layer for layer in layers for tensor in outputs_of(layer)}
         self._readers: dict[str, list[Any]] = {}
         for layer in layers:
-            for tensor in _inputs(layer):
+            for tensor in inputs_of(layer):
                 self._readers.setdefault(tensor.name, []).append(layer)
 
     def bound(self, layer: Any, index: int, reaches: Sequence[float]) -> float:
@@ -171,7 +175,7 @@ class _Neighbours:
         total = self._moved(reader.get_output(0))
         if total is None or self._operation(reader) != self._trt.ElementWiseOperation.SUM:
             return 0.0
-        return total + sum(self._constant(tensor.name) for tensor in _inputs(reader))
+        return total + sum(self._constant(tensor.name) for tensor in inputs_of(reader))
 
     def _below_root(self, reader: Any) -> float:
         """How far the input of a square root reaches; 0 for what is none, or none of the model's."""
@@ -236,8 +240,3 @@ def _is_first(layer: Any, tensor: Any) -> bool:
 
 def _floats(trt: Any) -> tuple[Any, ...]:
     return trt.float32, trt.float16, trt.int8
-
-
-def _inputs(layer: Any) -> list[Any]:
-    found = [layer.get_input(i) for i in range(layer.num_inputs)]
-    return [tensor for tensor in found if tensor is not None]

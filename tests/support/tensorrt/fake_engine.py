@@ -170,8 +170,8 @@ class FakeEngines:
             needed = {"HALF": "FP16", "INT8": "INT8"}.get(precision.name) if precision is not None else None
             if needed and needed not in flags:
                 return f"{layer.name} asks for {needed}, which the builder configuration has no flag for"
-            for tensor in layer._state["outputs"]:
-                if "INT8" in flags and tensor.dtype.name == "FLOAT" and "range" not in tensor._state:
+            for tensor in (*layer._state["inputs"], *layer._state["outputs"]) if needed == "INT8" else ():
+                if tensor is not None and tensor.dtype.name == "FLOAT" and "range" not in tensor._state:
                     return f"tensor {tensor.name} has no dynamic range"
         return ""
 

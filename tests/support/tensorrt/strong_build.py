@@ -232,7 +232,7 @@ def _bounds(trt: Any, folder: Path) -> dict[str, float]:
     around = tensorrt_weak._Neighbours(trt, layers, ranges)
     known = {name: found.magnitude for name, found in ranges.tensors.items()}
     found = {
-        layer.name: around.bound(layer, 0, [known.get(tensor.name, 0.0) for tensor in tensorrt_weak._inputs(layer)])
+        layer.name: around.bound(layer, 0, [known.get(tensor.name, 0.0) for tensor in tensorrt_api.inputs_of(layer)])
         for layer in layers
     }
     return {**found, "logits": ranges.tensors["logits"].magnitude}

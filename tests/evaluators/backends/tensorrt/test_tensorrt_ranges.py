@@ -13,9 +13,10 @@ from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt import weak as tensorrt_weak
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt.options import BuilderKnobs
-from search.graph.model import load
-from search.values import Assignment, Precision
+from search.graph.model import Model, load
+from search.values import Assignment, Precision, Ranges
 from tests.support.networks import Net, arithmetic, finish, observed, save
+from tests.support.silu_networks import box_network
 from tests.support.tensorrt.stand_in import V8, V10, standing_in
 
 
@@ -88,6 +89,16 @@ def test_what_the_parser_splits_reaches_as_far_as_what_follows_from_the_model(ve
     assert missing == []
 
 
+def constrained(model: Model, ranges: Ranges, assignment: Assignment) -> dict[str, float]:
+    """Output of a layer → range set for one assignment."""
+    with standing_in(V8) as engines:
+        builder = TensorRTBuilder(engines.trt, model, ranges, BuilderKnobs())
+        network, _ = builder._parsed(model_bytes(model.graph))
+        builder._constrain(network, builder._config(), assignment)
+        tensors = [layer.get_output(0) for layer in tensorrt_api.layers_of(network)]
+        return {tensor.name: tensor._state["range"][1] for tensor in tensors if "range" in tensor._state}
+
+
 def joined() -> onnx.ModelProto:
     """Two convolutions, one of them loud, whose outputs a third reads as one tensor."""
     n, c = Net(25), 16
@@ -107,14 +118,25 @@ def test_the_inputs_of_a_concat_have_its_range_where_it_is_read_in_int8(last: Pr
     model = load(save(joined(), tmp_path / "net.onnx"))
     ranges = observed(model)
     assignment = Assignment({g.id: last if g.name == "last" else Precision.INT8 for g in model.groups})
-    with standing_in(V8) as engines:
-        builder = TensorRTBuilder(engines.trt, model, ranges, BuilderKnobs())
-        network, _ = builder._parsed(model_bytes(model.graph))
-        builder._constrain(network, builder._config(), assignment)
-        tensors = [layer.get_output(0) for layer in tensorrt_api.layers_of(network)]
-        found = {tensor.name: tensor._state["range"][1] for tensor in tensors if "range" in tensor._state}
+    found = constrained(model, ranges, assignment)
     own = {name: ranges.tensors[name].magnitude for name in ("loud_out", "quiet_out", "join_out")}
     assert own["quiet_out"] < own["join_out"] / 2
     wanted = own["join_out"] if last is Precision.INT8 else own["quiet_out"]
     assert found["quiet_out"] == pytest.approx(wanted)
-    assert found["join_out"] == pytest.approx(own["join_out"])
+    assert found.get("join_out") == (pytest.approx(own["join_out"]) if last is Precision.INT8 else None)
+
+
+@pytest.mark.parametrize("name", ["first", "box"])
+def test_what_no_int8_layer_reads_has_no_range_and_so_stays_in_float(name: str, tmp_path: Path) -> None:
+    """TensorRT runs layers in INT8 that nobody asked for: the boxes of a detector were rounded to a pixel."""
+    model = load(save(box_network(), tmp_path / "net.onnx"))
+    assignment = Assignment({g.id: Precision.INT8 if g.name == name else Precision.FP16 for g in model.groups})
+    found = constrained(model, observed(model), assignment).keys()
+    decoded = {"scale_out", "shift_out", "share_out", "boxes"}
+    assert not found & decoded
+    if name == "box":
+        assert {"pool_out", "box_out"} <= found
+        assert "first_out" not in found, "the FP16 convolution hands on floats"
+    else:
+        assert "first/act_out" in found
+        assert not found & {"pool_out", "box_out"}
