@@ -13,9 +13,10 @@ from search.values import Assignment, Precision
 def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment) -> set[str]:
     """Names of the tensors that INT8 groups read and compute, and of those that layers outside all groups make for them.
 
-    With the flag INT8 TensorRT may run every layer in it that has no precision of its own, by what is fastest. Behind
-    the last INT8 group that only costs accuracy: the boxes that a detector's head decodes would be rounded to 1/127 of
-    the image (18.6 points of mAP on an H100, with four convolutions of a head in INT8 and the rest in FP16).
+    With the flag INT8 TensorRT may run every layer in it that has no precision of its own, if that is fastest and its
+    tensors have ranges. Where no INT8 group reads what comes out, that can only cost accuracy, for example of the boxes
+    that a detector computes behind its last convolution. What an INT8 group computes keeps its range although nobody
+    may read it in INT8: without one, version 8.6.0 refuses a convolution with its SiLU or its residual Add.
 
     Args:
         layers: in topological order.
