@@ -26,9 +26,8 @@ _REGION = re.compile(r"ForeignNode\[(.+?)\s*\.\.\.\s*(.+?)\]")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _EMPTY = re.compile(r"\s*(\d+:)?\s*")
 _DERIVED = r"(?:/(?:q|dq|dq16|half|float|raw|int8|int32|bias|weight|scale|scale16|zero)\b)*"
-# Said of every engine with INT8 in it, since ranges come from our own calibration; of tensors that have no range because
-# they are to stay in float; and of every INT64 input and output, though a session's buffers have the types that the
-# engine itself names.
+# Said of every engine with INT8 in it, since ranges come from our own calibration; of tensors that have no range, to
+# stay in float; and of every INT64 input and output, though a session's buffers have the types that the engine names.
 _EXPECTED = re.compile(
     r"Calibrator is not being used|Missing scale and zero-point|Make sure (?:in|out)put .*has Int64 binding",
     re.IGNORECASE,

@@ -11,7 +11,7 @@ from search.values import Assignment, Precision
 
 
 def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment) -> set[str]:
-    """Names of the tensors that INT8 groups read and compute, and of those that layers outside all groups make for them.
+    """Names of the tensors that INT8 groups read and compute, and of those from which others are made for them to read.
 
     With the flag INT8 TensorRT may run every layer in it that has no precision of its own, if that is fastest and its
     tensors have ranges. Where no INT8 group reads what comes out, that can only cost accuracy, for example of the boxes
