@@ -69,9 +69,9 @@ def bootstrap_interval(
     The loss of a whole split (`centre`) is not the mean over batches where the metric is no mean, mIoU say, so the
     spread is taken from the batches and laid around the loss.
 
-    With clusters, whole blocks of batches are resampled, and the interval is widened by √(k/(k-1)) and by Student's t
-    over the normal point, as percentiles of few blocks are too narrow (Hesterberg, The American Statistician 69, 2015,
-    371-386).
+    The interval is widened by √(k/(k-1)) and by Student's t over the normal point, as percentiles of few units are too
+    narrow (Hesterberg, The American Statistician 69, 2015, 371-386): those of two batches cover the truth half of the
+    time. With clusters, whole blocks of batches are resampled, and k is the number of blocks.
 
     Args:
         differences: (k,) float64 loss of each batch, k ≥ 2.
@@ -81,12 +81,13 @@ def bootstrap_interval(
         clusters: (k,) integer code of the block of each batch, at least two different ones: batches of two blocks
             share no cluster. None where samples are independent.
     """
-    totals, weights, widening = differences * counts, counts, 1.0
+    totals, weights = differences * counts, counts
     if clusters is not None:
-        codes, blocks = _recode(clusters)
+        codes, _ = _recode(clusters)
         totals, weights = _sum_by(codes, totals), _sum_by(codes, weights)
-        widening = math.sqrt(blocks / (blocks - 1)) * student_point(Z95, blocks - 1) / Z95
-    picks = np.random.default_rng(seed).integers(len(totals), size=(RESAMPLES, len(totals)))
+    units = len(totals)
+    widening = math.sqrt(units / (units - 1)) * student_point(Z95, units - 1) / Z95
+    picks = np.random.default_rng(seed).integers(units, size=(RESAMPLES, units))
     means = totals[picks].sum(axis=1) / weights[picks].sum(axis=1)
     low, high = np.quantile(means - np.average(differences, weights=counts), [0.025, 0.975])
     return centre + widening * min(0.0, float(low)), centre + widening * max(0.0, float(high))
@@ -121,7 +122,7 @@ def signed_rank_interval(differences: Floats, z: float = Z95) -> tuple[float, fl
 
 def student_point(z: float, freedom: int) -> float:
     """The point of Student's t that leaves as much on either side as z does of the normal distribution."""
-    from scipy.special import ndtr, stdtrit  # takes a while, and only clusters need it
+    from scipy.special import ndtr, stdtrit  # takes a while, and most intervals do without
 
     return float(stdtrit(freedom, ndtr(z)))
 
