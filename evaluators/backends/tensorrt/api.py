@@ -378,3 +378,8 @@ def inputs_of(layer: Any) -> list[Any]:
 
 def outputs_of(layer: Any) -> list[Any]:
     return [layer.get_output(i) for i in range(layer.num_outputs)]
+
+
+def layer_kinds(trt: Any, names: Sequence[str]) -> set[Any]:
+    """Layer types by name; not every version has each."""
+    return {getattr(trt.LayerType, name) for name in names if hasattr(trt.LayerType, name)}

@@ -11,10 +11,8 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from evaluators.backends.tensorrt import api
+from evaluators.backends.tensorrt import api, weak_typing
 from evaluators.backends.tensorrt import audit as tensorrt_audit
-from evaluators.backends.tensorrt import weak as tensorrt_weak
-from evaluators.backends.tensorrt.int8_tensors import int8_tensors
 from evaluators.backends.tensorrt.options import STRONG, BuilderKnobs
 from evaluators.backends.tensorrt.session import TensorRTSession, new_context
 from evaluators.backends.tensorrt.timing_cache import TimingCache
@@ -127,9 +125,9 @@ class TensorRTBuilder:
             raise RefusedError("a strongly typed network leaves TensorRT no choice of precision")
         network, parser = self._parsed(onnx or self._clean)
         config = self._config()
-        tensorrt_weak.set_flags(self.trt, config, set(Precision), obey=False)
+        weak_typing.set_flags(self.trt, config, set(Precision), obey=False)
         if onnx is None:
-            tensorrt_weak.set_ranges(self.trt, network, self.ranges, self._tensors)
+            weak_typing.set_ranges(self.trt, network, self.ranges, self._tensors)
         return self._written(network, config, out, [], parser, None)
 
     def probe(self, assignment: Assignment, engine: Path | None = None) -> TensorRTSession:
@@ -176,13 +174,13 @@ class TensorRTBuilder:
                 network.mark_output(copy.get_output(0))
 
     def _constrain(self, network: Any, config: Any, assignment: Assignment) -> list[str]:
-        tensorrt_weak.set_flags(self.trt, config, set(assignment.values()))
-        tensorrt_weak.set_precisions(self.trt, network, self.model.groups, assignment, self._inner)
+        weak_typing.set_flags(self.trt, config, set(assignment.values()))
+        weak_typing.set_precisions(self.trt, network, self.model.groups, assignment, self._inner)
         if Precision.INT8 not in assignment.values():
             return []
         ranges = with_shared_scales(self.model, assignment, TENSORRT_WEAK, self.ranges)
-        only = int8_tensors(api.layers_of(network), self.model.groups, assignment)
-        missing = tensorrt_weak.set_ranges(self.trt, network, ranges, self._tensors, only)
+        only = weak_typing.int8_tensors(api.layers_of(network), self.model.groups, assignment)
+        missing = weak_typing.set_ranges(self.trt, network, ranges, self._tensors, only)
         if not missing:
             return []
         return [

@@ -221,15 +221,15 @@ def _bounds(trt: Any, folder: Path) -> dict[str, float]:
     Weak typing is gone from this version, but not the layers and their bindings.
     """
     from evaluators.backends.tensorrt import api as tensorrt_api
-    from evaluators.backends.tensorrt import weak as tensorrt_weak
     from evaluators.backends.tensorrt.builder import model_bytes
+    from evaluators.backends.tensorrt.weak_typing.ranges import _Neighbours
     from search.graph.model import load
     from tests.support.networks import arithmetic, observed, save
 
     model, log = load(save(arithmetic(), folder / "arithmetic.onnx")), tensorrt_api.make_log(trt)
     parsed = tensorrt_api.parse_network(trt, trt.Builder(log), log, model_bytes(model.graph), strong=True)
     layers, ranges = tensorrt_api.layers_of(parsed[0]), observed(model)
-    around = tensorrt_weak._Neighbours(trt, layers, ranges)
+    around = _Neighbours(trt, layers, ranges)
     known = {name: found.magnitude for name, found in ranges.tensors.items()}
     found = {
         layer.name: around.bound(layer, 0, [known.get(tensor.name, 0.0) for tensor in tensorrt_api.inputs_of(layer)])

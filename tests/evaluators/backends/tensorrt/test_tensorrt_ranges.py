@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from evaluators.backends.tensorrt import api as tensorrt_api
-from evaluators.backends.tensorrt import weak as tensorrt_weak
+from evaluators.backends.tensorrt import weak_typing
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt.options import BuilderKnobs
 from search.graph.model import Model, load
@@ -30,7 +30,7 @@ def ranges_set(
         trt = engines.trt
         log = tensorrt_api.make_log(trt)
         parsed, _ = tensorrt_api.parse_network(trt, trt.Builder(log), log, model_bytes(model.graph), strong=False)
-        missing = tensorrt_weak.set_ranges(trt, parsed, ranges, ranges.tensors)
+        missing = weak_typing.set_ranges(trt, parsed, ranges, ranges.tensors)
         layers = tensorrt_api.layers_of(parsed)
         tensors = [layer.get_output(i) for layer in layers for i in range(layer.num_outputs)]
         tensors += [parsed.get_input(i) for i in range(parsed.num_inputs)]

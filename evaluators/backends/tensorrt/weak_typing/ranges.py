@@ -1,4 +1,4 @@
-"""Weak typing (TensorRT 8.6 to 10.x): precisions are set on layers and obeyed, and what may be INT8 has a range."""
+"""The dynamic ranges of a network whose tensors TensorRT may run in INT8."""
 
 from __future__ import annotations
 
@@ -8,57 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from evaluators.backends.tensorrt.api import inputs_of, layers_of, outputs_of
-from evaluators.engine import RefusedError
-from search.graph.grouping import Group
-from search.values import Assignment, Precision, Ranges
+from evaluators.backends.tensorrt.api import inputs_of, layer_kinds, layers_of, outputs_of
+from search.values import Ranges
 
-_LAYER_KINDS = ("CONVOLUTION", "DECONVOLUTION", "FULLY_CONNECTED", "MATRIX_MULTIPLY")
 _LARGEST = float(np.finfo(np.float32).max)
 # Layers whose output holds the values of their first input.
 _MOVES = ("IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE")
-
-
-def set_flags(trt: Any, config: Any, precisions: set[Precision], *, obey: bool = True) -> None:
-    """Let the builder use the precisions that an assignment has, and make it obey."""
-    if obey:
-        config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
-    for precision, flag in ((Precision.FP16, trt.BuilderFlag.FP16), (Precision.INT8, trt.BuilderFlag.INT8)):
-        if precision in precisions:
-            config.set_flag(flag)
-
-
-def set_precisions(
-    trt: Any, network: Any, groups: Sequence[Group], assignment: Assignment, inner: Collection[str] = ()
-) -> None:
-    """Set the precision of every group's weighted layers.
-
-    Args:
-        inner: names of tensors that are made inside If and Loop, where no group is.
-
-    Raises:
-        RefusedError: the parsed network has no weighted layer of that name, or has it inside an If or Loop.
-    """
-    types = {precision: getattr(trt, precision.dtype) for precision in assignment.values()}
-    kinds = _kinds(trt, _LAYER_KINDS)
-    wanted = {anchor: assignment[group.id] for group in groups for anchor in group.anchors}
-    others: dict[str, str] = {}
-    for layer in layers_of(network):
-        if layer.name not in wanted:
-            continue
-        made = layer.get_output(0).name
-        if layer.type not in kinds:
-            others[layer.name] = f"; the layer of that name is a {layer.type.name}"
-        elif made in inner:
-            others[layer.name] = f"; the layer of that name makes {made!r} inside an If or Loop"
-        else:
-            layer.precision = types[wanted.pop(layer.name)]
-    if wanted:
-        first = min(wanted)
-        raise RefusedError(
-            f"setting precisions: the parsed network has no weighted layer named {first!r} in its main graph (of "
-            f"{len(wanted)} missing){others.get(first, '')}"
-        )
 
 
 def set_ranges(
@@ -123,7 +78,7 @@ class _Neighbours:
     def __init__(self, trt: Any, layers: Sequence[Any], ranges: Ranges) -> None:
         self._trt = trt
         self._floats = _floats(trt)
-        self._moves = _kinds(trt, _MOVES)
+        self._moves = layer_kinds(trt, _MOVES)
         self._ranges = ranges
         self._makers = {tensor.name: layer for layer in layers for tensor in outputs_of(layer)}
         self._readers: dict[str, list[Any]] = {}
@@ -225,11 +180,6 @@ def _shown(layer: Any, kind: Any, attribute: str) -> Any:
         return getattr(layer, attribute)
     finally:
         layer.__class__ = before
-
-
-def _kinds(trt: Any, names: Sequence[str]) -> set[Any]:
-    """Layer types by name; not every version has each."""
-    return {getattr(trt.LayerType, name) for name in names if hasattr(trt.LayerType, name)}
 
 
 def _is_first(layer: Any, tensor: Any) -> bool:

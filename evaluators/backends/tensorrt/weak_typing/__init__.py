@@ -1,0 +1,10 @@
+"""Weak typing (TensorRT 8.6 to 10.x): precisions are set on layers and obeyed, and what may be INT8 has a range.
+
+It changes parsed networks and builder configurations. It never builds engines.
+"""
+
+from evaluators.backends.tensorrt.weak_typing.int8_tensors import int8_tensors
+from evaluators.backends.tensorrt.weak_typing.precisions import set_flags, set_precisions
+from evaluators.backends.tensorrt.weak_typing.ranges import set_ranges
+
+__all__ = ["int8_tensors", "set_flags", "set_precisions", "set_ranges"]
