@@ -64,7 +64,7 @@ def _unit(differences: Floats) -> float:
 def bootstrap_interval(
     differences: Floats, counts: Floats, centre: float, seed: int = 0, clusters: Codes | None = None
 ) -> tuple[float, float]:
-    """95 % interval of a loss from differences per batch, by resampling batches in pairs (Efron's percentiles).
+    """95 % interval of a loss, by resampling the paired differences of whole batches (Efron's percentiles).
 
     The loss of a whole split (`centre`) is not the mean over batches where the metric is no mean, mIoU say, so the
     spread is taken from the batches and laid around the loss.

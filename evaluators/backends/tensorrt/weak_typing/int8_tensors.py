@@ -14,9 +14,10 @@ def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Ass
     """Names of the tensors that INT8 groups read and compute, and of those from which others are made for them to read.
 
     With the flag INT8 TensorRT may run every layer in it that has no precision of its own, if that is fastest and its
-    tensors have ranges. Where no INT8 group reads what comes out, that can only cost accuracy, for example of the boxes
-    that a detector computes behind its last convolution. What an INT8 group computes keeps its range although nobody
-    may read it in INT8: without one, version 8.6.0 refuses a convolution with its SiLU or its residual Add.
+    tensors have ranges. Where no INT8 group reads the result, this can cost accuracy that nobody chose to give up, for
+    example of the boxes that a detector computes behind its last convolution. Every tensor that an INT8 group computes
+    keeps its range, even if no layer reads it in INT8: without that range, TensorRT 8.6.0 refuses to build a convolution
+    with its SiLU or its residual Add.
 
     Args:
         layers: in topological order.
