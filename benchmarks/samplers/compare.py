@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks import RESULTS, ROOT
 from benchmarks.page import write_section
-from benchmarks.samplers import bench, figure, optuna_methods, scores, search_orders, tables
+from benchmarks.samplers import bench, figure, one_shot, optuna_methods, scores, search_orders, tables
 from benchmarks.samplers.bench import Bench, Method
 from benchmarks.samplers.simulator import engine_rows, simulated
 
@@ -44,11 +44,15 @@ LABELS = {
     "revert_worst": "revert the worst (NNCF's order)",
     "climb": "hill climbing",
     "rl": "Q-learning",
+    "one_shot": "one shot",
+    "one_shot_then_climb": "one shot, then hill climbing",
 }
 METHODS: dict[str, Method] = {
     **{name: getattr(optuna_methods, name) for name in list(LABELS)[:7]},
     **{name: getattr(search_orders, name) for name in list(LABELS)[7:10]},
     "rl": optuna_methods.rl,
+    "one_shot": one_shot.one_shot,
+    "one_shot_then_climb": one_shot.one_shot_then_climb,
 }
 # The GP's cost grows with the cube of the trials; that of TPE as it comes with their square, group by group. What the
 # guided sampler is held to is after 60.

@@ -16,7 +16,7 @@ def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Ass
     With the flag INT8 TensorRT may run every layer in it that has no precision of its own, if that is fastest and its
     tensors have ranges. Where no INT8 group reads the result, this can cost accuracy that nobody chose to give up, for
     example of the boxes that a detector computes behind its last convolution. Every tensor that an INT8 group computes
-    keeps its range, even if no layer reads it in INT8: without that range, TensorRT 8.6.0 refuses to build a convolution
+    keeps its range, even if no layer reads it in INT8: without that range, TensorRT 8.6.0 builds no convolution
     with its SiLU or its residual Add.
 
     Args:
