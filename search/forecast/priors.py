@@ -166,36 +166,25 @@ def _nodes(layout: Layout, baselines: Sequence[Baseline], share: Floats, changes
     """(groups, precisions) times, and their relative standard deviations."""
     total, weight = np.zeros((2, len(layout.groups), len(layout.palette)))
     std = np.full_like(total, _UNMEASURED)
-    fused = _fused(layout, baselines, share)
+    places = np.arange(len(layout.groups))
+    fused = any(b.profile and _is_uniform(b) and _opaque(layout, b) for b in baselines)
     for baseline in baselines:
         times, profiled = _times(layout, baseline, share)
         spent = layout.values(Costs(0.0, np.zeros_like(total), changes), baseline.precisions[None])[0]
         times = times * max(baseline.latency_ms - spent, 0.5 * baseline.latency_ms) / times.sum()
-        # What was profiled counts more than what was shared out. But an engine that breaks up what others fuse tells
-        # nothing of their times, and little of what its own groups would take among fused ones.
-        mixed = len(np.unique(baseline.precisions)) > 1
-        places = np.flatnonzero(~(mixed & np.isin(baseline.precisions, fused)))
-        precisions = baseline.precisions[places]
+        # What was profiled counts more than what was shared out.
         trust = 100.0 if profiled else 1.0
-        total[places, precisions] += trust * times[places]
-        weight[places, precisions] += trust
-        sure = _PROFILED if profiled and not (mixed and fused) else _SHARED
-        std[places, precisions] = np.minimum(std[places, precisions], sure)
+        total[places, baseline.precisions] += trust * times
+        weight[places, baseline.precisions] += trust
+        at = std[places, baseline.precisions]
+        # An engine of several precisions may break up what others fuse; among fused groups one takes another time.
+        known = profiled and (_is_uniform(baseline) or not fused)
+        std[places, baseline.precisions] = np.minimum(at, _PROFILED if known else _SHARED)
     return _filled(layout, total, weight), std
 
 
-def _fused(layout: Layout, baselines: Sequence[Baseline], share: Floats) -> list[int]:
-    """Indices of the precisions whose own uniform engine shows no times of groups, while others do.
-
-    Such an engine is fused over groups, as a transformer's in FP16. What a group takes in that precision in another
-    engine, because it cannot run in the one that was asked for, is its time outside the fused region.
-    """
-    profiled = [_times(layout, baseline, share)[1] for baseline in baselines]
-    if not any(profiled):
-        return []
-    uniform = [len(np.unique(baseline.precisions)) == 1 for baseline in baselines]
-    rows = zip(baselines, profiled, uniform, strict=True)
-    return [int(baseline.precisions[0]) for baseline, shown, whole in rows if whole and not shown]
+def _is_uniform(baseline: Baseline) -> bool:
+    return bool((baseline.precisions == baseline.precisions[0]).all())
 
 
 def _filled(layout: Layout, total: Floats, weight: Floats) -> Floats:

@@ -109,8 +109,7 @@ class TensorRTBackend:
         return replace(found, ops={precision: ops for precision, ops in found.ops.items() if native[precision]})
 
     def knobs(self) -> dict[str, str]:
-        weak = {} if self.builder_knobs.typing == STRONG else {"ranges": "of INT8 groups"}
-        return {"placement": self.placement.name, **weak, **self.builder_knobs.to_json()}
+        return {"placement": self.placement.name, **self.builder_knobs.to_json()}
 
     @property
     def lock_name(self) -> str:
