@@ -18,7 +18,7 @@ from studies.cli.printing.output import (
 )
 from studies.cli.printing.talk import verbose
 from studies.judging.findings.rescue_table import HEADER, RescueRow, rescue_cells
-from studies.judging.findings.study_rescue import emulation_gap_text, study_rescue, study_rescue_notes
+from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
 from studies.judging.sentences.no_gain import no_gain_text
@@ -65,7 +65,7 @@ def print_finished(finished: SearchResult, storage: str | None) -> None:
         say_command(f"{text[:1].upper()}{text[1:]}. More:", suggestions.command("show", now.study.name, "TRIAL"))
     out.print()
     print_front(now, finished.mixes, storage, why_none=now.details.failures is None)
-    notes = study_rescue_notes(now) if verbose() else [text for text in [emulation_gap_text(now)] if text]
+    notes = study_rescue_notes(now) if verbose() else emulation_gap_notes(now)
     out.print()
     print_rescue(study_rescue(now), notes, MetricScale.of(now.study.metric))
     if now.picks.best is None or now.only_fp32:

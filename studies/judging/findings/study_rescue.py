@@ -38,27 +38,26 @@ def study_rescue_notes(now: Standing) -> list[str]:
             "the last row is that of the engine on all final samples; its interval accounts for all candidates that "
             "were tried"
         )
-    gap = emulation_gap_text(now)
-    return [*notes, *([gap] if gap else []), *_mix_bias_notes(now)]
+    return [*notes, *emulation_gap_notes(now), *_mix_bias_notes(now)]
 
 
-def emulation_gap_text(now: Standing) -> str:
+def emulation_gap_notes(now: Standing) -> list[str]:
     """Where the engine in all INT8 loses another amount than its emulation in the table, by more than chance."""
     record, row = now.target.recovery, _int8_row(now)
     if record is None or row is None:
-        return ""
+        return []
     emulated, engine = record.kept[-1].final if record.kept else record.plain, now.point(row)
     if emulated is None or not np.isfinite(engine.loss):
-        return ""
+        return []
     half = half_width(engine.loss_low, engine.loss_high)
     if not abs(engine.loss - emulated.loss) > np.hypot(half, half_width(emulated.low, emulated.high)):
-        return ""
+        return []
     lost = estimate_text(engine.loss, engine.loss_low, engine.loss_high, now.metric)
-    return (
+    return [
         f"the engine in all INT8 loses {lost} on the search samples, and "
         f"{value_text(emulated.loss, half, now.metric)} by the table, which emulates it on final "
         "samples: it rounds differently, or these samples are others. The losses of mixes are those of their engines"
-    )
+    ]
 
 
 def _mix_bias_notes(now: Standing) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from search.values import LossEstimate, RecoveryRecord, StepRecord
 from studies import verbs
-from studies.judging.findings.study_rescue import emulation_gap_text, study_rescue
+from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue
 from studies.judging.sentences.no_pick import only_fp32_text
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import study_status
@@ -103,9 +103,8 @@ def test_an_engine_that_loses_more_than_its_emulation_is_told(tmp_path: Path) ->
     def text(loss: float | None) -> str:
         now = verbs.front("s", storage=url).standing
         now.table.loss[now.table.role == "baseline:int8"] = loss
-        return emulation_gap_text(
-            replace(now, target=replace(now.target, recovery=RecoveryRecord("auto", (step,), emulated)))
-        )
+        target = replace(now.target, recovery=RecoveryRecord("auto", (step,), emulated))
+        return "".join(emulation_gap_notes(replace(now, target=target)))
 
     with Store.open(url, create=True) as store:
         target = begun(store)
