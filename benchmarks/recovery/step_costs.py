@@ -24,13 +24,13 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks import ROOT
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
-from evaluators.calibration.activations import collect
+from evaluators.calibration.activations import collect, collect_clipped
 from evaluators.cores import usable_processors
 from evaluators.data import Batch, Dataset, batches, open_data
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.registry import SHIPPED, STEPS
 from search.graph.model import Model, load
-from search.values import Assignment, Precision, Ranges, Recovery
+from search.values import Assignment, Precision, Recovery
 
 SAMPLES = 64
 BATCH = 16
@@ -84,14 +84,12 @@ def measure(step: str, folder: Path) -> dict[str, float]:
 
 
 def _context(model: Model, dataset: Dataset) -> RecoveryContext:
-    backend = OnnxRuntimeBackend("cpu", threads=usable_processors())
+    threads = usable_processors()
+    backend = OnnxRuntimeBackend("cpu", threads=threads)
     indices, start = np.arange(len(dataset)), time.monotonic()
 
     def read() -> Iterator[Batch]:
         return batches(dataset, indices, model.batch)
-
-    def calibrate(model: Model, method: str | None = None) -> Ranges:
-        return collect(model, dataset, indices, method or "auto", threads=usable_processors())
 
     return RecoveryContext(
         given=model,
@@ -100,7 +98,8 @@ def _context(model: Model, dataset: Dataset) -> RecoveryContext:
         emulator=Emulator(backend, backend.placement),
         fitting=read,
         held_out=read,
-        calibrate_model=calibrate,
+        calibrate_model=lambda scaled: collect(scaled, dataset, indices, "auto", threads=threads),
+        clip_model=lambda scaled, *wanted: collect_clipped(scaled, dataset, indices, *wanted, threads=threads),
         seconds_left=lambda: SECONDS - (time.monotonic() - start),
         alive=lambda: None,
     )

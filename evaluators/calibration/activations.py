@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.calibration.extremes import observe
-from evaluators.calibration.histograms import count_values
+from evaluators.calibration.extremes import Extremes, observe
+from evaluators.calibration.histograms import FETCH_BYTES, count_values
 from evaluators.calibration.sample_runs import Progress, SampleRuns, Steps
 from evaluators.calibration.scales import clip
 from evaluators.data import Dataset
 from search.errors import ConfigError, DataError
 from search.graph.model import Model
-from search.values import FP16_MAX, Ranges, digest_of
+from search.values import FP16_MAX, Ranges, TensorRange, digest_of
 
 AUTO = "auto"
 METHODS = (AUTO, "minmax", "percentile", "entropy", "mse")
@@ -65,12 +65,55 @@ def collect(
     runs = math.ceil(len(indices) / model.batch) * (1 if name in _ONE_PASS else 2)
     run = SampleRuns(model, dataset, indices, threads, Steps(progress, runs))
     seen = observe(run)
-    chosen = dict(seen.ranges)
-    if name not in _ONE_PASS:
-        varying = {tensor: range_ for tensor, range_ in seen.ranges.items() if range_.low < range_.high}
-        for tensor, counts in count_values(run, varying, seen, magnitudes=name != "percentile").items():
-            chosen[tensor] = clip(varying[tensor], counts, name, percentile)
+    chosen = dict(seen.ranges) | (_clipped(run, seen, [(name, percentile)])[0] if name not in _ONE_PASS else {})
     return Ranges(method=method, tensors=chosen, observed=seen.ranges, samples=len(indices), infinite=seen.infinite)
+
+
+def collect_clipped(
+    model: Model,
+    dataset: Dataset,
+    indices: NDArray[np.int64],
+    known: Ranges,
+    methods: Sequence[str],
+    tensors: Container[str],
+    *,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> list[dict[str, TensorRange]]:
+    """Ranges of some tensors by several methods, in one pass over the data: their extremes are known.
+
+    Args:
+        indices: the samples to use, of those that `known` is of.
+        known: what `collect` found.
+        methods: `percentile`, `entropy` or `mse`.
+        tensors: names of those that matter; constant ones among them have no range here.
+        threads, progress: as of `collect`.
+
+    Returns:
+        For each method, the ranges by name.
+
+    Raises:
+        ModelError, TargetError: as of `collect`.
+    """
+    run = SampleRuns(model, dataset, indices, threads, Steps(progress, math.ceil(len(indices) / model.batch)))
+    ranges = {name: range_ for name, range_ in known.observed.items() if name in tensors}
+    unknown = FETCH_BYTES // np.dtype(np.float32).itemsize
+    sizes = {n: math.prod(model.shapes[n]) if n in model.shapes else unknown for n in ranges}
+    return _clipped(run, Extremes(ranges, sizes, known.infinite), [parse_method(method) for method in methods])
+
+
+def _clipped(run: SampleRuns, seen: Extremes, methods: Sequence[tuple[str, float]]) -> list[dict[str, TensorRange]]:
+    """For each method with its percentile, the ranges of the tensors that vary."""
+    varying = {name: range_ for name, range_ in seen.ranges.items() if range_.low < range_.high}
+    kinds = sorted({method != "percentile" for method, _ in methods})  # of values, of magnitudes
+    counts = count_values(run, varying, seen, magnitudes=kinds)
+    return [
+        {
+            name: clip(range_, counts[name][kinds.index(method != "percentile")], method, percentile)
+            for name, range_ in varying.items()
+        }
+        for method, percentile in methods
+    ]
 
 
 def parse_method(method: str) -> tuple[str, float]:

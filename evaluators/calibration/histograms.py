@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluators.calibration.extremes import Extremes, is_finite
 from evaluators.calibration.graph_sessions import open_chain, run_chain
 from evaluators.calibration.sample_runs import SampleRuns
-from evaluators.calibration.scales import BINS, Histogram, bins_of
+from evaluators.calibration.scales import BINS, Bins, bins_of
 from search.values import TensorRange
 
 FETCH_BYTES = 64 * 2**20
 
 
 def count_values(
-    run: SampleRuns, ranges: Mapping[str, TensorRange], seen: Extremes, *, magnitudes: bool
-) -> dict[str, Histogram]:
+    run: SampleRuns, ranges: Mapping[str, TensorRange], seen: Extremes, *, magnitudes: Sequence[bool]
+) -> dict[str, NDArray[np.int64]]:
     """Run the model over all samples again and count.
 
     Args:
         ranges: of the tensors to look at.
         seen: what the first pass saw.
-        magnitudes: count non-zero |x| over 0…magnitude, instead of values over the range.
+        magnitudes: for each kind of histogram whether it counts non-zero |x| over 0…magnitude, instead of values over
+            the range.
 
     Returns:
-        (BINS,) counts per tensor.
+        (kinds, BINS) counts per tensor.
     """
-    bins = {name: bins_of(range_, magnitudes=magnitudes) for name, range_ in ranges.items()}
-    counts = {name: np.zeros(BINS, np.int64) for name in ranges}
+    bins = {name: [bins_of(range_, magnitudes=each) for each in magnitudes] for name, range_ in ranges.items()}
+    counts = {name: np.zeros((len(magnitudes), BINS), np.int64) for name in ranges}
     inputs = [spec.name for spec in run.model.inputs if spec.name in ranges]
     parts = cut_parts({name: 4 * seen.elements[name] for name in ranges if name not in inputs}, FETCH_BYTES)
     with ExitStack() as stack:
         chain = open_chain(run.model.graph, parts, run.threads, stack)
         for batch in run.batches():
             for name in inputs:
-                counts[name] += bins[name].count(run.real(batch.inputs[name], batch))
+                counts[name] += _counted(bins[name], run.real(batch.inputs[name], batch))
             for name, array in run_chain(chain, batch):
                 if name in counts:
                     real = run.real(array, batch)
-                    counts[name] += bins[name].count(real[is_finite(real)] if name in seen.infinite else real)
+                    counts[name] += _counted(bins[name], real[is_finite(real)] if name in seen.infinite else real)
     return counts
+
+
+def _counted(bins: Sequence[Bins], values: NDArray[Any]) -> NDArray[np.int64]:
+    return np.stack([each.count(values) for each in bins])
 
 
 def cut_parts(sizes: Mapping[str, int], limit: int) -> list[list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -189,8 +190,7 @@ def entropy_bins(counts: Histogram) -> int:
         counts: (BINS,) of |x|, exact zeros left out, at least one count.
     """
     mass = counts.astype(np.float64)
-    ends = np.arange(_LEVELS, BINS + 1)
-    cuts = -(-np.arange(_LEVELS + 1) * ends[:, np.newaxis] // _LEVELS)
+    ends, cuts = _level_cuts()
     level_mass = np.diff(_running(mass)[cuts], axis=1)
     level_bins = np.diff(_running(mass > 0)[cuts], axis=1)
     log_q = np.log(level_mass / np.maximum(level_bins, 1), where=level_mass > 0, out=np.zeros_like(level_mass))
@@ -205,6 +205,13 @@ def entropy_bins(counts: Histogram) -> int:
     return int(ends[_last_least(loss)])
 
 
+@cache
+def _level_cuts() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(limits,) bins that each limit keeps, and the (limits, levels + 1) bins where its levels begin and end."""
+    ends = np.arange(_LEVELS, BINS + 1)
+    return ends, -(-np.arange(_LEVELS + 1) * ends[:, np.newaxis] // _LEVELS)
+
+
 def mse_bins(counts: Histogram) -> int:
     """How many bins of |x| to keep so that rounding to 127 steps, and clipping, give the least squared error.
 
@@ -214,6 +221,13 @@ def mse_bins(counts: Histogram) -> int:
     Args:
         counts: (BINS,) of |x|, exact zeros left out.
     """
+    ends, costs = _mse_costs()
+    return int(ends[_last_least(costs @ counts)])
+
+
+@cache
+def _mse_costs() -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """(limits,) bins that each limit keeps, and the (limits, BINS) squared error of one count in each bin."""
     steps = _LEVELS - 1
     ends = np.arange(_LEVELS, BINS + 1, 16)
     edges = np.arange(BINS + 1)
@@ -222,7 +236,7 @@ def mse_bins(counts: Histogram) -> int:
     nearest = np.rint(inside)
     rounding = unit**3 * (nearest / 12 + (inside - nearest) ** 3 / 3)
     clipping = np.maximum(edges - ends[:, np.newaxis], 0) ** 3 / 3
-    return int(ends[_last_least(np.diff(rounding + clipping, axis=1) @ counts)])
+    return ends, np.diff(rounding + clipping, axis=1)
 
 
 def _running(values: NDArray[Any]) -> NDArray[np.float64]:

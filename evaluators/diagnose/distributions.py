@@ -175,7 +175,7 @@ def output_error(values: NDArray[Any], reference: NDArray[Any]) -> OutputError:
     lost = np.divide(noise, variance, out=(noise > 0).astype(np.float64), where=variance > 0)
     constant = float(np.square(difference.mean(axis=1)).mean())
     return OutputError(
-        mse, relative(mse, power), float(np.minimum(lost, 1.0).mean()), min(1.0, constant / mse) if mse else 0.0
+        mse, float(relative(mse, power)), float(np.minimum(lost, 1.0).mean()), min(1.0, constant / mse) if mse else 0.0
     )
 
 

@@ -126,7 +126,7 @@ def check_equal(session: Runner, held_out: HeldOut) -> None:
     Raises:
         EvaluatorError: they differ.
     """
-    error = held_out.measure(session).error
+    error = held_out.distance(session)
     if not error <= 10 ** (-EQUAL_DB / 10):
         level = f"{-10 * math.log10(error):.0f} dB" if math.isfinite(error) else "not finite"
         raise EvaluatorError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,17 +12,19 @@ from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
 from search.graph.model import Model
-from search.values import Assignment, Ranges, Recovery
+from search.values import Assignment, Ranges, Recovery, TensorRange
 
 Samples = Callable[[], Iterable[Batch]]
 """Gives the same batches in the same order at every call."""
 
 
-class Calibrate(Protocol):
-    """Calibrates a model on the fitting samples."""
+class Clip(Protocol):
+    """Finds narrower ranges on the fitting samples."""
 
-    def __call__(self, model: Model, method: str | None = None) -> Ranges:
-        """Ranges without a recovery; by the user's method, or by another one of `calibration.activations.METHODS`."""
+    def __call__(
+        self, model: Model, known: Ranges, methods: Sequence[str], tensors: Container[str]
+    ) -> list[dict[str, TensorRange]]:
+        """As `calibration.activations.collect_clipped`."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class RecoveryContext:
         emulator: runs lowered graphs as the target would, for errors.
         fitting: calibration samples that steps fit to.
         held_out: calibration samples that decide what is kept.
+        calibrate_model: ranges of a model on the fitting samples, by the user's method.
+        clip_model: ranges of it by other methods.
         seconds_left: of the time that all steps have together.
         alive: to be called now and then in long work.
     """
@@ -47,7 +51,8 @@ class RecoveryContext:
     emulator: Emulator
     fitting: Samples
     held_out: Samples
-    calibrate_model: Calibrate
+    calibrate_model: Callable[[Model], Ranges]
+    clip_model: Clip
     seconds_left: Callable[[], float]
     alive: Callable[[], None]
 
@@ -55,9 +60,13 @@ class RecoveryContext:
         """The float model with the factors of a recovery."""
         return self.given.scaled(recovery.factors)
 
-    def calibrate(self, recovery: Recovery, method: str | None = None) -> Ranges:
+    def calibrate(self, recovery: Recovery) -> Ranges:
         """Calibrate the model with the factors of a recovery; its corrections are handed on as they are."""
-        return replace(self.calibrate_model(self.model(recovery), method), recovery=recovery)
+        return replace(self.calibrate_model(self.model(recovery)), recovery=recovery)
+
+    def clip(self, ranges: Ranges, methods: Sequence[str], tensors: Container[str]) -> list[dict[str, TensorRange]]:
+        """For each method, ranges of some tensors by it; `ranges`: as `calibrate` gives them."""
+        return self.clip_model(self.model(ranges.recovery), ranges, methods, tensors)
 
     def open_float(self, recovery: Recovery) -> Emulated:
         """The float model with the factors of a recovery, ready to run."""

@@ -23,7 +23,7 @@ from evaluators.data import Batch
 from evaluators.engine import Arrays, Runner
 from evaluators.measure import accuracy
 from evaluators.measure.intervals import bootstrap_interval, paired_interval, signed_rank_interval
-from evaluators.measure.output_noise import compared_names, row_squares
+from evaluators.measure.output_noise import OutputNoise, channel_squares, compared_names, mean_ratio
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.contract import Metric
 from search.errors import DataError, MetricError
@@ -110,7 +110,7 @@ class HeldOut:
         each = max((time.monotonic() - start) / len(self._counts), 1e-6)
         self._more = max(0, int(seconds / each) - len(self._counts))
         self._by_sample = all(_has_rows(array, rows) for rows, found in self._outputs for array in found.values())
-        self._power = {name: self._mean_power(name) for name in compared_names(self._outputs[0][1])}
+        self._power = {name: self._usual_power(name) for name in compared_names(self._outputs[0][1])}
         self._clusters = None if clusters is None else clusters[: sum(self._counts)]
         self._other_clusters = other_clusters
         self.notes: list[str] = []
@@ -142,6 +142,17 @@ class HeldOut:
         except NonFiniteError:
             return Outcome(np.full(max(1, self._total_units()), np.inf), None)
         return Outcome(np.concatenate(watched.found), scored)
+
+    def distance(self, session: Runner) -> float:
+        """Noise over power of all outputs' values together, as which two float models differ by rounding alone.
+
+        Raises:
+            EvaluatorError: the model cannot be run.
+        """
+        noise = OutputNoise(by_channel=False)
+        for batch, (_, reference), count in zip(self._deciding(), self._outputs, self._counts, strict=True):
+            noise.add(session.run(batch.inputs), reference, np.ones(count))
+        return noise.error
 
     def compare(self, before: Outcome, after: Outcome) -> Comparison:
         """Whether one INT8 has a lower error than another by more than chance, and no larger loss by more than chance.
@@ -203,11 +214,17 @@ class HeldOut:
         """Those that decide, then others."""
         return chain(self._deciding(), islice(self._others(), self._more))
 
-    def _mean_power(self, name: str) -> float:
-        """Of an output over the samples; the median sample's, which garbage does not move."""
-        powers = np.concatenate([row_squares(found[name], found[name])[1] for _, found in self._outputs])
+    def _usual_power(self, name: str) -> Floats:
+        """(channels,) of an output over the samples.
+
+        That of a single channel is the median sample's, which garbage does not move. Of several it is the mean: a class
+        that few samples hold has its power from them.
+        """
+        powers = np.concatenate([channel_squares(found[name], found[name])[1] for _, found in self._outputs])
+        if powers.shape[1] > 1:
+            return np.asarray(np.where(np.isfinite(powers), powers, 0.0).mean(axis=0))
         finite = powers[np.isfinite(powers) & (powers > 0)]
-        return float(np.median(finite)) if len(finite) else 1.0
+        return np.array([np.median(finite) if len(finite) else 1.0])
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
@@ -220,9 +237,9 @@ class HeldOut:
             if outputs[name].shape != reference[name].shape:  # as of NonZero, whose shape depends on values
                 found += 1 / len(self._power)
                 continue
-            noise, _ = row_squares(outputs[name], reference[name])
-            each = noise[:count] if self._by_sample else noise.mean(keepdims=True)
-            found += each / power / len(self._power)
+            noise, _ = channel_squares(outputs[name], reference[name])
+            each = noise[:count] if self._by_sample else noise.mean(axis=0, keepdims=True)
+            found += mean_ratio(each, power) / len(self._power)
         return np.where(np.isfinite(found), found, np.inf)
 
     def _total_units(self) -> int:

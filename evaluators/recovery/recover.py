@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,13 +30,14 @@ from search.graph.model import Model
 from search.space.choices import make_space
 from search.space.range_rules import RangeRule, set_ranges
 from search.space.rules import KeepRule
-from search.values import Assignment, Capability, LossEstimate, Precision, Ranges, RecoveryRecord
+from search.values import Assignment, Capability, LossEstimate, Precision, Ranges, RecoveryRecord, TensorRange
 
 Indices = NDArray[np.int64]
 
 _STEPS_SHARE = 0.7  # of the time; the rest scores what was kept
 _RUN_SHARE = 0.03  # of the time, for one run of the float model over the held-out samples
 _HELD_OUT_SHARE = 3  # one of so many calibration samples is held out
+_CLIPPED = 128  # samples to find ranges by other methods on, which takes twice as long as the least and largest values
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,7 @@ class _Run:
             fitting=lambda: self._batches(self._fitting),
             held_out=lambda: self._batches(self._held_out),
             calibrate_model=self._calibrate,
+            clip_model=self._clip,
             seconds_left=lambda: self._steps_until - time.monotonic(),
             alive=alive,
         )
@@ -282,13 +284,29 @@ class _Run:
             yield batch
             self.context.alive()
 
-    def _calibrate(self, model: Model, method: str | None = None, indices: Indices | None = None) -> Ranges:
+    def _calibrate(self, model: Model, indices: Indices | None = None) -> Ranges:
         found = activations.collect(
             model,
             self._subject.samples.dataset,
             self._fitting if indices is None else indices,
-            method or self._subject.method,
+            self._subject.method,
             threads=usable_processors(),
             progress=lambda done, total: self.context.alive(),
         )
         return set_ranges(found, self._subject.rules)
+
+    def _clip(
+        self, model: Model, known: Ranges, methods: Sequence[str], tensors: Container[str]
+    ) -> list[dict[str, TensorRange]]:
+        dataset = self._subject.samples.dataset
+        some = self._fitting[:: -(-len(self._fitting) // _CLIPPED)]
+        return activations.collect_clipped(
+            model,
+            dataset,
+            gather_forms(dataset, some, model.batch),
+            known,
+            methods,
+            tensors,
+            threads=usable_processors(),
+            progress=lambda done, total: self.context.alive(),
+        )

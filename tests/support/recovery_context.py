@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
-from evaluators.calibration.activations import collect
+from evaluators.calibration.activations import collect_clipped
 from evaluators.data import Batch
 from evaluators.data.arrays import ArrayDataset, Shard
 from evaluators.lowering.placement import Placement
@@ -48,19 +48,19 @@ def context_of(
         emulator=Emulator(backend, wanted),
         fitting=lambda: given[:batches],
         held_out=lambda: given[batches:],
-        calibrate_model=lambda scaled, method=None: _calibrate(scaled, given[:batches], method),
+        calibrate_model=observed,
+        clip_model=lambda scaled, *wanted: _clip(scaled, given[:batches], *wanted),
         seconds_left=lambda: seconds,
         alive=lambda: None,
     )
 
 
-def _calibrate(model: Model, fitting: Sequence[Batch], method: str | None) -> Ranges:
-    """Minimum and maximum of clean samples, or by a method of those that are fitted to."""
-    if method is None:
-        return observed(model)
+def _clip(
+    model: Model, fitting: Sequence[Batch], known: Ranges, methods: Sequence[str], tensors: Container[str]
+) -> list[dict[str, TensorRange]]:
     arrays = {name: np.concatenate([batch.inputs[name] for batch in fitting]) for name in fitting[0].inputs}
     dataset = ArrayDataset([Shard("samples", lambda: arrays)], model.inputs)
-    return collect(model, dataset, np.arange(len(dataset)), method)
+    return collect_clipped(model, dataset, np.arange(len(dataset)), known, methods, tensors)
 
 
 def output_error(context: RecoveryContext, ranges: Ranges, numbers: Sequence[int] = range(100, 108)) -> float:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
-from evaluators.calibration.activations import collect
+from evaluators.calibration.activations import collect, collect_clipped
 from evaluators.data import Batch, batches
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, Placement
 from evaluators.recovery.context import RecoveryContext
 from search.graph.model import Model
-from search.values import Assignment, Precision, Ranges
+from search.values import Assignment, Precision
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -60,8 +60,7 @@ def context_for(
     def read(dataset: ArrayDataset) -> Iterator[Batch]:
         return batches(dataset, np.arange(len(dataset)), model.batch)
 
-    def calibrate(model: Model, method: str | None = None) -> Ranges:
-        return collect(model, fit, np.arange(len(fit)), method or "minmax")
+    everything = np.arange(len(fit))
 
     return RecoveryContext(
         given=model,
@@ -70,7 +69,8 @@ def context_for(
         emulator=Emulator(OnnxRuntimeBackend("cpu"), placement),
         fitting=lambda: read(fit),
         held_out=lambda: read(other),
-        calibrate_model=calibrate,
+        calibrate_model=lambda scaled: collect(scaled, fit, everything, "minmax"),
+        clip_model=lambda scaled, *wanted: collect_clipped(scaled, fit, everything, *wanted),
         seconds_left=lambda: seconds,
         alive=lambda: None,
     )

@@ -139,7 +139,7 @@ class Diagnoses:
         opened, data = self._opened, self._data
         with every_core() as cores:
             user, written = (open_file(path, cores) for path in (Path(opened.job.model), file))
-            noise, equal, floats = OutputNoise(), True, False
+            noise, equal, floats = OutputNoise(by_channel=False), True, False
             for batch in data.final_batches(samples):
                 reference, outputs = user.run(batch.inputs), written.run(batch.inputs)
                 noise.add(outputs, reference, np.ones(batch.count))

@@ -51,7 +51,7 @@ class RangesStep(RecoveryStep):
     one by one as long as that error falls: see `narrow_ranges`.
     """
 
-    version = 2
+    version = 3
     name = "ranges"
     summary = "chooses a calibration method for each tensor by the error of the layers that read it"
 
@@ -61,7 +61,7 @@ class RangesStep(RecoveryStep):
         choice = _Choice(context, ranges)
         notes = choice.run()
         by_tensor = [choice.ranges(share) for share in _KEPT_SHARES]
-        by_method = {method: found for method in _FOR_ALL if (found := choice.uniform(method)) is not None}
+        by_method = choice.by_method()
         best = min((ranges, *by_tensor, *by_method.values()), key=choice.output_error)  # the first of equal ones
         note = next((f"{method} for all ranges" for method, found in by_method.items() if found is best), None)
         note = note or choice.counted(best)
@@ -135,14 +135,16 @@ class _Choice:
         }
         return replace(self._ranges, tensors={**self._ranges.tensors, **chosen})
 
-    def uniform(self, method: str) -> Ranges | None:
-        """The ranges by one method for all tensors but those that a user set; None if the time is over."""
+    def by_method(self) -> dict[str, Ranges]:
+        """By method, the ranges where it is that of all tensors but those that a user set; empty if time is over."""
         if self._context.seconds_left() <= 0:
-            return None
-        self._context.alive()
-        found = self._context.calibrate(self._ranges.recovery, method).tensors
-        free = {name: range_ for name, range_ in found.items() if name not in self._ranges.fixed}
-        return replace(self._ranges, tensors={**self._ranges.tensors, **free})
+            return {}
+        scales = {*self._roots, *self._roots.values()}.difference(self._ranges.fixed)
+        found = self._context.clip(self._ranges, _FOR_ALL, scales)
+        return {
+            method: replace(self._ranges, tensors={**self._ranges.tensors, **clipped})
+            for method, clipped in zip(_FOR_ALL, found, strict=True)
+        }
 
     def counted(self, ranges: Ranges) -> str:
         """A note on how many scales each method has."""

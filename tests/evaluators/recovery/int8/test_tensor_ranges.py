@@ -71,10 +71,9 @@ def test_one_method_for_all_is_tried_too() -> None:
     step = RangesStep()
     found = proposed(model, ranges, batches=8, spoil=expose)
     judged = _Choice(context, ranges)
-    for method in ("percentile", "mse"):
-        one = judged.uniform(method)
-        assert one is not None
-        assert judged.output_error(found) <= judged.output_error(one)
+    by_method = judged.by_method()
+    assert set(by_method) == {"percentile", "mse"}
+    assert all(judged.output_error(found) <= judged.output_error(one) for one in by_method.values())
     assert step.propose(context_of(model, seconds=0.0), ranges) is None
 
 
