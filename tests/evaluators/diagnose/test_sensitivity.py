@@ -105,7 +105,7 @@ def free(model: Model) -> list[Any]:
 
 
 def outputs(model: Model, assignment: Assignment, placement: Placement) -> NDArray[np.float64]:
-    """Float outputs on the samples of `Few`, run as they are written, what is not INT8 in FP32; flat but for a single one."""
+    """Float outputs on the samples of `Few`, run as they are written, what is not INT8 in FP32; several are flat."""
     lowered = lower(model, assignment, observed(model), replace(placement, half=False))
     session = plain_session(ir.to_proto(lowered))
     names = [output.name for output in model.outputs if output.dtype == "float32"]
