@@ -22,6 +22,7 @@ AUTO = "auto"
 METHODS = (AUTO, "minmax", "percentile", "entropy", "mse")
 PERCENTILE = 99.99
 _ONE_PASS = (AUTO, "minmax")
+_MOST_VALUES = 2**20  # of a tensor
 # Part of the cache key: raise it when the same data would give other ranges.
 _ALGORITHM = 1
 
@@ -82,9 +83,11 @@ def collect_clipped(
 ) -> list[dict[str, TensorRange]]:
     """Ranges of some tensors by several methods, in one pass over the data: their extremes are known.
 
+    Of large tensors only a part of the values counts, about a million, which is enough for percentiles.
+
     Args:
-        indices: the samples to use, of those that `known` is of.
-        known: what `collect` found.
+        indices: the samples that `known` is of.
+        known: what `collect` found on these samples.
         methods: `percentile`, `entropy` or `mse`.
         tensors: names of those that matter; constant ones among them have no range here.
         threads, progress: as of `collect`.
@@ -99,14 +102,17 @@ def collect_clipped(
     ranges = {name: range_ for name, range_ in known.observed.items() if name in tensors}
     unknown = FETCH_BYTES // np.dtype(np.float32).itemsize
     sizes = {n: math.prod(model.shapes[n]) if n in model.shapes else unknown for n in ranges}
-    return _clipped(run, Extremes(ranges, sizes, known.infinite), [parse_method(method) for method in methods])
+    seen = Extremes(ranges, sizes, known.infinite)
+    return _clipped(run, seen, [parse_method(method) for method in methods], _MOST_VALUES)
 
 
-def _clipped(run: SampleRuns, seen: Extremes, methods: Sequence[tuple[str, float]]) -> list[dict[str, TensorRange]]:
+def _clipped(
+    run: SampleRuns, seen: Extremes, methods: Sequence[tuple[str, float]], most: int | None = None
+) -> list[dict[str, TensorRange]]:
     """For each method with its percentile, the ranges of the tensors that vary."""
     varying = {name: range_ for name, range_ in seen.ranges.items() if range_.low < range_.high}
     kinds = sorted({method != "percentile" for method, _ in methods})  # of values, of magnitudes
-    counts = count_values(run, varying, seen, magnitudes=kinds)
+    counts = count_values(run, varying, seen, magnitudes=kinds, most=most)
     return [
         {
             name: clip(range_, counts[name][kinds.index(method != "percentile")], method, percentile)

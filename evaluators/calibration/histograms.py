@@ -19,7 +19,12 @@ FETCH_BYTES = 64 * 2**20
 
 
 def count_values(
-    run: SampleRuns, ranges: Mapping[str, TensorRange], seen: Extremes, *, magnitudes: Sequence[bool]
+    run: SampleRuns,
+    ranges: Mapping[str, TensorRange],
+    seen: Extremes,
+    *,
+    magnitudes: Sequence[bool],
+    most: int | None = None,
 ) -> dict[str, NDArray[np.int64]]:
     """Run the model over all samples again and count.
 
@@ -35,21 +40,25 @@ def count_values(
     bins = {name: [bins_of(range_, magnitudes=each) for each in magnitudes] for name, range_ in ranges.items()}
     counts = {name: np.zeros((len(magnitudes), BINS), np.int64) for name in ranges}
     inputs = [spec.name for spec in run.model.inputs if spec.name in ranges]
+    runs = run.count
+    steps = {n: 1 if most is None else max(1, runs * seen.elements[n] // most) | 1 for n in ranges}  # odd, as no shape
     parts = cut_parts({name: 4 * seen.elements[name] for name in ranges if name not in inputs}, FETCH_BYTES)
     with ExitStack() as stack:
         chain = open_chain(run.model.graph, parts, run.threads, stack)
         for batch in run.batches():
             for name in inputs:
-                counts[name] += _counted(bins[name], run.real(batch.inputs[name], batch))
+                counts[name] += _counted(bins[name], run.real(batch.inputs[name], batch), steps[name])
             for name, array in run_chain(chain, batch):
                 if name in counts:
                     real = run.real(array, batch)
-                    counts[name] += _counted(bins[name], real[is_finite(real)] if name in seen.infinite else real)
+                    finite = real[is_finite(real)] if name in seen.infinite else real
+                    counts[name] += _counted(bins[name], finite, steps[name])
     return counts
 
 
-def _counted(bins: Sequence[Bins], values: NDArray[Any]) -> NDArray[np.int64]:
-    return np.stack([each.count(values) for each in bins])
+def _counted(bins: Sequence[Bins], values: NDArray[Any], step: int) -> NDArray[np.int64]:
+    some = values.reshape(-1)[::step]
+    return np.stack([each.count(some) for each in bins])
 
 
 def cut_parts(sizes: Mapping[str, int], limit: int) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,11 @@ class SampleRuns:
     indices: NDArray[np.int64]
     threads: int
     steps: Steps
+
+    @property
+    def count(self) -> int:
+        """Runs of the model in one pass."""
+        return math.ceil(len(self.indices) / self.model.batch)
 
     def batches(self) -> Iterator[Batch]:
         for batch in batches(self.dataset, self.indices, self.model.batch):

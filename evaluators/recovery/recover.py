@@ -37,7 +37,6 @@ Indices = NDArray[np.int64]
 _STEPS_SHARE = 0.7  # of the time; the rest scores what was kept
 _RUN_SHARE = 0.03  # of the time, for one run of the float model over the held-out samples
 _HELD_OUT_SHARE = 3  # one of so many calibration samples is held out
-_CLIPPED = 128  # samples to find ranges by other methods on, which takes twice as long as the least and largest values
 
 
 @dataclass(frozen=True)
@@ -298,12 +297,10 @@ class _Run:
     def _clip(
         self, model: Model, known: Ranges, methods: Sequence[str], tensors: Container[str]
     ) -> list[dict[str, TensorRange]]:
-        dataset = self._subject.samples.dataset
-        some = self._fitting[:: -(-len(self._fitting) // _CLIPPED)]
         return activations.collect_clipped(
             model,
-            dataset,
-            gather_forms(dataset, some, model.batch),
+            self._subject.samples.dataset,
+            self._fitting,
             known,
             methods,
             tensors,
