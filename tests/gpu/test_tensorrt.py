@@ -91,6 +91,20 @@ def test_what_no_int8_layer_reads_stays_in_float(int8_group, tmp_path):
     assert sqnr(bed.reference["boxes"], outputs) > 30
 
 
+@pytest.mark.parametrize("others", [FP16, FP32])
+def test_values_that_are_moved_behind_an_int8_input_stay_in_float(others, tmp_path):
+    """What an INT8 convolution reads is read by a Resize too, which ran in INT8, without a range: garbage behind it."""
+    bed = bench("neck", **QUICK)
+    mix = Assignment({g.id: INT8 if g.name == "head.coarse" else others for g in bed.model.groups})
+    engine, audit, session = built(bed, mix, tmp_path / "out.plan")
+    maps, exact = session.run(bed.inputs)["maps"], bed.reference["maps"]
+    session.close()
+    assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
+    assert not [note for note in engine.notes if "range" in note], engine.notes
+    assert sqnr(exact[:, :8], maps[:, :8]) > 45  # the head in float
+    assert sqnr(exact[:, 8:], maps[:, 8:]) > 25
+
+
 def test_constants_keep_their_values_where_layers_may_run_in_int8(tmp_path):
     """As Q/DQ, which leaves the arithmetic between the convolutions in float, ONNX Runtime has 38 dB."""
     bed = bench("arithmetic", **QUICK)

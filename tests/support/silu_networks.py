@@ -45,3 +45,25 @@ def box_network(channels: int = 32) -> onnx.ModelProto:
     x = n.op("Add", [x, n.const("centers", np.ascontiguousarray(centers))], "shift")
     n.op("Tanh", [n.op("Div", [x, n.const("width", np.full((1, 1, 1, 1), 64, np.float32))], "share")], "boxes")
     return n.model([4, 3, 64, 64], "boxes", [4, cells, cells, 16])
+
+
+def neck_network(channels: int = 32) -> onnx.ModelProto:
+    """What a detector's neck does: a coarse convolution is read by a head, and enlarged beside a fine one by another.
+
+    The channels of `maps` are those of the fine head, then those of the coarse one.
+    """
+    n = Net(31)
+    coarse = n.conv("image", "coarse", 3, channels, stride=2)
+    coarse = n.op("Mul", [coarse, n.op("Sigmoid", [coarse], "coarse/sigmoid")], "coarse/act")
+    fine = n.conv("image", "fine", 3, channels)
+    fine = n.op("Mul", [fine, n.op("Sigmoid", [fine], "fine/sigmoid")], "fine/act")
+    joined = n.op("Concat", [fine, _enlarged(n, coarse, "larger")], "joined", axis=1)
+    heads = [n.conv(joined, "head.fine", 2 * channels, 8), n.conv(coarse, "head.coarse", channels, 8)]
+    n.op("Concat", [heads[0], _enlarged(n, heads[1], "spread")], "maps", axis=1)
+    return n.model([4, 3, 32, 32], "maps", [4, 16, 32, 32])
+
+
+def _enlarged(n: Net, x: str, name: str) -> str:
+    scales = n.const(f"{name}.scales", np.array([1, 1, 2, 2], np.float32))
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return n.op("Resize", [x, "", scales], name, **how)

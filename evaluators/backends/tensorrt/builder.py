@@ -179,7 +179,9 @@ class TensorRTBuilder:
         if Precision.INT8 not in assignment.values():
             return []
         ranges = with_shared_scales(self.model, assignment, TENSORRT_WEAK, self.ranges)
-        only = weak_typing.int8_tensors(api.layers_of(network), self.model.groups, assignment)
+        layers, groups = api.layers_of(network), self.model.groups
+        only = weak_typing.int8_tensors(layers, groups, assignment)
+        only |= weak_typing.move_in_float(self.trt, layers, groups, assignment, only)
         missing = weak_typing.set_ranges(self.trt, network, ranges, self._tensors, only)
         if not missing:
             return []

@@ -29,7 +29,9 @@ _LAYER_TYPES = {
     "DequantizeLinear": "DEQUANTIZE",
     "Gemm": "MATRIX_MULTIPLY",
     "MatMul": "MATRIX_MULTIPLY",
+    "MaxPool": "POOLING",
     "QuantizeLinear": "QUANTIZE",
+    "Resize": "RESIZE",
 }
 _DTYPES = {
     TensorProto.FLOAT: "FLOAT",
