@@ -90,7 +90,7 @@ class Trials:
         """One step; what it proposes becomes part of `now` where it is kept."""
         before = now.outcome
         if self._context.seconds_left() <= 0 and not self._forced:
-            return _record(step, before, "it was not tried, because the time for recovery was over")
+            return _record(step, before, "it was not tried, because the time for recovery was over: see --recover-time")
         try:
             proposal = step.propose(self._context, now.ranges)
             if proposal is None:

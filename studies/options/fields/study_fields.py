@@ -81,6 +81,16 @@ class StudyFields:
         panel="How long",
         default_text="5 % of the study, 60s at most",
     )
+    recover_time_s: float | None = option(
+        kinds.DURATION,
+        "Time to spend on the recovery steps together, for example 10m.",
+        None,
+        name="recover-time",
+        metavar="TIME",
+        verbs=("search", "evaluate", "recover"),
+        panel="How long",
+        default_text="5 % of the study, at least 60s",
+    )
     patience: int | None = option(
         kinds.whole(),
         "Stop when N evaluations in a row have not improved the Pareto front.",

@@ -8,7 +8,7 @@ from functools import partial
 from evaluators.calibration.sample_statistics import statistics_bytes
 from evaluators.process.results import Recovered
 from search.errors import StudyError
-from search.values import Ranges, RecoveryRecord
+from search.values import Ranges, RecoveryRecord, digest_of
 from studies.artifacts.folder import Artifacts
 from studies.events import Events
 from studies.judging.findings.rescue_table import step_text
@@ -65,6 +65,8 @@ class _Calibration:
         key = self._key(self._steps)
         if key == plain:  # there is no step to try
             return CalibrationRecord(self._find_plain(plain))
+        if self._good.config.recover_time_s is not None:
+            key = digest_of([key, self._good.config.recover_time_s])
         known = self._store.targets.find_recovery(key)
         if known is not None and known.ranges_digest in self._artifacts:
             self._progress.note(
@@ -162,7 +164,9 @@ def calibrate_recovered(good: Checked, progress: Events) -> tuple[Ranges, Recove
 
 
 def seconds_for(config: SearchConfig) -> float:
-    """How long recovery may take: 60 s or 5 % of what the study is expected to take, whichever is larger."""
+    """How long recovery may take: as asked for, else 60 s or 5 % of the study's expected time, whichever is larger."""
+    if config.recover_time_s is not None:
+        return config.recover_time_s
     limit_s: float | None = config.time_limit_s
     expected_s = _TRIAL_S * config.trials if limit_s is None else limit_s
     usual_s = USUAL_S if limit_s is None else min(USUAL_S, _SHARE_OF_LIMIT * limit_s)

@@ -86,6 +86,14 @@ def test_a_second_study_takes_it_over(here: Path) -> None:
     assert stored(here, "again") == stored(here, "s")
 
 
+def test_one_that_sets_the_time_for_recovery_makes_its_own(here: Path) -> None:
+    result = invoke(*search("longer", "--trials", 3, "--recover-time", "2m"))
+    assert result.exit_code == 0, result.output
+    assert "calibration and recovery: taken over" not in result.stderr
+    again = invoke(*search("longer-again", "--trials", 3, "--recover-time", "2m"))
+    assert "calibration and recovery: taken over" in again.stderr
+
+
 def test_other_steps_are_refused_later(here: Path) -> None:
     for more in ((), ("--new-target",)):
         refused = invoke("resume", "s", "--recover", "none", "--trials", 5, *more)

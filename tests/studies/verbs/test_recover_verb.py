@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluators.recovery.registry import STEPS
+from evaluators.recovery.registry import SHIPPED, STEPS
 from search.values import Ranges
 from tests.support.command_line import invoke, ok, three_layers, write_inputs
 from tests.support.networks import plain_session, with_uneven_channels
@@ -48,6 +48,16 @@ def test_it_prints_the_table_and_writes_model_and_ranges(here: Path) -> None:
     assert np.array_equal(outputs(here / "recovered/model.float.onnx"), outputs(here / "model.onnx"))
     ranges = Ranges.from_json(json.loads((here / "recovered/ranges.json").read_text()))
     assert "first.w" in ranges.recovery.factors
+
+
+def test_what_the_time_does_not_suffice_for_is_not_tried(here: Path) -> None:
+    given = ["recover", "model.onnx", "--data", "data.npz", "--metric", "mse"]
+    printed = ok(*given, "--recover-time", "1ms")
+    assert printed.count("the time for recovery was over: see --recover-time") == len(SHIPPED)
+    assert "time for recovery was over" not in ok(*given, "--recover-time", "10m")
+    result = invoke(*given, "--recover-time", "soon")
+    assert result.exit_code == 2
+    assert "--recover-time" in result.stderr
 
 
 def test_json_has_all_of_it_and_nothing_is_written(here: Path) -> None:
