@@ -98,7 +98,9 @@ def _context(model: Model, dataset: Dataset) -> RecoveryContext:
         emulator=Emulator(backend, backend.placement),
         fitting=read,
         held_out=read,
-        calibrate_model=lambda scaled: collect(scaled, dataset, indices, "auto", threads=threads),
+        calibrate_model=lambda scaled, method=None: collect(
+            scaled, dataset, indices, method or "auto", threads=threads
+        ),
         clip_model=lambda scaled, *wanted: collect_clipped(scaled, dataset, indices, *wanted, threads=threads),
         seconds_left=lambda: SECONDS - (time.monotonic() - start),
         alive=lambda: None,

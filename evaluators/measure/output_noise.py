@@ -78,12 +78,12 @@ class OutputNoise:
         for name in names:
             noise, power = channel_squares(outputs[name], reference[name])
             if not self._by_channel:
-                noise, power = noise.sum(axis=1, keepdims=True), power.sum(axis=1, keepdims=True)
+                noise, power = folded(noise), folded(power)
             each = np.full(len(noise), weights.sum() / max(1, len(noise)))
             if len(noise) == rows:
                 noise, power, each = noise[: len(weights)], power[: len(weights)], weights
-            self._noise[name] = self._noise.get(name, 0.0) + each @ noise
-            self._power[name] = self._power.get(name, 0.0) + each @ power
+            self._noise[name] = _added(self._noise.get(name), each @ noise)
+            self._power[name] = _added(self._power.get(name), each @ power)
         self._count_classes(outputs[names[0]], reference[names[0]], weights)
 
     def _count_classes(self, values: NDArray[Any], reference: NDArray[Any], weights: Floats) -> None:
@@ -124,6 +124,18 @@ def channel_squares(values: NDArray[Any], reference: NDArray[Any]) -> tuple[Floa
     with np.errstate(invalid="ignore", over="ignore"):
         noise = np.square(_channels(values).astype(np.float64) - theirs).sum(axis=2)
     return np.where(np.isnan(noise), np.inf, noise), np.square(theirs).sum(axis=2)
+
+
+def folded(squares: Floats) -> Floats:
+    """(rows, 1) of all channels together."""
+    return np.asarray(squares.sum(axis=1, keepdims=True))
+
+
+def _added(known: Floats | None, more: Floats) -> Floats:
+    """(channels,) sums; of all channels together where batches differ in their number, as those of tokens may."""
+    if known is None or len(known) == len(more):
+        return more if known is None else known + more
+    return np.atleast_1d(known.sum() + more.sum())
 
 
 def _channels(array: NDArray[Any]) -> NDArray[Any]:

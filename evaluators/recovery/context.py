@@ -18,6 +18,13 @@ Samples = Callable[[], Iterable[Batch]]
 """Gives the same batches in the same order at every call."""
 
 
+class Calibrate(Protocol):
+    """Calibrates a model on the fitting samples."""
+
+    def __call__(self, model: Model, method: str | None = None) -> Ranges:
+        """Ranges without a recovery; by the user's method, or by another one of `calibration.activations.METHODS`."""
+
+
 class Clip(Protocol):
     """Finds narrower ranges on the fitting samples."""
 
@@ -39,8 +46,8 @@ class RecoveryContext:
         emulator: runs lowered graphs as the target would, for errors.
         fitting: calibration samples that steps fit to.
         held_out: calibration samples that decide what is kept.
-        calibrate_model: ranges of a model on the fitting samples, by the user's method.
-        clip_model: ranges of it by other methods.
+        calibrate_model: ranges of a model on the fitting samples.
+        clip_model: ranges of some of its tensors by several methods at once.
         seconds_left: of the time that all steps have together.
         alive: to be called now and then in long work.
     """
@@ -51,7 +58,7 @@ class RecoveryContext:
     emulator: Emulator
     fitting: Samples
     held_out: Samples
-    calibrate_model: Callable[[Model], Ranges]
+    calibrate_model: Calibrate
     clip_model: Clip
     seconds_left: Callable[[], float]
     alive: Callable[[], None]
@@ -60,12 +67,12 @@ class RecoveryContext:
         """The float model with the factors of a recovery."""
         return self.given.scaled(recovery.factors)
 
-    def calibrate(self, recovery: Recovery) -> Ranges:
+    def calibrate(self, recovery: Recovery, method: str | None = None) -> Ranges:
         """Calibrate the model with the factors of a recovery; its corrections are handed on as they are."""
-        return replace(self.calibrate_model(self.model(recovery)), recovery=recovery)
+        return replace(self.calibrate_model(self.model(recovery), method), recovery=recovery)
 
     def clip(self, ranges: Ranges, methods: Sequence[str], tensors: Container[str]) -> list[dict[str, TensorRange]]:
-        """For each method, ranges of some tensors by it; `ranges`: as `calibrate` gives them."""
+        """For each method, ranges of some tensors by it, in one run; `ranges`: as `calibrate` gives them."""
         return self.clip_model(self.model(ranges.recovery), ranges, methods, tensors)
 
     def open_float(self, recovery: Recovery) -> Emulated:

@@ -23,7 +23,7 @@ from evaluators.data import Batch
 from evaluators.engine import Arrays, Runner
 from evaluators.measure import accuracy
 from evaluators.measure.intervals import bootstrap_interval, paired_interval, signed_rank_interval
-from evaluators.measure.output_noise import OutputNoise, channel_squares, compared_names, mean_ratio
+from evaluators.measure.output_noise import OutputNoise, channel_squares, compared_names, folded, mean_ratio
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.contract import Metric
 from search.errors import DataError, MetricError
@@ -220,7 +220,10 @@ class HeldOut:
         That of a single channel is the median sample's, which garbage does not move. Of several it is the mean: a class
         that few samples hold has its power from them.
         """
-        powers = np.concatenate([channel_squares(found[name], found[name])[1] for _, found in self._outputs])
+        each = [channel_squares(found[name], found[name])[1] for _, found in self._outputs]
+        if len({powers.shape[1] for powers in each}) > 1:
+            each = [folded(powers) for powers in each]
+        powers = np.concatenate(each)
         if powers.shape[1] > 1:
             return np.asarray(np.where(np.isfinite(powers), powers, 0.0).mean(axis=0))
         finite = powers[np.isfinite(powers) & (powers > 0)]
@@ -238,6 +241,7 @@ class HeldOut:
                 found += 1 / len(self._power)
                 continue
             noise, _ = channel_squares(outputs[name], reference[name])
+            noise = folded(noise) if len(power) == 1 else noise
             each = noise[:count] if self._by_sample else noise.mean(axis=0, keepdims=True)
             found += mean_ratio(each, power) / len(self._power)
         return np.where(np.isfinite(found), found, np.inf)

@@ -283,12 +283,12 @@ class _Run:
             yield batch
             self.context.alive()
 
-    def _calibrate(self, model: Model, indices: Indices | None = None) -> Ranges:
+    def _calibrate(self, model: Model, method: str | None = None, indices: Indices | None = None) -> Ranges:
         found = activations.collect(
             model,
             self._subject.samples.dataset,
             self._fitting if indices is None else indices,
-            self._subject.method,
+            method or self._subject.method,
             threads=usable_processors(),
             progress=lambda done, total: self.context.alive(),
         )

@@ -48,7 +48,7 @@ def context_of(
         emulator=Emulator(backend, wanted),
         fitting=lambda: given[:batches],
         held_out=lambda: given[batches:],
-        calibrate_model=observed,
+        calibrate_model=lambda scaled, method=None: observed(scaled),
         clip_model=lambda scaled, *wanted: _clip(scaled, given[:batches], *wanted),
         seconds_left=lambda: seconds,
         alive=lambda: None,

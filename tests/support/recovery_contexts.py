@@ -69,7 +69,7 @@ def context_for(
         emulator=Emulator(OnnxRuntimeBackend("cpu"), placement),
         fitting=lambda: read(fit),
         held_out=lambda: read(other),
-        calibrate_model=lambda scaled: collect(scaled, fit, everything, "minmax"),
+        calibrate_model=lambda scaled, method=None: collect(scaled, fit, everything, method or "minmax"),
         clip_model=lambda scaled, *wanted: collect_clipped(scaled, fit, everything, *wanted),
         seconds_left=lambda: seconds,
         alive=lambda: None,
