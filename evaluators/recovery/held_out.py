@@ -144,14 +144,20 @@ class HeldOut:
         return Outcome(np.concatenate(watched.found), scored)
 
     def distance(self, session: Runner) -> float:
-        """Noise over power of all outputs' values together, as which two float models differ by rounding alone.
+        """Noise over power of all values of an output together: that of two float models that differ by rounding alone.
+
+        Returns:
+            Infinite where shapes of outputs depend on values, as that of NonZero, and differ.
 
         Raises:
             EvaluatorError: the model cannot be run.
         """
         noise = OutputNoise(by_channel=False)
         for batch, (_, reference), count in zip(self._deciding(), self._outputs, self._counts, strict=True):
-            noise.add(session.run(batch.inputs), reference, np.ones(count))
+            outputs = session.run(batch.inputs)
+            if any(outputs[name].shape != array.shape for name, array in reference.items()):
+                return math.inf
+            noise.add(outputs, reference, np.ones(count))
         return noise.error
 
     def compare(self, before: Outcome, after: Outcome) -> Comparison:
