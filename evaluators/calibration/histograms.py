@@ -41,7 +41,8 @@ def count_values(
     counts = {name: np.zeros((len(magnitudes), BINS), np.int64) for name in ranges}
     inputs = [spec.name for spec in run.model.inputs if spec.name in ranges]
     runs = run.count
-    steps = {n: 1 if most is None else max(1, runs * seen.elements[n] // most) | 1 for n in ranges}  # odd, as no shape
+    # Odd, so that a step shares no factor with the usual even dimensions.
+    steps = {n: 1 if most is None else max(1, runs * seen.elements[n] // most) | 1 for n in ranges}
     parts = cut_parts({name: 4 * seen.elements[name] for name in ranges if name not in inputs}, FETCH_BYTES)
     with ExitStack() as stack:
         chain = open_chain(run.model.graph, parts, run.threads, stack)

@@ -38,11 +38,14 @@ def sample_noise(outputs: Arrays, reference: Arrays, rows: int) -> Floats:
 
 
 def mean_ratio(noise: Floats, power: Floats) -> Floats:
-    """(rows,) noise over power, of which each channel counts alike, and as lost at most.
+    """(rows,) mean over channels of noise divided by power.
+
+    With several channels each ratio is at most 1, which stands for a channel that is lost. That of an only channel may
+    be larger.
 
     Args:
         noise: (rows, channels).
-        power: (channels,) of the float outputs. A single channel may be more than lost.
+        power: (channels,) of the float outputs.
 
     Returns:
         Infinite where noise is not finite.
@@ -105,13 +108,13 @@ class OutputNoise:
 
 
 def row_squares(values: NDArray[Any], reference: NDArray[Any]) -> tuple[Floats, Floats]:
-    """(rows,) squared differences and squares; of what is no number, whether it differs and one."""
+    """(rows,) sums of squared differences and squares; of what is no float, how many differ, and how many there are."""
     noise, power = channel_squares(values, reference)
     return noise.sum(axis=1), power.sum(axis=1)
 
 
 def channel_squares(values: NDArray[Any], reference: NDArray[Any]) -> tuple[Floats, Floats]:
-    """(rows, channels) squared differences and squares; of what is no number, whether it differs and one.
+    """(rows, channels) sums of squared differences and squares; of what is no float, how many differ, and how many are.
 
     Channels are on the shortest axis behind the first, where there are two such axes or more: a detector's 84 beside
     its 8,400 places, the classes of a mask beside height and width. Other outputs are one channel.

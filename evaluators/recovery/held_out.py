@@ -144,7 +144,7 @@ class HeldOut:
         return Outcome(np.concatenate(watched.found), scored)
 
     def distance(self, session: Runner) -> float:
-        """Noise over power of all values of an output together: that of two float models that differ by rounding alone.
+        """Noise over power of all values of an output together, to compare float models that should differ by rounding.
 
         Returns:
             Infinite where shapes of outputs depend on values, as that of NonZero, and differ.
@@ -223,8 +223,8 @@ class HeldOut:
     def _usual_power(self, name: str) -> Floats:
         """(channels,) of an output over the samples.
 
-        That of a single channel is the median sample's, which garbage does not move. Of several it is the mean: a class
-        that few samples hold has its power from them.
+        That of a single channel is the median sample's, which garbage does not move. With several channels it is the
+        mean, because the median is near 0 for a class that few samples hold.
         """
         each = [channel_squares(found[name], found[name])[1] for _, found in self._outputs]
         if len({powers.shape[1] for powers in each}) > 1:

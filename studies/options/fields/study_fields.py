@@ -89,7 +89,7 @@ class StudyFields:
         metavar="TIME",
         verbs=("search", "evaluate", "recover"),
         panel="How long",
-        default_text="5 % of the study, at least 60s",
+        default_text="60s, or 5 % of the study if that is more; less under a short --time-limit",
     )
     patience: int | None = option(
         kinds.whole(),

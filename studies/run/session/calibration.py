@@ -164,7 +164,11 @@ def calibrate_recovered(good: Checked, progress: Events) -> tuple[Ranges, Recove
 
 
 def seconds_for(config: SearchConfig) -> float:
-    """How long recovery may take: as asked for, else 60 s or 5 % of the study's expected time, whichever is larger."""
+    """How long recovery may take.
+
+    Without a time of the user's it is 60 s or 5 % of the study's expected time, whichever is larger. Under a time limit
+    the 60 s are at most a quarter of it.
+    """
     if config.recover_time_s is not None:
         return config.recover_time_s
     limit_s: float | None = config.time_limit_s

@@ -1,7 +1,8 @@
-"""Which tensors of a weakly typed network may be INT8: a layer that has a tensor without a range cannot run in it.
+"""Which tensors of a weakly typed network may be INT8.
 
-That holds for layers that compute. Of those that only move values TensorRT 8.6.0 runs a Resize in INT8 without a range
-of its output, which is then read with a wrong scale: a detector with one head in INT8 lost 72 points in the other one.
+A layer that computes cannot run in INT8 if one of its tensors has no range. A layer that only moves values can:
+TensorRT 8.6.0 ran a Resize in INT8 although its output had no range, and the next layer read that output with a wrong
+scale. A detector with one head in INT8 lost 72 points of mAP in the other head.
 """
 
 from __future__ import annotations
