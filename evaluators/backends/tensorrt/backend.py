@@ -23,6 +23,9 @@ from search.errors import ModelError, TargetError
 from search.graph.model import Model
 from search.values import Capability, Precision, Ranges, Target, digest_of
 
+# How weakly typed engines treat layers of no group. It tells evaluations apart, so another treatment needs another name.
+_WITHOUT_GROUP = "ranges where INT8 reads, moves in float"
+
 
 class TensorRTBackend:
     """TensorRT on one GPU.
@@ -109,7 +112,8 @@ class TensorRTBackend:
         return replace(found, ops={precision: ops for precision, ops in found.ops.items() if native[precision]})
 
     def knobs(self) -> dict[str, str]:
-        return {"placement": self.placement.name, **self.builder_knobs.to_json()}
+        weak = {} if self.builder_knobs.typing == STRONG else {"without_group": _WITHOUT_GROUP}
+        return {"placement": self.placement.name, **weak, **self.builder_knobs.to_json()}
 
     @property
     def lock_name(self) -> str:

@@ -56,6 +56,7 @@ def exercise(engines: FakeEngines, typing: str, model: Model, folder: Path) -> N
     backend, other = TensorRTBackend("cuda:0", options), TensorRTBackend("cuda:0", options)
     assert backend.target().versions["tensorrt"] == engines.trt.__version__
     assert backend.knobs()["typing"] == typing
+    assert ("without_group" in backend.knobs()) == (typing == "weak")
     backend.device_state()
     backend.float_session(model).close()
     ranges, batch = ranged("residual"), feeds(model)
