@@ -23,7 +23,7 @@ from search.errors import ModelError, TargetError
 from search.graph.model import Model
 from search.values import Capability, Precision, Ranges, Target, digest_of
 
-# How weakly typed engines treat layers of no group. It tells evaluations apart, so another treatment needs another name.
+# How weakly typed engines treat layers of no group. It tells evaluations apart: another treatment needs another name.
 _WITHOUT_GROUP = "ranges where INT8 reads, moves in float"
 
 

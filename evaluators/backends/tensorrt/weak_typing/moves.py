@@ -1,0 +1,54 @@
+"""Layers that only move values, which may run in INT8 even if their output has no range.
+
+TensorRT 8.6.0 ran a Resize so, and the next layer read its output with a wrong scale: a detector with one head in INT8
+lost 72 points of mAP in the other head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Any
+
+from evaluators.backends.tensorrt.api import inputs_of, layer_kinds, outputs_of
+from evaluators.backends.tensorrt.weak_typing.int8_tensors import layers_with_precisions, names_of
+from search.graph.grouping import Group
+from search.values import Assignment, Precision
+
+_MOVES = ("RESIZE", "SHUFFLE", "SLICE", "CONCATENATION", "POOLING", "PADDING", "SQUEEZE", "UNSQUEEZE")
+
+
+def move_in_float(
+    trt: Any, layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment, int8: Set[str]
+) -> set[str]:
+    """Give a float precision to layers that only move or pool what is INT8, and whose result no INT8 group reads.
+
+    It is FP32 behind a group that runs in FP32, or where no group runs in FP16.
+
+    Args:
+        layers: in topological order.
+        int8: as `int8_tensors` gives them.
+
+    Returns:
+        Names of the tensors that these layers make. They need ranges too: a layer that took no notice of its precision
+        would read with a wrong scale otherwise.
+    """
+    half = trt.float16 if Precision.FP16 in assignment.values() else trt.float32
+    kinds, floats = layer_kinds(trt, _MOVES), (trt.float32, trt.float16)
+    wide: set[str] = set()  # tensors that FP32 holds
+    moved: set[str] = set()
+    for layer, owned in layers_with_precisions(layers, groups, assignment):
+        made, read = names_of(outputs_of(layer)), names_of(inputs_of(layer))
+        if owned is Precision.FP32 or (owned is None and read & wide):
+            wide |= made
+        moves = layer.type in kinds and all(tensor.dtype in floats for tensor in outputs_of(layer))
+        if moves and owned is not Precision.INT8 and not made & int8 and (read & int8 or read & moved):
+            moved |= made
+            _set_precision(layer, trt.float32 if made & wide else half)
+    return moved
+
+
+def _set_precision(layer: Any, precision: Any) -> None:
+    layer.precision = precision
+    for index, tensor in enumerate(outputs_of(layer)):
+        if not tensor.is_network_output:
+            layer.set_output_type(index, precision)
