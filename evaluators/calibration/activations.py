@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evaluators.calibration.extremes import Extremes, observe
 from evaluators.calibration.histograms import FETCH_BYTES, count_values
-from evaluators.calibration.sample_runs import Progress, SampleRuns, Steps
+from evaluators.calibration.sample_runs import Progress, SampleRuns, Steps, runs_of
 from evaluators.calibration.scales import clip
 from evaluators.data import Dataset
 from search.errors import ConfigError, DataError
@@ -63,7 +63,7 @@ def collect(
     name, percentile = parse_method(method)
     if not len(indices):
         raise DataError("calibration needs samples, but its part of the data is empty: give more data")
-    runs = math.ceil(len(indices) / model.batch) * (1 if name in _ONE_PASS else 2)
+    runs = runs_of(model, indices) * (1 if name in _ONE_PASS else 2)
     run = SampleRuns(model, dataset, indices, threads, Steps(progress, runs))
     seen = observe(run)
     chosen = dict(seen.ranges) | (_clipped(run, seen, [(name, percentile)])[0] if name not in _ONE_PASS else {})
@@ -98,7 +98,7 @@ def collect_clipped(
     Raises:
         ModelError, TargetError: as of `collect`.
     """
-    run = SampleRuns(model, dataset, indices, threads, Steps(progress, math.ceil(len(indices) / model.batch)))
+    run = SampleRuns(model, dataset, indices, threads, Steps(progress, runs_of(model, indices)))
     ranges = {name: range_ for name, range_ in known.observed.items() if name in tensors}
     unknown = FETCH_BYTES // np.dtype(np.float32).itemsize
     sizes = {n: math.prod(model.shapes[n]) if n in model.shapes else unknown for n in ranges}

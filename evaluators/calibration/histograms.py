@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evaluators.calibration.extremes import Extremes, is_finite
 from evaluators.calibration.graph_sessions import open_chain, run_chain
-from evaluators.calibration.sample_runs import SampleRuns
+from evaluators.calibration.sample_runs import SampleRuns, runs_of
 from evaluators.calibration.scales import BINS, Bins, bins_of
 from search.values import TensorRange
 
@@ -33,6 +33,7 @@ def count_values(
         seen: what the first pass saw.
         magnitudes: for each kind of histogram whether it counts non-zero |x| over 0…magnitude, instead of values over
             the range.
+        most: about how many values of a tensor to count, evenly spread; None for all.
 
     Returns:
         (kinds, BINS) counts per tensor.
@@ -40,7 +41,7 @@ def count_values(
     bins = {name: [bins_of(range_, magnitudes=each) for each in magnitudes] for name, range_ in ranges.items()}
     counts = {name: np.zeros((len(magnitudes), BINS), np.int64) for name in ranges}
     inputs = [spec.name for spec in run.model.inputs if spec.name in ranges]
-    runs = run.count
+    runs = runs_of(run.model, run.indices)
     # Odd, so that a step shares no factor with the usual even dimensions.
     steps = {n: 1 if most is None else max(1, runs * seen.elements[n] // most) | 1 for n in ranges}
     parts = cut_parts({name: 4 * seen.elements[name] for name in ranges if name not in inputs}, FETCH_BYTES)

@@ -16,6 +16,11 @@ from search.graph.model import Model
 Progress = Callable[[int, int], None]
 
 
+def runs_of(model: Model, indices: NDArray[np.int64]) -> int:
+    """Runs of the model in one pass over the samples."""
+    return math.ceil(len(indices) / model.batch)
+
+
 @dataclass
 class Steps:
     """Counts runs for the caller's progress display."""
@@ -39,11 +44,6 @@ class SampleRuns:
     indices: NDArray[np.int64]
     threads: int
     steps: Steps
-
-    @property
-    def count(self) -> int:
-        """Runs of the model in one pass."""
-        return math.ceil(len(self.indices) / self.model.batch)
 
     def batches(self) -> Iterator[Batch]:
         for batch in batches(self.dataset, self.indices, self.model.batch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.calibration import activations
 from evaluators.calibration import cache as calibration_cache
 from evaluators.calibration.graph_sessions import float_tensors
-from evaluators.calibration.sample_runs import SampleRuns, Steps
+from evaluators.calibration.sample_runs import SampleRuns, Steps, runs_of
 from evaluators.calibration.sample_statistics import SampleStatistics, choose_independent, observe_samples
 from evaluators.cores import usable_processors
 from evaluators.lowering.half import spelled_out
@@ -141,7 +140,7 @@ class Calibrations:
     def observe_samples(self) -> SampleStatistics:
         opened, dataset, ranges = self._opened, self._data.calibration_data, self._opened.ranges
         chosen = choose_independent(dataset, self._indices_of(ranges))
-        runs = Steps(opened.tell_progress, math.ceil(len(chosen) / opened.model.batch))
+        runs = Steps(opened.tell_progress, runs_of(opened.model, chosen))
         run = SampleRuns(opened.model, dataset, chosen, self._threads(), runs)
         return observe_samples(run, ranges, clusters=dataset.clusters is not None)
 

@@ -100,3 +100,40 @@ def test_what_a_step_does_to_the_error_is_told_in_percents(
     before: float, after: float, says: str, tmp_path: Path
 ) -> None:
     assert re.fullmatch(says, compared(tmp_path, Session(before), Session(after)).reason)
+
+
+class TokenSession:
+    """Outputs of a width for each token, whose number differs between batches and, with `longer`, from the float ones.
+
+    Args:
+        noise: relative to the outputs.
+    """
+
+    def __init__(self, noise: float, longer: int = 0) -> None:
+        self._noise = noise
+        self._longer = longer
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        number = int(inputs["number"][0, 0])
+        exact = np.random.default_rng(number).standard_normal((BATCH, 3 + number % 2 + self._longer, 8))
+        return {"tokens": exact * (1 + self._noise)}
+
+
+def tokens_held_out(folder: Path) -> HeldOut:
+    return HeldOut(
+        TokenSession(0.0),
+        lambda: [batch(number) for number in range(DECIDING)],
+        get_metric("sqnr"),
+        folder,
+        seconds=60.0,
+    )
+
+
+def test_batches_may_differ_in_their_numbers_of_channels(tmp_path: Path) -> None:
+    held_out = tokens_held_out(tmp_path)
+    assert held_out.measure(TokenSession(0.1)).error == pytest.approx(0.01, rel=0.2)
+    assert held_out.distance(TokenSession(0.1)) == pytest.approx(0.01)
+
+
+def test_float_models_whose_outputs_differ_in_shape_are_not_equal(tmp_path: Path) -> None:
+    assert tokens_held_out(tmp_path).distance(TokenSession(0.0, longer=1)) == np.inf
