@@ -180,9 +180,9 @@ class TensorRTBuilder:
             return []
         ranges = with_shared_scales(self.model, assignment, TENSORRT_WEAK, self.ranges)
         layers, groups = api.layers_of(network), self.model.groups
-        only = weak_typing.int8_tensors(layers, groups, assignment)
-        only |= weak_typing.move_in_float(self.trt, layers, groups, assignment, only)
-        missing = weak_typing.set_ranges(self.trt, network, ranges, self._tensors, only)
+        ranged = weak_typing.ranged_tensors(layers, groups)
+        ranged |= weak_typing.move_in_float(self.trt, layers, groups, assignment, ranged)
+        missing = weak_typing.set_ranges(self.trt, network, ranges, self._tensors, ranged)
         if not missing:
             return []
         return [

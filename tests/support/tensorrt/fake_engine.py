@@ -32,6 +32,8 @@ _LAYER_TYPES = {
     "MaxPool": "POOLING",
     "QuantizeLinear": "QUANTIZE",
     "Resize": "RESIZE",
+    "Transpose": "SHUFFLE",
+    "Reshape": "SHUFFLE",
 }
 _DTYPES = {
     TensorProto.FLOAT: "FLOAT",

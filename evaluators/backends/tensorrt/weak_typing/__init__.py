@@ -3,9 +3,9 @@
 It changes parsed networks and builder configurations. It never builds engines.
 """
 
-from evaluators.backends.tensorrt.weak_typing.int8_tensors import int8_tensors
 from evaluators.backends.tensorrt.weak_typing.moves import move_in_float
 from evaluators.backends.tensorrt.weak_typing.precisions import set_flags, set_precisions
+from evaluators.backends.tensorrt.weak_typing.ranged_tensors import ranged_tensors
 from evaluators.backends.tensorrt.weak_typing.ranges import set_ranges
 
-__all__ = ["int8_tensors", "move_in_float", "set_flags", "set_precisions", "set_ranges"]
+__all__ = ["move_in_float", "ranged_tensors", "set_flags", "set_precisions", "set_ranges"]

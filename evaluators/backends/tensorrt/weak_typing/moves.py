@@ -10,7 +10,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from evaluators.backends.tensorrt.api import inputs_of, layer_kinds, outputs_of
-from evaluators.backends.tensorrt.weak_typing.int8_tensors import layers_with_precisions, names_of
+from evaluators.backends.tensorrt.weak_typing.ranged_tensors import int8_tensors, layers_with_precisions, names_of
 from search.graph.grouping import Group
 from search.values import Assignment, Precision
 
@@ -18,15 +18,16 @@ _MOVES = ("RESIZE", "SHUFFLE", "SLICE", "CONCATENATION", "POOLING", "PADDING", "
 
 
 def move_in_float(
-    trt: Any, layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment, int8: Set[str]
+    trt: Any, layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment, ranged: Set[str]
 ) -> set[str]:
-    """Give a float precision to layers that only move or pool what is INT8, and whose result no INT8 group reads.
+    """Give a float precision to layers that only move or pool what may be INT8, and whose result no INT8 group reads.
 
-    It is FP32 behind a group that runs in FP32, or where no group runs in FP16.
+    These are layers that read what an INT8 group reads or computes, and those behind the last group, whose results
+    have no range yet. The precision is FP32 behind a group that runs in FP32, or where no group runs in FP16.
 
     Args:
         layers: in topological order.
-        int8: as `int8_tensors` gives them.
+        ranged: as `ranged_tensors` gives them.
 
     Returns:
         Names of the tensors that these layers make. They need ranges too: a layer that took no notice of its precision
@@ -34,6 +35,7 @@ def move_in_float(
     """
     half = trt.float16 if Precision.FP16 in assignment.values() else trt.float32
     kinds, floats = layer_kinds(trt, _MOVES), (trt.float32, trt.float16)
+    int8 = int8_tensors(layers, groups, assignment)
     wide: set[str] = set()  # tensors that FP32 holds
     moved: set[str] = set()
     for layer, owned in layers_with_precisions(layers, groups, assignment):
@@ -41,7 +43,8 @@ def move_in_float(
         if owned is Precision.FP32 or (owned is None and read & wide):
             wide |= made
         moves = layer.type in kinds and all(tensor.dtype in floats for tensor in outputs_of(layer))
-        if moves and owned is not Precision.INT8 and not made & int8 and (read & int8 or read & moved):
+        may_be_int8 = int8 if made <= ranged else ranged
+        if moves and owned is not Precision.INT8 and not made & int8 and (read & may_be_int8 or read & moved):
             moved |= made
             _set_precision(layer, trt.float32 if made & wide else half)
     return moved
