@@ -41,6 +41,8 @@ class Move:
 class Cutter:
     """Minimises costs of one structure whose tables hold no +inf. It is immutable and may be shared."""
 
+    lanes = 1  # costs that are solved together in the time of one
+
     def __init__(self, structure: Structure) -> None:
         self.structure = structure
         self._ends = np.array(structure.pairs, dtype=np.int64).reshape(-1, 2).T

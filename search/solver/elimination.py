@@ -22,6 +22,8 @@ from search.space.layout import Codes
 from search.space.structure import Structure, Terms
 
 MOST_ENTRIES = 3**9  # of one table: eight neighbours with three codes each
+_LANES = 16
+_LITTLE = 2**18  # entries of all tables: 2 MiB
 MOST_KEPT = 2**24  # entries of all tables of the costs that are solved at once: 128 MiB
 
 
@@ -64,6 +66,11 @@ class Eliminator:
     def fits(self) -> bool:
         """Whether the graph is narrow enough."""
         return self.steps is not None
+
+    @property
+    def lanes(self) -> int:
+        """How many costs are solved together in hardly more time than one: small tables cost calls, not additions."""
+        return max(1, min(_LANES, _LITTLE // max(1, self._entries)))
 
     def minimize(self, terms: Terms) -> tuple[Codes, Terms]:
         """Find the minimum of each of many costs.

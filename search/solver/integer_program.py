@@ -7,7 +7,7 @@ and columns of a table add up to the columns of the codes, so its entries are wh
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,11 +48,13 @@ class _Rows:
     high: list[float] = field(default_factory=list)
 
     def add(self, columns: NDArray[np.int64], values: Any, low: float, high: float) -> None:
-        self.rows.append(np.full(len(columns), len(self.low)))
-        self.columns.append(columns)
-        self.values.append(np.broadcast_to(np.asarray(values, dtype=np.float64), columns.shape))
-        self.low.append(low)
-        self.high.append(high)
+        """Add a row for each of (n, entries) columns, with the same values and bounds."""
+        number = len(self.low) + np.arange(len(columns))
+        self.rows.append(np.repeat(number, columns.shape[1]))
+        self.columns.append(columns.ravel())
+        self.values.append(np.broadcast_to(np.asarray(values, dtype=np.float64), columns.shape).ravel())
+        self.low += [low] * len(columns)
+        self.high += [high] * len(columns)
 
     def constraint(self, width: int) -> Any:
         from scipy.optimize import LinearConstraint
@@ -127,7 +129,7 @@ def _solved(
     _forbid(rows, structure, forbidden)
     if limited is not None:
         scale = 1 / _largest(costs[1])
-        rows.add(np.arange(structure.length), scale * costs[1], -np.inf, scale * limited[1])
+        rows.add(np.arange(structure.length)[None], scale * costs[1], -np.inf, scale * limited[1])
     # The base is a column that is always 1, so that the gap is relative to the whole cost.
     scale = LARGEST / _largest(costs[0])
     width, columns = structure.length + 1, np.append(np.flatnonzero(kept), structure.length)
@@ -161,33 +163,46 @@ def _polytope(structure: Structure, costs: list[Terms], denied: NDArray[np.bool_
     rows, kept = _Rows(), np.ones(structure.length, dtype=bool)
     columns = [start + np.arange(size) for start, size in zip(structure.unary_starts, structure.sizes, strict=True)]
     for own in columns:
-        rows.add(own, 1.0, 1, 1)
-    for (i, j), start in zip(structure.pairs, structure.pair_starts, strict=True):
-        table = start + np.arange(len(columns[i]) * len(columns[j])).reshape(len(columns[i]), -1)
-        if not denied[table].any() and all(_moved(cost, table, columns[i], columns[j]) for cost in costs):
-            kept[table] = False
-            continue
-        for own, entries in ((columns[i], table), (columns[j], table.T)):
-            for column, sums in zip(own, entries, strict=True):
-                rows.add(np.append(sums, column), np.append(np.ones(len(sums)), -1), 0, 0)
+        rows.add(own[None], 1.0, 1, 1)
+    for left, right, tables in _by_shape(structure, columns):
+        sums = np.flatnonzero(~denied[tables].any(axis=(1, 2)))
+        empty = np.array([_moved(cost, left[sums], right[sums], tables[sums]) for cost in costs]).all(axis=0)
+        kept[tables[sums[empty]]] = False
+        others = np.delete(np.arange(len(tables)), sums[empty])
+        for own, entries in ((left, tables), (right, tables.swapaxes(1, 2))):
+            both = np.concatenate([entries[others], own[others][:, :, None]], axis=2)
+            rows.add(both.reshape(-1, both.shape[2]), np.append(np.ones(entries.shape[2]), -1), 0, 0)
     return rows, kept
 
 
-def _moved(cost: Terms, table: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]) -> bool:
-    """Move the parts of a table that depend on one decision into the unary costs; tells whether nothing is left."""
-    entries = cost[table]
-    first, second = entries[:, 0], entries[0] - entries[0, 0]
-    cost[left] += first
-    cost[right] += second
-    rest = entries - first[:, None] - second
-    rest[np.abs(rest) <= 1e-12 * np.abs(entries).max()] = 0
-    cost[table] = rest
-    return not rest.any()
+def _by_shape(structure: Structure, columns: list[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], ...]]:
+    """For tables of equal shape: (n, codes) columns of their first and second decisions, (n, codes, codes) of them."""
+    alike: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for (i, j), start in zip(structure.pairs, structure.pair_starts, strict=True):
+        alike.setdefault((len(columns[i]), len(columns[j])), []).append((i, j, start))
+    for (high, wide), pairs in alike.items():
+        starts = np.array([start for *_, start in pairs], dtype=np.int64)
+        tables = starts[:, None, None] + np.arange(high * wide).reshape(high, wide)
+        yield np.array([columns[i] for i, *_ in pairs]), np.array([columns[j] for _, j, _ in pairs]), tables
+
+
+def _moved(
+    cost: Terms, left: NDArray[np.int64], right: NDArray[np.int64], tables: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Move the parts of tables that depend on one decision into the unary costs; tells of which nothing is left."""
+    entries = cost[tables]
+    first, second = entries[:, :, 0], entries[:, 0] - entries[:, :1, 0]
+    np.add.at(cost, left, first)
+    np.add.at(cost, right, second)
+    rest = entries - first[:, :, None] - second[:, None]
+    rest[np.abs(rest) <= 1e-12 * np.abs(entries).max(axis=(1, 2), keepdims=True, initial=0)] = 0
+    cost[tables] = rest
+    return np.asarray(~rest.any(axis=(1, 2)))
 
 
 def _forbid(rows: _Rows, structure: Structure, forbidden: Sequence[Codes]) -> None:
     for codes in forbidden:
-        rows.add(structure.unary_starts + codes, 1.0, -np.inf, len(codes) - 1)
+        rows.add((structure.unary_starts + codes)[None], 1.0, -np.inf, len(codes) - 1)
 
 
 def _largest(terms: Terms) -> float:

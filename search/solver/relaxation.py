@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,6 +14,7 @@ from search.space.layout import Codes
 from search.space.structure import Terms
 
 STEPS = 60  # of narrowing the bracket; ten are usual
+_REACH = 32.0  # factor between a weight and the farthest that are tried beside it
 LOOKED_AT = 50_000  # decisions of the codes that are looked at in the order of the relaxed cost: 0.1 s
 
 
@@ -61,8 +62,7 @@ class Relaxation:
         Args:
             gap: the relative difference of value and bound that is small enough.
         """
-        cheapest = self._minimum(self.terms)
-        inside = self._minimum(np.where(np.isinf(self.terms), np.inf, self.limited))
+        cheapest, inside = self._minima([self.terms, np.where(np.isinf(self.terms), np.inf, self.limited)])
         if np.isinf(self._costs(cheapest)[0]) or self._costs(inside)[1] > self.limit:
             return Relaxed(None, np.inf, np.inf)
         found = Relaxed(None, np.inf, self._costs(cheapest)[0])
@@ -73,20 +73,29 @@ class Relaxation:
         return found
 
     def _bracketed(self, found: Relaxed, beyond: Codes, inside: Codes) -> float:
-        """The weights with the highest bound, for which the corners on both sides of the limit are equally good."""
-        best = 0.0
+        """The weights with the highest bound, for which the corners on both sides of the limit are equally good.
+
+        Every step tries the weight at which two corners are equally good, and others between those of the corners.
+        """
+        best, low, high = 0.0, 0.0, np.inf
         for _ in range(STEPS):
             self._consider(found, inside)
             (value, excess), (other, room) = self._costs(beyond), self._costs(inside)
             weight = max(0.0, (other - value) / (excess - room))
-            codes = self._minimum(self.terms + weight * self.limited)
-            reached = self._costs(codes)
-            bound = reached[0] + weight * (reached[1] - self.limit)
-            if bound > found.bound:
-                found.bound, best = bound, weight
-            if bound >= value + weight * (excess - self.limit) - 1e-12 * abs(value):
-                break
-            beyond, inside = (codes, inside) if reached[1] > self.limit else (beyond, codes)
+            weights = _between(low, weight, high, self.chosen.lanes)
+            for each, codes in zip(
+                weights, self._minima([self.terms + w * self.limited for w in weights]), strict=True
+            ):
+                reached = self._costs(codes)
+                bound = reached[0] + each * (reached[1] - self.limit)
+                if bound > found.bound:
+                    found.bound, best = bound, each
+                if each == weight and bound >= value + weight * (excess - self.limit) - 1e-12 * abs(value):
+                    return best
+                if reached[1] > self.limit:
+                    low, beyond = each, codes
+                elif each < high:
+                    high, inside = each, codes
         return best
 
     def _look(self, found: Relaxed, weight: float, gap: float) -> None:
@@ -107,10 +116,19 @@ class Relaxation:
         if value < found.value and limited <= self.limit and tuple(codes.tolist()) not in self.forbidden:
             found.codes, found.value = codes, value
 
-    def _minimum(self, terms: Terms) -> Codes:
-        return np.asarray(self.chosen.minimize(terms[None])[0][0])
+    def _minima(self, terms: Sequence[Terms]) -> Codes:
+        return self.chosen.minimize(np.array(terms))[0]
 
     def _costs(self, codes: Codes) -> tuple[float, float]:
         structure = self.chosen.structure
         value = structure.sums(self.terms, codes[None])[0]
         return float(self.base + value), float(structure.sums(self.limited, codes[None])[0])
+
+
+def _between(low: float, weight: float, high: float, count: int) -> list[float]:
+    """At most so many weights in rising order: the one in the middle, and others between the ends around it."""
+    ends = max(low, weight / _REACH), min(high, weight * _REACH)
+    if count == 1 or not 0 < ends[0] < ends[1]:
+        return [weight]
+    others = np.geomspace(*ends, count + 1)[1:-1]
+    return sorted({weight, *(float(other) for other in others if low < other < high)})
