@@ -1,7 +1,7 @@
-"""Layers that only move values, which may run in INT8 even if their output has no range.
+"""Layers that only move or pool values, which may run in INT8 even if their output has no range.
 
 TensorRT 8.6.0 ran a Resize so, and the next layer read its output with a wrong scale: a detector with one head in INT8
-lost 72 points of mAP in the other head.
+lost 72 points of mAP.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ _MOVES = ("RESIZE", "SHUFFLE", "SLICE", "CONCATENATION", "POOLING", "PADDING", "
 def move_in_float(
     trt: Any, layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment, ranged: Set[str]
 ) -> set[str]:
-    """Give a float precision to layers that only move or pool what may be INT8, and whose result no INT8 group reads.
+    """Give a float precision to layers that only move or pool what may be INT8, if no INT8 group needs the result.
 
-    These are layers that read what an INT8 group reads or computes, and those behind the last group, whose results
-    have no range yet. The precision is FP32 behind a group that runs in FP32, or where no group runs in FP16.
+    These are layers of no group or of a float group. They read what an INT8 group reads or computes, or what leads to
+    it, or what another of these layers makes; behind the groups, where results have no range yet, they read anything
+    that has one. The precision is FP32 behind a group that runs in FP32, or where no group runs in FP16.
 
     Args:
         layers: in topological order.
         ranged: as `ranged_tensors` gives them.
 
     Returns:
-        Names of the tensors that these layers make. They need ranges too: a layer that took no notice of its precision
-        would read with a wrong scale otherwise.
+        Names of the tensors that these layers make. They need ranges too: if the builder ran such a layer in INT8 all
+        the same, what reads its result would use a wrong scale.
     """
     half = trt.float16 if Precision.FP16 in assignment.values() else trt.float32
     kinds, floats = layer_kinds(trt, _MOVES), (trt.float32, trt.float16)

@@ -11,15 +11,15 @@ from search.values import Assignment, Precision
 
 
 def ranged_tensors(layers: Sequence[Any], groups: Sequence[Group]) -> set[str]:
-    """Names of the tensors that groups read and compute, in whatever precision, and of those from which these are made.
+    """Names of the tensors that groups read and compute, in whatever precision, and of all that lead to these.
 
-    With the flag INT8 TensorRT may run every layer in it that has no precision of its own, if that is fastest and its
-    tensors have ranges. Behind the last group this costs accuracy that nobody chose to give up, for example of the
-    boxes that a detector computes from its last convolution, so nothing there has a range.
+    With the flag INT8 TensorRT may run every layer in INT8 that has no precision of its own, if that is fastest and its
+    tensors have ranges. Behind the groups this costs accuracy that nobody chose to give up, for example of the boxes
+    that a detector computes from its last convolutions, so nothing that is computed there has a range.
 
-    Tensors that only float groups read and compute have ranges too. Without them, TensorRT 8.6.0 on an H100 found no
-    implementation for a depthwise convolution in FP16 with its SiLU: of 15 mixes of two networks with such
-    convolutions that it built with these ranges, it refused 13.
+    Tensors of float groups need ranges too. With those of INT8 groups alone, TensorRT 8.6.0 on an H100 found no
+    implementation for depthwise convolutions in FP16 with a SiLU, and refused 13 of 15 mixes of two networks with such
+    convolutions. With ranges on all tensors it built all 15.
 
     Args:
         layers: in topological order.
@@ -37,7 +37,7 @@ def ranged_tensors(layers: Sequence[Any], groups: Sequence[Group]) -> set[str]:
 
 
 def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment) -> set[str]:
-    """Names of the tensors that INT8 groups read and compute, and of those that layers of no group make for them.
+    """Names of the tensors that INT8 groups read and compute, and of all that lead to these through layers of no group.
 
     Args:
         layers: in topological order.
@@ -55,9 +55,10 @@ def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Ass
 def layers_with_precisions(
     layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment
 ) -> Iterator[tuple[Any, Precision | None]]:
-    """Each layer with the precision of its group, if it has one.
+    """Each layer with the precision of its group, or with None.
 
-    A node of the model may become several layers, of which the first or the last has its name or its tensor.
+    A node of the model may become several layers. The first or the last of them has its name or its tensor; those in
+    between count as layers of no group.
     """
     by_node = {name: assignment[group.id] for group in groups for name in group.nodes}
     by_tensor = {name: assignment[group.id] for group in groups for name in group.tensors}
