@@ -79,10 +79,11 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
             first = invoke(*search(folder, "s", 0.05))
         assert first.exit_code == 130, first.output
         (folder / "cut.json").write_text(json.dumps(dump()))
-        engine = engine_of(pick())
-        engine.rename("kept.engine")
-        ok("export", "s", "--trial", pick().trial, "--out", "early", "--quiet")
-        Path("kept.engine").rename(engine)
+        early = pick()  # that of the end may be another one
+        engine_of(early).rename("kept.engine")
+        ok("export", "s", "--trial", early.trial, "--out", "early", "--quiet")
+        Path("kept.engine").rename(engine_of(early))
+        Path("early.json").write_text(json.dumps(early.trial))
         (folder / "summary.txt").write_text(ok("resume", "s", "-v"))
         yield folder
 
@@ -117,9 +118,13 @@ def opened(study: str = "s") -> tuple[Store, StudyRecord, TargetRecord]:
 def pick(study: str = "s") -> EvaluationRecord:
     """The evaluation of the best."""
     [best] = [row for row in json.loads(ok("front", study, "--json"))["rows"] if "best" in row["picks"]]
+    return evaluation(best["trial"], study)
+
+
+def evaluation(trial: int, study: str = "s") -> EvaluationRecord:
     store, _, target = opened(study)
     with store:
-        return store.trials.load(target.id, best["trial"])
+        return store.trials.load(target.id, trial)
 
 
 def engine_of(record: EvaluationRecord) -> Path:
@@ -158,10 +163,12 @@ def errors(path: Path, model: Model) -> NDArray[np.float64]:
 def test_what_is_cut_off_while_it_is_stored_leaves_the_pick_as_it_was(here: Path) -> None:
     before = json.loads((here / "cut.json").read_text())
     assert [row["mix_bias"] for row in before] == [None] * 8
-    after = dump()
-    [changed] = [number for number, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
-    old, new = before[changed], after[changed]
-    assert {name for name in old if old[name] != new[name]} == {"artifact", "loss", "mix_bias", "mix_corrections"}
+    changed = {new["id"]: (old, new) for old, new in zip(before, dump(), strict=True) if old != new}
+    for old, new in changed.values():  # by the latencies of the machine, of more than one mix
+        differing = {name for name in old if old[name] != new[name]}
+        kept = {"artifact", "loss", "mix_corrections"} if new["mix_corrections"] else set()
+        assert differing == {"mix_bias", *kept}
+    old, new = changed[pick().id]
     assert new["loss"] < 0.05 * old["loss"]  # nearly all of it of samples beyond the calibrated ranges
 
 
@@ -185,8 +192,8 @@ def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: P
     assert ranges.recovery.mixes == {}
     store, _, target = opened()
     with store:
-        [stored] = store.evaluations.mix_biases(target.id)
-    own = ranges.with_mixes({stored.assignment.digest: stored.means or {}})
+        stored = store.evaluations.mix_biases(target.id)
+    own = ranges.with_mixes({each.assignment.digest: each.means or {} for each in stored})
     assert is_of(engine_of(record), record, own)
     assert not is_of(engine_of(record), record, ranges)
 
@@ -198,17 +205,16 @@ def test_corrections_add_no_op_and_leave_the_digest(here: Path) -> None:
     assert [node.op_type for node in engine.graph] == [node.op_type for node in plain.graph]
     store, _, target = opened()
     with store:
-        others = [store.evaluations.load(number) for number in range(1, 9) if number != record.id]
-    assert not any(each.mix_bias for each in others)
-    assert len({each.digest for each in [*others, record]}) == 8
+        every = [store.evaluations.load(number) for number in range(1, 9)]
+    assert len({each.digest for each in every}) == 8
     assert target.ranges_digest is not None
 
 
 def test_summary_show_and_report_tell_of_it(here: Path) -> None:
     told = "biases corrected for this mix are kept: the error falls to "
     record = pick()
-    line = next(text for text in (here / "summary.txt").read_text().splitlines() if told in text)
-    assert line.startswith(f"trial {record.trial}: ")
+    start = f"trial {record.trial}: {told}"
+    line = next(text for text in (here / "summary.txt").read_text().splitlines() if text.startswith(start))
     assert " on the same 200 search samples" in line
     assert told in ok("show", "s", record.trial)
     shown = json.loads(ok("show", "s", record.trial, "--json"))["mix_bias"]
@@ -226,7 +232,8 @@ def test_an_export_and_what_is_built_again_for_it_compute_the_corrected_outputs(
     kept = errors(here / "kept/model.onnx", model)
     assert np.median(kept) < 0.1 * np.median(errors(here / "plain.onnx", model))
     np.testing.assert_array_equal(errors(here / "again/model.onnx", model), kept)
-    assert is_of(here / "early/model.onnx", record, plain_ranges()), "built again before the correction"
+    early = evaluation(json.loads((here / "early.json").read_text()))
+    assert is_of(here / "early/model.onnx", early, plain_ranges()), "built again before the correction"
     for folder in (here / "kept", here / "again"):
         ranges = Ranges.from_json(json.loads((folder / "ranges.json").read_text()))
         assert is_of(folder / "model.onnx", record, ranges), "it is what the ranges beside it make of the model"

@@ -56,7 +56,8 @@ def loose_ends(url: str) -> dict[str, int]:
 
 def assert_whole(url: str, total: int) -> None:
     """Every evaluation counted once, nothing under way, the study done."""
-    assert {what: count for what, count in loose_ends(url).items() if count} == {}
+    left = {what: count for what, count in loose_ends(url).items() if count}
+    assert left == {}, left
     assert rows(url, "select count(*) from bf_evaluation") == [(total,)]
     assert rows(url, "select state from bf_study") == [("done",)]
 
