@@ -22,8 +22,7 @@ from search.space.layout import Codes
 from search.space.structure import Structure, Terms
 
 MOST_ENTRIES = 3**9  # of one table: eight neighbours with three codes each
-_LANES = 16
-_LITTLE = 2**18  # entries of all tables: 2 MiB
+_MOST_LANES, _LITTLE = 16, 2**18  # costs solved together, and entries of their tables: additions take no time yet
 MOST_KEPT = 2**24  # entries of all tables of the costs that are solved at once: 128 MiB
 
 
@@ -70,7 +69,7 @@ class Eliminator:
     @property
     def lanes(self) -> int:
         """How many costs are solved together in hardly more time than one: small tables cost calls, not additions."""
-        return max(1, min(_LANES, _LITTLE // max(1, self._entries)))
+        return max(1, min(_MOST_LANES, _LITTLE // max(1, self._entries)))
 
     def minimize(self, terms: Terms) -> tuple[Codes, Terms]:
         """Find the minimum of each of many costs.
@@ -82,10 +81,10 @@ class Eliminator:
             (batch, decisions) codes and (batch,) least costs without base. If nothing is allowed, the cost is +inf and
             the codes are meaningless.
         """
-        lanes = max(1, MOST_KEPT // max(1, self._entries))
+        most = max(1, MOST_KEPT // max(1, self._entries))
         if not len(terms):
             return np.zeros((0, len(self.structure.sizes)), dtype=np.int64), np.zeros(0)
-        parts = [self._minimized(terms[start : start + lanes]) for start in range(0, len(terms), lanes)]
+        parts = [self._minimized(terms[start : start + most]) for start in range(0, len(terms), most)]
         return np.concatenate([codes for codes, _ in parts]), np.concatenate([least for _, least in parts])
 
     def ranked(self, terms: Terms) -> Iterator[tuple[Codes, float]]:

@@ -83,9 +83,8 @@ class Relaxation:
             (value, excess), (other, room) = self._costs(beyond), self._costs(inside)
             weight = max(0.0, (other - value) / (excess - room))
             weights = _between(low, weight, high, self.chosen.lanes)
-            for each, codes in zip(
-                weights, self._minima([self.terms + w * self.limited for w in weights]), strict=True
-            ):
+            corners = self._minima([self.terms + each * self.limited for each in weights])
+            for each, codes in zip(weights, corners, strict=True):
                 reached = self._costs(codes)
                 bound = reached[0] + each * (reached[1] - self.limit)
                 if bound > found.bound:

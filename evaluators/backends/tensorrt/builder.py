@@ -180,7 +180,7 @@ class TensorRTBuilder:
             return []
         ranges = with_shared_scales(self.model, assignment, TENSORRT_WEAK, self.ranges)
         layers, groups = api.layers_of(network), self.model.groups
-        ranged = weak_typing.ranged_tensors(layers, groups)
+        ranged = weak_typing.ranged_tensors(layers, groups, assignment)
         ranged |= weak_typing.move_in_float(self.trt, layers, groups, assignment, ranged)
         missing = weak_typing.set_ranges(self.trt, network, ranges, self._tensors, ranged)
         if not missing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from evaluators.backends.tensorrt.api import inputs_of, outputs_of
@@ -10,7 +10,7 @@ from search.graph.grouping import Group
 from search.values import Assignment, Precision
 
 
-def ranged_tensors(layers: Sequence[Any], groups: Sequence[Group]) -> set[str]:
+def ranged_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment) -> set[str]:
     """Names of the tensors that groups read and compute, in whatever precision, and of all that lead to these.
 
     With the flag INT8 TensorRT may run every layer in INT8 that has no precision of its own, if that is fastest and its
@@ -24,16 +24,7 @@ def ranged_tensors(layers: Sequence[Any], groups: Sequence[Group]) -> set[str]:
     Args:
         layers: in topological order.
     """
-    owners = {name for group in groups for name in (*group.nodes, *group.tensors)}
-    found: set[str] = set()
-    for layer in reversed(layers):
-        made = names_of(outputs_of(layer))
-        owned = layer.name in owners or bool(made & owners)
-        if owned:
-            found |= made
-        if owned or made & found:
-            found |= names_of(inputs_of(layer))
-    return found
+    return _of_groups(layers, groups, assignment, tuple(Precision))
 
 
 def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment) -> set[str]:
@@ -42,13 +33,20 @@ def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Ass
     Args:
         layers: in topological order.
     """
+    return _of_groups(layers, groups, assignment, (Precision.INT8,))
+
+
+def _of_groups(
+    layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment, precisions: Collection[Precision]
+) -> set[str]:
+    """The same for groups that run in any of some precisions."""
     found: set[str] = set()
     for layer, owned in reversed(list(layers_with_precisions(layers, groups, assignment))):
-        made = names_of(outputs_of(layer))
-        if owned is Precision.INT8:
-            found |= made
-        if owned is Precision.INT8 or (owned is None and made & found):
-            found |= names_of(inputs_of(layer))
+        made, read = names_of(outputs_of(layer)), names_of(inputs_of(layer))
+        if owned in precisions:
+            found |= made | read
+        elif owned is None and made & found:
+            found |= read
     return found
 
 
