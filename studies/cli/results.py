@@ -171,7 +171,12 @@ def doctor(
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")] = Path("demo"),
     trials: Annotated[
-        int, typer.Option("--trials", help="How many mixes of precisions are evaluated.", metavar="N")
+        int,
+        typer.Option(
+            "--trials",
+            help="How many mixes of precisions are evaluated, at most: the search ends after 4 minutes.",
+            metavar="N",
+        ),
     ] = 24,
     quiet: Quiet = False,
     as_json: Json = False,

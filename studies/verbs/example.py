@@ -14,11 +14,15 @@ from studies.verbs.deliveries import export, report
 from studies.verbs.results import Demo
 from studies.verbs.searches import search
 
-_MOST_S = 240.0  # that it ends within five minutes where latencies are noisy and are measured again
+_MOST_S = 240.0  # so that all ends within five minutes, even where noisy latencies are measured again
 
 
 def demo(folder: Path, *, trials: int = 24, events: SearchEvents | None = None) -> Demo:
-    """Search the shipped example, export the best pick and write the report, all into `folder`."""
+    """Search the shipped example, export the best pick and write the report, all into `folder`.
+
+    Args:
+        trials: how many evaluations, at most: the search has a time limit of four minutes.
+    """
     folder = folder.absolute()
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"running the demo: {folder} is not empty. Remove it, or name another with --out.")
