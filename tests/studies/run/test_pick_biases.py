@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,8 @@ def test_corrections_add_no_op_and_leave_the_digest(here: Path) -> None:
     store, _, target = opened()
     with store:
         every = [store.evaluations.load(number) for number in range(1, 9)]
+    told = re.findall(r"^trial (\d+): biases corrected for this mix", (here / "summary.txt").read_text(), re.MULTILINE)
+    assert {each.trial for each in every if each.mix_bias} == set(map(int, told)), "picks alone, by the latencies"
     assert len({each.digest for each in every}) == 8
     assert target.ranges_digest is not None
 
