@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from search.graph import onnx_file
 from search.graph.model import Model, load
 from search.values import AuditRow, Failure, FailureKind, MixBias, Precision, Ranges, Stage
 from studies.events import Quiet
+from studies.judging.standing import Standing
 from studies.run.recovery.pick_biases import PickBiases, find_harm
 from studies.run.session.join import join_study
 from studies.run.session.setup import adopt_ranges, checked
@@ -70,6 +73,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a study that was cut off while the pick's corrected engine was being stored, and was resumed.
 
     In between its best was exported without its engine file, so that an engine without the corrections was built again.
+    `picks.json` has each trial that the resumed study corrected, with the trials that were picks when it did.
     """
     folder = tmp_path_factory.mktemp("biases")
     with pytest.MonkeyPatch.context() as patch:
@@ -85,7 +89,9 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ok("export", "s", "--trial", early.trial, "--out", "early", "--quiet")
         Path("kept.engine").rename(engine_of(early))
         Path("early.json").write_text(json.dumps(early.trial))
-        (folder / "summary.txt").write_text(ok("resume", "s", "-v"))
+        with noted_picks() as corrected:
+            (folder / "summary.txt").write_text(ok("resume", "s", "-v"))
+        (folder / "picks.json").write_text(json.dumps(corrected))
         yield folder
 
 
@@ -93,6 +99,21 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(searched: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(searched)
     return searched
+
+
+@contextmanager
+def noted_picks() -> Iterator[list[tuple[int, list[int]]]]:
+    """Each trial that is corrected meanwhile, with those that are picks at that time: latencies may change them."""
+    noted: list[tuple[int, list[int]]] = []
+    correct = PickBiases._correct
+
+    def note(self: PickBiases, now: Standing, row: int, seconds: float) -> None:
+        noted.append((int(now.table.trial[row]), [int(now.table.trial[each]) for each in now.picks.rows()]))
+        correct(self, now, row, seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PickBiases, "_correct", note)
+        yield noted
 
 
 def interrupt(*given: Any) -> None:
@@ -126,6 +147,13 @@ def evaluation(trial: int, study: str = "s") -> EvaluationRecord:
     store, _, target = opened(study)
     with store:
         return store.trials.load(target.id, trial)
+
+
+def every() -> list[EvaluationRecord]:
+    """Those of the eight mixes, in order."""
+    store, _, _ = opened()
+    with store:
+        return [store.evaluations.load(number) for number in range(1, 9)]
 
 
 def engine_of(record: EvaluationRecord) -> Path:
@@ -204,13 +232,20 @@ def test_corrections_add_no_op_and_leave_the_digest(here: Path) -> None:
     engine = ir.load(engine_of(record))
     plain = lower(load(here / "model.onnx"), record.evaluation.assignment, plain_ranges(), PLACEMENT)
     assert [node.op_type for node in engine.graph] == [node.op_type for node in plain.graph]
+    assert len({each.digest for each in every()}) == 8
     store, _, target = opened()
     with store:
-        every = [store.evaluations.load(number) for number in range(1, 9)]
+        assert target.ranges_digest is not None
+
+
+def test_picks_alone_are_corrected_each_of_them_once(here: Path) -> None:
+    noted = json.loads((here / "picks.json").read_text())
+    corrected = {each.trial for each in every() if each.mix_bias}
+    assert len(noted) == len(corrected)
+    assert {trial for trial, _ in noted} == corrected
+    assert all(trial in picks for trial, picks in noted)
     told = re.findall(r"^trial (\d+): biases corrected for this mix", (here / "summary.txt").read_text(), re.MULTILINE)
-    assert {each.trial for each in every if each.mix_bias} == set(map(int, told)), "picks alone, by the latencies"
-    assert len({each.digest for each in every}) == 8
-    assert target.ranges_digest is not None
+    assert set(map(int, told)) <= set(corrected), "the summary tells of those that still are picks"
 
 
 def test_summary_show_and_report_tell_of_it(here: Path) -> None:
