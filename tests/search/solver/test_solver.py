@@ -13,6 +13,7 @@ from search.errors import SolverError
 from search.solver import integer_program as program
 from search.solver import solve as solver
 from search.solver.elimination import Eliminator, eliminator
+from search.solver.elimination_plan import plan
 from search.solver.limited import within
 from search.solver.solve import best_new, front, minima, minimize, ranked
 from search.space.choices import make_space
@@ -262,8 +263,9 @@ def residual_chain(count, seed):
 def test_long_chains_with_skips_are_narrow_and_both_ways_agree():
     latency, noise = residual_chain(200, 0)
     structure = Structure.of(latency, noise)
-    steps = eliminator(structure).steps
-    assert max(len(step.scope) for step in steps) <= 3
+    batches = eliminator(structure).batches
+    assert max(len(batch.shape) for batch in batches) <= 4
+    assert len(batches) < 20, "not one after the other"
     for weight in (0.0, 30.0, 1000.0):
         terms = structure.terms(latency) + weight * structure.terms(noise)
         (codes,), (least,) = minima(structure, terms[None])
@@ -358,6 +360,22 @@ def test_a_bound_on_tables_decides_what_is_wide():
     structure = Structure.of(latency)
     assert not Eliminator(structure, most_entries=9).fits
     assert Eliminator(structure, most_entries=27).fits
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_decisions_that_are_eliminated_together_are_no_neighbours(seed):
+    rng = np.random.default_rng(seed)
+    pairs = {(i, int(j)) for i in range(49) for j in rng.integers(i + 1, min(i + 9, 50), 2)}
+    structure = Structure(tuple(rng.integers(1, 4, 50).tolist()), tuple(sorted(pairs)))
+    batches = plan(structure, 3**9)
+    done = [set(batch.decisions.tolist()) for batch in batches]
+    assert sorted(i for some in done for i in some) == list(range(50)), "every decision once"
+    for number, batch in enumerate(batches):
+        later = set().union(*done[number + 1 :])
+        assert set(batch.scopes.ravel().tolist()) <= later
+        assert not any({i, j} <= done[number] for i, j in pairs)
+        for decision, scope in zip(batch.decisions, batch.scopes, strict=True):
+            assert batch.shape == tuple(structure.sizes[i] for i in (decision, *scope))
 
 
 def test_more_costs_than_fit_at_once_are_solved_in_parts(monkeypatch):
