@@ -80,15 +80,15 @@ class Eliminator:
         value = float(least[0])
         if not math.isfinite(value):
             return
-        backwards = [(batch, table[..., 0]) for batch, table in self._backwards(tables)]
-        found = _decoded(backwards, np.zeros(len(self.structure.sizes), dtype=np.int64), (0, 0), value)
+        ranking = _Ranking([_Choices.of(batch, table[..., 0]) for batch, table in self._backwards(tables)])
+        found = ranking.decoded(np.zeros(len(self.structure.sizes), dtype=np.int64), (0, 0), value)
         numbers = itertools.count()  # of equal values, the one that was found first comes first
         heap: list[tuple[float, int, _Deviations, int]] = []
         yield found.codes, value
         _push(heap, numbers, found, 0)
         while heap:
             value, _, known, place = heapq.heappop(heap)
-            found = known.followed(backwards, place)
+            found = ranking.followed(known, place)
             yield found.codes, value
             _push(heap, numbers, known, place + 1)
             _push(heap, numbers, found, 0)
@@ -97,7 +97,9 @@ class Eliminator:
         tables, least = self._tables(terms)
         codes = np.zeros((len(self.structure.sizes), len(terms)), dtype=np.int64)
         for batch, table in self._backwards(tables):
-            codes[batch.decisions] = _costs(batch, table, codes).argmin(axis=0)
+            place = _places(batch, codes)
+            costs = table.reshape(batch.shape[0], -1).take(place, axis=1)
+            codes[batch.decisions] = costs.argmin(axis=0)
         return np.ascontiguousarray(codes.T), least
 
     def _backwards(self, tables: list[Terms]) -> Iterator[tuple[Batch, Terms]]:
@@ -130,7 +132,16 @@ def eliminator(structure: Structure) -> Eliminator:
     return Eliminator(structure)
 
 
-Backwards = list[tuple[Batch, Terms]]  # every batch, the last first, with its tables for one cost
+def _places(batch: Batch, codes: Codes) -> Codes:
+    """(steps, …) where the codes of each scope are in tables of (codes of the scope …, steps, …).
+
+    Args:
+        codes: (decisions, …) of which those of the scopes are known.
+    """
+    place = np.zeros((len(batch.decisions), *codes.shape[1:]), dtype=np.int64)
+    for axis, size in enumerate(batch.shape[1:]):
+        place = place * size + codes[batch.scopes[:, axis]]
+    return np.asarray(place * place.size + np.arange(place.size).reshape(place.shape))
 
 
 @dataclass(frozen=True)
@@ -139,23 +150,13 @@ class _Deviations:
 
     Attributes:
         codes: (decisions,).
-        batches, steps, others: (changes,) the place of the decision among the batches, from the last, its place in the
-            batch, and its code after the change.
+        changes: (changes,) numbers of the ranking's changes.
         values: (changes,) the least cost with each change, in rising order.
     """
 
     codes: Codes
-    batches: Codes
-    steps: Codes
-    others: Codes
+    changes: Codes
     values: Terms
-
-    def followed(self, backwards: Backwards, place: int) -> _Deviations:
-        """The best codes with one of the changes, and what can be changed then."""
-        number, step = int(self.batches[place]), int(self.steps[place])
-        codes = self.codes.copy()
-        codes[backwards[number][0].decisions[step]] = self.others[place]
-        return _decoded(backwards, codes, (number, step + 1), float(self.values[place]))
 
 
 def _push(heap: list[tuple[float, int, _Deviations, int]], numbers: Iterator[int], found: _Deviations, at: int) -> None:
@@ -164,43 +165,68 @@ def _push(heap: list[tuple[float, int, _Deviations, int]], numbers: Iterator[int
         heapq.heappush(heap, (float(found.values[at]), next(numbers), found, at))
 
 
-def _decoded(backwards: Backwards, codes: Codes, start: tuple[int, int], value: float) -> _Deviations:
-    """The best codes, and what can be changed at or behind `start`, a batch and a step of it.
+@dataclass(frozen=True)
+class _Choices:
+    """The best codes of a batch for all codes of its scopes, and how much more the other codes cost.
 
-    Decisions before it keep their codes. Later ones of the same batch keep them too, except at the very beginning: they
-    do not depend on each other.
-
-    Args:
-        value: what the best codes cost.
+    Attributes:
+        best: (codes of the scope × steps,).
+        above: (codes, codes of the scope × steps); +inf for the best and for what is forbidden.
     """
-    codes, first, step = codes.copy(), *start
-    places, more = [np.zeros((3, 0), dtype=np.int64)], [np.zeros(0)]
-    for number, (batch, table) in enumerate(backwards[first:], first):
-        costs = _costs(batch, table, codes)
-        if number > first or step == 0:
-            codes[batch.decisions] = costs.argmin(axis=0)
-        above = costs - costs.min(axis=0)
-        above[codes[batch.decisions], np.arange(len(batch.decisions))] = np.inf
-        if number == first:
-            above[:, :step] = np.inf
-        others, steps = np.nonzero(np.isfinite(above))
-        places.append(np.array([np.full(len(steps), number), steps, others]))
-        more.append(above[others, steps])
-    values = value + np.concatenate(more)
-    order = np.argsort(values, kind="stable")
-    batches, steps, others = np.concatenate(places, axis=1)[:, order]
-    return _Deviations(codes, batches, steps, others, values[order])
+
+    batch: Batch
+    best: Codes
+    above: Terms
+
+    @classmethod
+    def of(cls, batch: Batch, table: Terms) -> _Choices:
+        """From the (codes, codes of the scope …, steps) table of a cost."""
+        costs = table.reshape(batch.shape[0], -1)
+        best = costs.argmin(axis=0)
+        least = costs.min(axis=0)
+        above = np.where(np.isinf(costs), np.inf, costs - np.where(np.isinf(least), 0.0, least))
+        above[best, np.arange(len(best))] = np.inf
+        return cls(batch, best, above)
 
 
-def _costs(batch: Batch, table: Terms, codes: Codes) -> Terms:
-    """(codes, steps …) costs of the codes of each decision, where those of its scope are known.
+class _Ranking:
+    """Changes of the codes of least cost. They are numbered: those of the batch that is decided first come first."""
 
-    Args:
-        table: (codes, codes of the scope …, steps …).
-        codes: (decisions …) of which those of the scopes are known.
-    """
-    place = np.zeros((len(batch.decisions), *codes.shape[1:]), dtype=np.int64)
-    for axis, size in enumerate(batch.shape[1:]):
-        place = place * size + codes[batch.scopes[:, axis]]
-    flat = place * place.size + np.arange(place.size).reshape(place.shape)
-    return np.asarray(table.reshape(batch.shape[0], -1).take(flat, axis=1))
+    def __init__(self, choices: list[_Choices]) -> None:
+        self._choices = choices
+        sizes = [(choice.batch.shape[0], len(choice.batch.decisions)) for choice in choices]
+        self._starts = np.cumsum([0, *(codes * steps for codes, steps in sizes)])
+        self._sizes = sizes
+
+    def followed(self, known: _Deviations, place: int) -> _Deviations:
+        """The best codes with one of the changes, and what can be changed then."""
+        change = int(known.changes[place])
+        number = int(np.searchsorted(self._starts, change, side="right")) - 1
+        other, step = divmod(change - int(self._starts[number]), self._sizes[number][1])
+        codes = known.codes.copy()
+        codes[self._choices[number].batch.decisions[step]] = other
+        return self.decoded(codes, (number, step + 1), float(known.values[place]))
+
+    def decoded(self, codes: Codes, start: tuple[int, int], value: float) -> _Deviations:
+        """The best codes, and what can be changed at or behind `start`, a batch and a step of it.
+
+        Decisions before it keep their codes. Later ones of the same batch keep them too, except at the very beginning:
+        they do not depend on each other.
+
+        Args:
+            value: what the best codes cost.
+        """
+        codes, (first, step) = codes.copy(), start
+        more = [np.zeros((0,))]
+        for number, choices in enumerate(self._choices[first:], first):
+            place = _places(choices.batch, codes)
+            above = choices.above.take(place, axis=1)
+            if number > first or step == 0:
+                codes[choices.batch.decisions] = choices.best.take(place)
+            else:
+                above[:, :step] = np.inf
+            more.append(above.ravel())
+        above = np.concatenate(more)
+        changes = np.flatnonzero(np.isfinite(above))
+        order = changes[np.argsort(above[changes], kind="stable")]
+        return _Deviations(codes, order + self._starts[first], value + above[order])

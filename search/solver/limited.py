@@ -58,8 +58,8 @@ def within(
             none.
         forbidden: (decisions,) codes to exclude.
         looked_at: effort of the relaxation; see there.
-        exact: if False, and the graph is too wide for elimination, a good solution is enough, without HiGHS. Nothing is
-            proven of it, so its gap is +inf.
+        exact: if False, a good solution is enough, and HiGHS is used only where the relaxation finds none. Nothing is
+            proven of solutions on graphs that are too wide for elimination, so their gap is +inf.
 
     Returns:
         The solution; None if no codes keep the limit, or with `exact=False` if none were found.
@@ -77,7 +77,7 @@ def within(
     if isinstance(solver, Cutter):
         known.bound = -np.inf
         return _solution(known, both, timed_out=False)
-    if not known.proven(gap):
+    if not known.proven(gap) and (exact or known.codes is None):
         timed_out = time_limit_s <= 0
         if not timed_out:
             budget = both.finite[1], limit - limited.base
