@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ class History:
         spread, loss_std: (n,) relative spread of the latency, and standard deviation of the loss.
         whole: (n,) bool, whether the loss was measured on all samples.
         pending: (m, groups) int8 precisions of trials that are not finished.
-        seen: codes of all trials, and of the mixes that they were repaired to.
+        tried: codes of all trials, and of the mixes that they were repaired to, a byte per decision.
         repaired: numbers of the trials for which another mix was built than they requested.
     """
 
@@ -40,19 +42,40 @@ class History:
     loss_std: NDArray[np.float64]
     whole: NDArray[np.bool_]
     pending: Precisions
-    seen: frozenset[tuple[int, ...]]
+    tried: frozenset[bytes]
     repaired: frozenset[int] = frozenset()
+
+    @cached_property
+    def seen(self) -> frozenset[tuple[int, ...]]:
+        """The codes that were tried, as tuples."""
+        return frozenset(map(tuple, self.tried))
 
     def __len__(self) -> int:
         return len(self.ms)
 
 
+class _Read(NamedTuple):
+    """What is read of a trial.
+
+    Attributes:
+        codes: a byte per decision; None if the trial has none.
+        built: the (groups,) int8 precisions of the codes, as bytes.
+        measured: latency, loss, relative spread, standard deviation of the loss, and 1 if it was measured on all
+            samples; None if the models learn nothing from the trial.
+    """
+
+    trial: FrozenTrial
+    codes: bytes | None
+    built: bytes
+    measured: tuple[float, ...] | None
+
+
 class Historian:
-    """Reads histories of one layout. It keeps the codes of finished trials, which never change, to save time."""
+    """Reads histories of one layout. It keeps what it read of finished trials, which never change, to save time."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._kept: dict[int, tuple[FrozenTrial, tuple[int, ...] | None]] = {}
+        self._kept: dict[int, _Read] = {}
 
     def history(
         self,
@@ -66,43 +89,59 @@ class Historian:
             latencies: milliseconds by trial number, where a better value is known than the trial has.
         """
         # A trial that was asked for just now may not have all its parameters yet; one of others' may hold no codes.
-        known = [(trial, row) for trial in trials if (row := self._asked(trial)) is not None]
-        trials, rows_asked = [trial for trial, _ in known], [row for _, row in known]
-        small = np.frombuffer(b"".join(map(bytes, rows_asked)), np.uint8)  # reading tuples of integers takes longer
-        asked = small.astype(np.int64).reshape(len(trials), len(self.layout.space.variables))
-        codes = self.repaired(asked, unbuildable)
-        answered = list(rows_asked)
-        changed: list[int] = np.flatnonzero((codes != asked).any(axis=1)).tolist()
-        for place in changed:
-            answered[place] = tuple(codes[place].tolist())
-        done: dict[tuple[int, ...], int] = {}
-        for place, trial in enumerate(trials):
-            if trial.state is TrialState.COMPLETE and _obeyed(trial) and _measured(trial):
-                # What answered several trials counts once, by its latest word: it may be scored to the end by now.
-                done[answered[place]] = place
-        rows = list(done.values())
-        measured = [trials[place].user_attrs.get(MEASURED, (0.01, 0.0, 1.0)) for place in rows]
-        spread, loss_std, whole = np.array(measured, dtype=float).reshape(-1, 3).T
-        told = np.array([trials[place].values for place in rows], dtype=float).reshape(-1, 2)
-        known_ms = latencies or {}
-        ms = np.array([known_ms.get(trials[p].number, ms) for p, ms in zip(rows, told[:, 0], strict=True)], dtype=float)
-        loss = told[:, 1]
-        open_ = [place for place, trial in enumerate(trials) if trial.state is TrialState.RUNNING]
-        built = self.layout.precisions(codes)
-        seen = frozenset(answered).union(rows_asked if changed else ())
-        repaired = frozenset(trials[place].number for place in changed)
-        return History(built[rows], ms, loss, spread, loss_std, whole > 0, built[open_], seen, repaired)
+        read = [found for trial in trials if (found := self._read(trial)).codes is not None]
+        asked: list[bytes] = [found.codes or b"" for found in read]
+        answered, built = list(asked), [found.built for found in read]
+        changed = self._changed(asked, unbuildable)
+        for place, codes in changed.items():
+            answered[place], built[place] = bytes(codes.tolist()), self.layout.precisions(codes[None]).tobytes()
+        # What answered several trials counts once, by its latest word: it may be scored to the end by now.
+        done = {answered[place]: place for place, found in enumerate(read) if found.measured is not None}
+        rows, known_ms = list(done.values()), latencies or {}
+        told = [read[place].measured or () for place in rows]
+        ms, loss, spread, loss_std, whole = np.array(told, dtype=float).reshape(-1, 5).T
+        numbers = [read[place].trial.number for place in rows]
+        ms = np.array([known_ms.get(number, own) for number, own in zip(numbers, ms, strict=True)], dtype=float)
+        pending = [place for place, found in enumerate(read) if found.trial.state is TrialState.RUNNING]
+        return History(
+            self._stacked([built[place] for place in rows]),
+            ms,
+            loss,
+            spread,
+            loss_std,
+            whole > 0,
+            self._stacked([built[place] for place in pending]),
+            frozenset(answered).union(asked if changed else ()),
+            frozenset(read[place].trial.number for place in changed),
+        )
 
-    def _asked(self, trial: FrozenTrial) -> tuple[int, ...] | None:
-        """The codes that a trial requested, or that were enqueued for it; None if some are missing."""
+    def _stacked(self, built: Sequence[bytes]) -> Precisions:
+        return np.frombuffer(b"".join(built), np.int8).reshape(len(built), len(self.layout.groups))
+
+    def _read(self, trial: FrozenTrial) -> _Read:
+        """What a trial requested, or what was enqueued for it, and what was measured."""
         kept = self._kept.get(trial.number)
-        if kept is not None and kept[0] is trial:
-            return kept[1]
-        found = codes_in(held(trial), self.layout.space)
-        codes = None if found is None else tuple(found.values())
+        if kept is not None and kept.trial is trial:
+            return kept
+        named = codes_in(held(trial), self.layout.space)
+        if named is None:
+            found = _Read(trial, None, b"", None)
+        else:
+            row = np.array([list(named.values())], dtype=np.int64)
+            found = _Read(trial, bytes(row[0].tolist()), self.layout.precisions(row).tobytes(), _measured(trial))
         if trial.state.is_finished():
-            self._kept[trial.number] = (trial, codes)
-        return codes
+            self._kept[trial.number] = found
+        return found
+
+    def _changed(self, asked: Sequence[bytes], unbuildable: Set[tuple[str, Precision]]) -> dict[int, Codes]:
+        """The codes of those that are repaired, by their place."""
+        if not unbuildable:
+            return {}
+        codes = np.frombuffer(b"".join(asked), np.uint8).astype(np.int64)
+        codes = codes.reshape(len(asked), len(self.layout.space.variables))
+        repaired = self.repaired(codes, unbuildable)
+        changed: list[int] = np.flatnonzero((repaired != codes).any(axis=1)).tolist()
+        return {place: repaired[place] for place in changed}
 
     def repaired(self, codes: Codes, unbuildable: Set[tuple[str, Precision]]) -> Codes:
         """(n, decisions) codes after the repair of pairs that cannot be built; unchanged if there is no repair."""
@@ -140,11 +179,16 @@ def relevant(history: History) -> NDArray[np.int64]:
     return np.sort(np.argsort(best, kind="stable")[:_MOST_ROWS])
 
 
-def _obeyed(trial: FrozenTrial) -> bool:
+def _measured(trial: FrozenTrial) -> tuple[float, ...] | None:
+    """Its values and what is known of their noise; None if it did not run as requested, or was not measured.
+
+    Optuna accepts any values from a program that adds a trial.
+    """
     constraints: Mapping[str, float] = getattr(trial, "constraints", None) or {}
-    return constraints.get("obeyed", 0.0) <= 0
-
-
-def _measured(trial: FrozenTrial) -> bool:
-    """Whether the values can be measurements; Optuna accepts any values from a program that adds a trial."""
-    return trial.values[0] >= _NANOSECOND_MS and all(abs(value) <= _LARGEST for value in trial.values)
+    if trial.state is not TrialState.COMPLETE or constraints.get("obeyed", 0.0) > 0:
+        return None
+    ms, loss = trial.values
+    if not (ms >= _NANOSECOND_MS and abs(ms) <= _LARGEST and abs(loss) <= _LARGEST):
+        return None
+    spread, loss_std, whole = trial.user_attrs.get(MEASURED, (0.01, 0.0, 1.0))
+    return ms, loss, spread, loss_std, float(whole)

@@ -13,7 +13,7 @@ from search.errors import SurrogateError
 from search.forecast.priors import LatencyPrior
 from search.forecast.region_costs import RegionCosts
 from search.regression.posterior import Posterior, Prior, Shared, log_evidence, log_held_out
-from search.regression.similarity import KINDS, MOST_SHARING, Kind, Similarity
+from search.regression.similarity import KINDS, MOST_SHARING, Compared, Kind, Similarity
 from search.space.layout import Costs, Layout, Precisions
 
 Floats = NDArray[np.float64]
@@ -75,13 +75,13 @@ class LatencyModel:
         total = self._design.layout.values(self.mean(), precisions)
         total = total + self._design.regions.features(precisions) @ self._posterior.mean[self._design.mixed]
         if self.tuning.shared > 0 and self.rows:
-            total = total + self._posterior.expected_error(self._across(precisions))
+            weights = self._shared_ms**2 * self._posterior.error_weights
+            total = total + self._compared.weighted(precisions, weights)
         return np.asarray(total)
 
-    def _across(self, precisions: Precisions) -> Floats:
-        """(m, n) covariances of the errors of mixes with those of the rows."""
-        alike = self._design.similarity(self.tuning.kind).between(precisions, self._known)
-        return np.asarray(self._shared_ms**2 * alike)
+    @cached_property
+    def _compared(self) -> Compared:
+        return Compared(self._design.similarity(self.tuning.kind), self._known)
 
     def mean(self) -> Costs:
         """Expected costs; `Layout.values` of them are the predicted means."""
@@ -122,9 +122,9 @@ class LatencyModel:
         mean = np.asarray(features @ self._posterior.mean)
         if not self.tuning.shared > 0 or not self.rows:
             return mean, np.hypot(self._posterior.std(features), noise * mean)
-        across = self._across(precisions)
+        across = self._shared_ms**2 * self._compared.between(precisions)
         std = self._posterior.std(features, across, np.full(len(precisions), self._shared_ms**2))
-        mean = mean + self._posterior.expected_error(across)
+        mean = mean + across @ self._posterior.error_weights
         return mean, np.hypot(std, noise * mean)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,9 +85,14 @@ class Posterior:
         before = before + jitter * np.eye(len(before))
         return _cholesky(before), _cholesky(before + some @ some.T)
 
-    def expected_error(self, across: Floats) -> Floats:
-        """(m,) expected shared errors, given (m, n) covariances with the rows' errors."""
-        return np.asarray(across / self._noise @ self._solved)
+    @property
+    def error_weights(self) -> Floats:
+        """(n,) weights of the rows: an expected shared error is the sum of its covariances with theirs times these."""
+        return np.asarray(self._solved / self._noise)
+
+    @cached_property
+    def _chosen_rows(self) -> Floats:
+        return self._rows if len(self._chosen) == len(self._rows) else self._rows[self._chosen]
 
     def std(self, features: Floats, across: Floats | None = None, own: Floats | None = None) -> Floats:
         """(m,) standard deviations of (m, d) features times the coefficients, without noise.
@@ -98,7 +104,7 @@ class Posterior:
         scaled = features * self.prior.std
         if not self._by_rows:
             return np.asarray(np.sqrt((_half(self._factor, scaled.T) ** 2).sum(axis=0)))
-        shared = self._rows[self._chosen] @ scaled.T
+        shared = self._chosen_rows @ scaled.T
         total = (scaled**2).sum(axis=1)
         if across is not None and own is not None:
             shared = shared + (across[:, self._chosen] / self._noise[self._chosen]).T

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search.space.layout import Layout, Precisions
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 MOST_SHARING = 200
@@ -56,11 +60,9 @@ class Similarity:
 
     def between(self, left: Precisions, right: Precisions) -> Floats:
         """(m, groups) and (n, groups) precisions to (m, n) covariances."""
-        if self.kind.reach > 0:
-            return np.asarray(np.exp((np.minimum(self._alike(left, right), 1.0) - 1.0) / self.kind.reach))
-        return self._joint(left, right)
+        return Compared(self, right).between(left)
 
-    def _alike(self, left: Precisions, right: Precisions) -> Floats:
+    def alike(self, left: Precisions, right: Precisions) -> Floats:
         """(m, n) share of the cost in groups with the same precision; in single precision for many rows."""
         dtype = np.float32 if len(left) > _EXACT else np.float64
         weights = self.weights.astype(dtype)
@@ -68,22 +70,6 @@ class Similarity:
         for precision in range(len(self.layout.palette)):
             found += (left == precision).astype(dtype) @ ((right == precision) * weights).T
         return found.astype(np.float64)
-
-    def _joint(self, left: Precisions, right: Precisions) -> Floats:
-        """(m, n) share of the cost in the same runs, as a product of sparse matrices of rows and runs."""
-        from scipy.sparse import csr_array
-
-        if not len(left) or not len(right):
-            return np.zeros((len(left), len(right)))
-        row, runs, _ = self._runs(right)
-        known, column = np.unique(runs, return_inverse=True)
-        two = csr_array((np.ones(len(row)), (column, row)), shape=(len(known), len(right)))
-        row, runs, weights = self._runs(left)
-        column = np.minimum(np.searchsorted(known, runs), len(known) - 1)
-        shared = np.flatnonzero(known[column] == runs)
-        starts = np.searchsorted(row[shared], np.arange(len(left) + 1))
-        one = csr_array((weights[shared], column[shared], starts), shape=(len(left), len(known)))
-        return np.asarray((one @ two).toarray())
 
     @cached_property
     def _joined(self) -> NDArray[np.bool_]:
@@ -93,7 +79,7 @@ class Similarity:
         joined[self.layout.edges[following, 1]] = True
         return joined
 
-    def _runs(self, precisions: Precisions) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+    def runs(self, precisions: Precisions) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
         """The runs of all rows: (runs,) their rows, their numbers, and the share of the cost of their groups.
 
         Equal numbers mean the same first group, last group and precision.
@@ -107,3 +93,54 @@ class Similarity:
         before = np.append(0.0, np.cumsum(self.weights))
         number = (first * count + last) * len(self.layout.palette) + precisions[row, first]
         return row, number, before[last + 1] - before[first]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Mixes that others are compared with, again and again.
+
+    Attributes:
+        known: (n, groups) int8 precisions.
+    """
+
+    similarity: Similarity
+    known: Precisions
+
+    def between(self, mixes: Precisions) -> Floats:
+        """(m, groups) precisions to (m, n) covariances."""
+        reach = self.similarity.kind.reach
+        if reach > 0:
+            return np.asarray(np.exp((np.minimum(self.similarity.alike(mixes, self.known), 1.0) - 1.0) / reach))
+        if not len(mixes) or not len(self.known):
+            return np.zeros((len(mixes), len(self.known)))
+        return np.asarray((self._shared(mixes) @ self._holding).toarray())
+
+    def weighted(self, mixes: Precisions, weights: Floats) -> Floats:
+        """The (m,) sums of covariances times (n,) weights; fast where runs are compared."""
+        if self.similarity.kind.reach > 0 or not len(mixes) or not len(self.known):
+            return np.asarray(self.between(mixes) @ weights)
+        return np.asarray(self._shared(mixes) @ (self._holding @ weights))
+
+    @cached_property
+    def _runs(self) -> NDArray[np.int64]:
+        """(runs,) numbers of the runs that known mixes have, sorted."""
+        return np.unique(self.similarity.runs(self.known)[1])
+
+    @cached_property
+    def _holding(self) -> csr_array:
+        """(runs, n) sparse: 1 where a known mix has a run."""
+        from scipy.sparse import csr_array
+
+        row, runs, _ = self.similarity.runs(self.known)
+        places = np.searchsorted(self._runs, runs), row
+        return csr_array((np.ones(len(row)), places), shape=(len(self._runs), len(self.known)))
+
+    def _shared(self, mixes: Precisions) -> csr_array:
+        """(m, runs) sparse: the share of the cost in those of its runs that known mixes have."""
+        from scipy.sparse import csr_array
+
+        row, runs, weights = self.similarity.runs(mixes)
+        column = np.minimum(np.searchsorted(self._runs, runs), len(self._runs) - 1)
+        shared = np.flatnonzero(self._runs[column] == runs)
+        starts = np.searchsorted(row[shared], np.arange(len(mixes) + 1))
+        return csr_array((weights[shared], column[shared], starts), shape=(len(mixes), len(self._runs)))

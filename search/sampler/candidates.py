@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class Pool:
 
     Args:
         unbuildable: pairs of group and precision that no candidate may have.
-        seen: codes that were already tried.
+        tried: codes that were already tried, a byte per decision.
         fixed: codes by decision that every candidate must have.
         kept: intermediate results of a pool with the same layout, which are used again.
     """
@@ -82,15 +83,19 @@ class Pool:
         self,
         layout: Layout,
         unbuildable: Set[tuple[str, Precision]],
-        seen: frozenset[tuple[int, ...]],
+        tried: frozenset[bytes],
         fixed: Mapping[int, int] | None = None,
         kept: dict[Any, list[Tied]] | None = None,
     ) -> None:
         self.layout = layout
-        self.seen = seen
-        self._tried = {bytes(codes) for codes in seen}
+        self._tried = tried
         self.barred = _barred(layout, unbuildable | _others(layout, fixed or {}))
         self._kept = {} if kept is None else kept
+
+    @cached_property
+    def seen(self) -> frozenset[tuple[int, ...]]:
+        """The codes that were already tried, as tuples."""
+        return frozenset(map(tuple, self._tried))
 
     def gather(
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, *, drawn: bool

@@ -119,7 +119,7 @@ class GuidedSampler(BaseSampler):
             models = self.models(history)
             rng = np.random.default_rng([self._seed % 2**32, trial.number])
             fixed = self._fixed(trial)
-            pool = Pool(self.layout, unbuildable, history.seen, fixed, self._ties)
+            pool = Pool(self.layout, unbuildable, history.tried, fixed, self._ties)
             codes, how = None, "tpe"
             if models is None and rng.random() < _FALLBACK and not fixed:
                 codes = self._from_tpe(study, trial, search_space, pool, unbuildable)
@@ -256,7 +256,7 @@ class GuidedSampler(BaseSampler):
     def _is_late(self, history: History) -> bool:
         """Whether this is one of the last trials, which improve the mix that will be exported and nothing else."""
         left, share = self.guidance.left(), _LATE if self.guidance.aim().limited else _LATE_FREE
-        return left is not None and len(history) >= _CLIMB_FROM and left <= share * (left + len(history.seen))
+        return left is not None and len(history) >= _CLIMB_FROM and left <= share * (left + len(history.tried))
 
     def _goal(self, rng: np.random.Generator, *, late: bool) -> Goal:
         aim = self.guidance.aim()

@@ -224,7 +224,7 @@ class QLearningSampler(BaseSampler):
         for attempt in range(1, _TRIES + 1):
             share = explored + (1 - explored) * (attempt - 1) / (_TRIES - 1)
             codes = _episode(walk, table, budget_ms, share, rng)
-            if tuple(codes.tolist()) not in history.seen:
+            if bytes(codes.tolist()) not in history.tried:
                 break
         return codes
 

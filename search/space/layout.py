@@ -126,10 +126,13 @@ class Layout:
 
     def values(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
         """(n, groups) precisions to (n,) costs."""
-        total = costs.base + costs.nodes[np.arange(len(self.groups)), precisions].sum(axis=1)
+        count = len(self.palette)
+        own = np.arange(len(self.groups), dtype=np.int32) * count + precisions
+        total = costs.base + costs.nodes.ravel().take(own).sum(axis=1)
         if costs.edges.any():
             ends = precisions[:, self.edges[:, 0]], precisions[:, self.edges[:, 1]]
-            total = total + costs.edges[np.arange(len(self.edges)), ends[0], ends[1]].sum(axis=1)
+            places = np.arange(len(self.edges), dtype=np.int32) * count**2 + ends[0] * np.int32(count) + ends[1]
+            total = total + costs.edges.ravel().take(places).sum(axis=1)
         return np.asarray(total)
 
     def pairwise(self, costs: Costs) -> Pairwise:

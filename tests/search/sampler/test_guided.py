@@ -345,7 +345,7 @@ def test_measured_mixes_that_keep_a_budget_are_given_precision_back():
     history = sampler.history(search.study.trials)
     models = sampler.models(history)
     assert models is not None
-    pool = Pool(sampler.layout, frozenset(), history.seen)
+    pool = Pool(sampler.layout, frozenset(), history.tried)
     changes = Changes(sampler.layout, models.latency.mean().plus(pool.barred), models.loss.mean())
     changed = 0
     for budget in np.sort(history.ms)[4:12]:
@@ -430,7 +430,7 @@ def test_candidates_are_new_and_distinct():
     sampler = search.study.sampler
     assert isinstance(sampler, GuidedSampler)
     history = sampler.history(search.study.trials)
-    pool = Pool(sampler.layout, frozenset({("g001", INT8)}), history.seen)
+    pool = Pool(sampler.layout, frozenset({("g001", INT8)}), history.tried)
     codes, precisions = pool.gather(
         sampler.models(history), history, np.random.default_rng(0), Bounds(ms=[0.5], noise=[0.2]), drawn=True
     )

@@ -155,7 +155,7 @@ def test_candidates_of_large_models_avoid_what_cannot_be_built(monkeypatch):
         )
     history = sampler.history(trials)
     pair = (problem.layout.groups[5], INT8)
-    pool = Pool(problem.layout, frozenset({pair}), history.seen)
+    pool = Pool(problem.layout, frozenset({pair}), history.tried)
     bounds = Bounds(ms=[2.5], noise=[0.3], strict=True)
     codes, precisions = pool.gather(sampler.models(history), history, np.random.default_rng(0), bounds, drawn=True)
     assert len(codes) > 30
