@@ -122,16 +122,20 @@ class Compared:
         return np.asarray(self._shared(mixes) @ (self._holding @ weights))
 
     @cached_property
+    def _of_known(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+        return self.similarity.runs(self.known)
+
+    @cached_property
     def _runs(self) -> NDArray[np.int64]:
         """(runs,) numbers of the runs that known mixes have, sorted."""
-        return np.unique(self.similarity.runs(self.known)[1])
+        return np.unique(self._of_known[1])
 
     @cached_property
     def _holding(self) -> csr_array:
         """(runs, n) sparse: 1 where a known mix has a run."""
         from scipy.sparse import csr_array
 
-        row, runs, _ = self.similarity.runs(self.known)
+        row, runs, _ = self._of_known
         places = np.searchsorted(self._runs, runs), row
         return csr_array((np.ones(len(row)), places), shape=(len(self._runs), len(self.known)))
 
@@ -139,7 +143,7 @@ class Compared:
         """(m, runs) sparse: the share of the cost in those of its runs that known mixes have."""
         from scipy.sparse import csr_array
 
-        row, runs, weights = self.similarity.runs(mixes)
+        row, runs, weights = self._of_known if mixes is self.known else self.similarity.runs(mixes)
         column = np.minimum(np.searchsorted(self._runs, runs), len(self._runs) - 1)
         shared = np.flatnonzero(self._runs[column] == runs)
         starts = np.searchsorted(row[shared], np.arange(len(mixes) + 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,7 +85,7 @@ class Pool:
         unbuildable: Set[tuple[str, Precision]],
         tried: frozenset[bytes],
         fixed: Mapping[int, int] | None = None,
-        kept: dict[Any, list[Tied]] | None = None,
+        kept: dict[str, tuple[Any, list[Tied]]] | None = None,
     ) -> None:
         self.layout = layout
         self._tried = tried
@@ -171,7 +171,9 @@ class Pool:
         everything = np.arange(len(self.layout.members))
         if len(everything) <= blocks.LARGE:
             return (blocks.tied(self.layout, everything, self.barred),) * 2
-        coarse = blocks.tied(self.layout, blocks.block_owners(self.layout), self.barred)
+        [coarse] = self._remembered(
+            "blocks", (), lambda: [blocks.tied(self.layout, blocks.block_owners(self.layout), self.barred)]
+        )
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
         points = _front(coarse.layout, latency, noise, _effort(coarse.layout, models).points)
         every, some = blocks.taken_apart(self.layout, coarse, latency, noise, points)
@@ -179,15 +181,22 @@ class Pool:
 
     def _ties(self, models: Models) -> list[Tied]:
         """One decision for each region, for every division of the network into regions."""
-        divisions = [division.tobytes() for division in models.latency.regions.divisions]
-        key = (tuple(divisions), self.barred.nodes.tobytes())
-        if key not in self._kept:
-            self._kept.clear()
-            first = np.array([members[0] for members in self.layout.members], dtype=np.int64)
-            owners = [division[first] for division in models.latency.regions.divisions]
-            some = [of for of in owners if len(np.unique(of)) < len(of)]
-            self._kept[key] = [blocks.tied(self.layout, of, self.barred) for of in some]
-        return self._kept[key]
+        divisions = models.latency.regions.divisions
+        key = tuple(division.tobytes() for division in divisions)
+        return self._remembered("regions", key, lambda: list(self._of_regions(divisions)))
+
+    def _of_regions(self, divisions: Sequence[NDArray[np.int64]]) -> Iterator[Tied]:
+        first = np.array([members[0] for members in self.layout.members], dtype=np.int64)
+        for owners in (division[first] for division in divisions):
+            if len(np.unique(owners)) < len(owners):
+                yield blocks.tied(self.layout, owners, self.barred)
+
+    def _remembered(self, kind: str, key: Any, make: Callable[[], list[Tied]]) -> list[Tied]:
+        """The latest ties of a kind, which are made again if the key, or what cannot be built, changed."""
+        key = key, self.barred.nodes.tobytes()
+        if kind not in self._kept or self._kept[kind][0] != key:
+            self._kept[kind] = key, make()
+        return self._kept[kind][1]
 
     def _whole(
         self, ties: list[Tied], models: Models, effort: _Effort, rng: np.random.Generator, *, drawn: bool

@@ -33,6 +33,7 @@ from search.sampler.cold_start import guesses
 from search.sampler.gains import Gain
 from search.sampler.goals import Aim, Goal, Knee, Known, nearest
 from search.sampler.loss_bounds import SURE, LossBounds
+from search.solver.blocks import Tied
 from search.solver.solve import best_new, minimize
 from search.space.layout import Codes, Layout, Precisions
 from search.values import Assignment, Precision, Score
@@ -96,7 +97,7 @@ class GuidedSampler(BaseSampler):
         self.layout = guidance.layout
         self._seed = seed
         self._historian = Historian(guidance.layout)
-        self._ties: dict[Any, Any] = {}
+        self._ties: dict[str, tuple[Any, list[Tied]]] = {}
         self.predicted: dict[int, Predicted] = {}
         """Trial number → what was predicted of it; whoever asked takes it out and stores it."""
 

@@ -15,6 +15,7 @@ from search.values import Assignment, Precision
 
 Codes = NDArray[np.int64]
 Precisions = NDArray[np.int8]
+_AT_ONCE = 64  # rows whose costs are looked up together: what that needs still fits into a processor's cache
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,16 @@ class Layout:
 
     def values(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
         """(n, groups) precisions to (n,) costs."""
-        count = len(self.palette)
-        own = np.arange(len(self.groups), dtype=np.int32) * count + precisions
+        parts = [self._values(costs, precisions[at : at + _AT_ONCE]) for at in range(0, len(precisions), _AT_ONCE)]
+        return np.concatenate([np.zeros(0), *parts])
+
+    def _values(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
+        count = costs.nodes.shape[1]
+        own = np.arange(len(self.groups)) * count + precisions
         total = costs.base + costs.nodes.ravel().take(own).sum(axis=1)
         if costs.edges.any():
             ends = precisions[:, self.edges[:, 0]], precisions[:, self.edges[:, 1]]
-            places = np.arange(len(self.edges), dtype=np.int32) * count**2 + ends[0] * np.int32(count) + ends[1]
+            places = np.arange(len(self.edges)) * count**2 + ends[0].astype(np.int64) * count + ends[1]
             total = total + costs.edges.ravel().take(places).sum(axis=1)
         return np.asarray(total)
 
