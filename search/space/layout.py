@@ -15,7 +15,7 @@ from search.values import Assignment, Precision
 
 Codes = NDArray[np.int64]
 Precisions = NDArray[np.int8]
-_AT_ONCE = 64  # rows whose costs are looked up together: what that needs still fits into a processor's cache
+_AT_ONCE = 2**17  # costs that are looked up together: what that needs still fits into a processor's cache
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ class Layout:
 
     def values(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
         """(n, groups) precisions to (n,) costs."""
-        parts = [self._values(costs, precisions[at : at + _AT_ONCE]) for at in range(0, len(precisions), _AT_ONCE)]
+        rows = max(1, _AT_ONCE // max(1, len(self.groups) + len(self.edges)))
+        parts = [self._values(costs, precisions[at : at + rows]) for at in range(0, len(precisions), rows)]
         return np.concatenate([np.zeros(0), *parts])
 
     def _values(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
