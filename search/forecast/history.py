@@ -58,14 +58,14 @@ class _Read(NamedTuple):
     """What is read of a trial.
 
     Attributes:
-        codes: a byte per decision; None if the trial has none.
+        codes: a byte per decision.
         built: the (groups,) int8 precisions of the codes, as bytes.
         measured: latency, loss, relative spread, standard deviation of the loss, and 1 if it was measured on all
             samples; None if the models learn nothing from the trial.
     """
 
     trial: FrozenTrial
-    codes: bytes | None
+    codes: bytes
     built: bytes
     measured: tuple[float, ...] | None
 
@@ -75,7 +75,7 @@ class Historian:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._kept: dict[int, _Read] = {}
+        self._kept: dict[int, tuple[FrozenTrial, _Read | None]] = {}
 
     def history(
         self,
@@ -89,8 +89,8 @@ class Historian:
             latencies: milliseconds by trial number, where a better value is known than the trial has.
         """
         # A trial that was asked for just now may not have all its parameters yet; one of others' may hold no codes.
-        read = [found for trial in trials if (found := self._read(trial)).codes is not None]
-        asked: list[bytes] = [found.codes or b"" for found in read]
+        read = [found for trial in trials if (found := self._read(trial)) is not None]
+        asked = [found.codes for found in read]
         answered, built = list(asked), [found.built for found in read]
         changed = self._changed(asked, unbuildable)
         for place, codes in changed.items():
@@ -98,7 +98,7 @@ class Historian:
         # What answered several trials counts once, by its latest word: it may be scored to the end by now.
         done = {answered[place]: place for place, found in enumerate(read) if found.measured is not None}
         rows, known_ms = list(done.values()), latencies or {}
-        told = [read[place].measured or () for place in rows]
+        told = [read[place].measured for place in rows]
         ms, loss, spread, loss_std, whole = np.array(told, dtype=float).reshape(-1, 5).T
         numbers = [read[place].trial.number for place in rows]
         ms = np.array([known_ms.get(number, own) for number, own in zip(numbers, ms, strict=True)], dtype=float)
@@ -118,19 +118,17 @@ class Historian:
     def _stacked(self, built: Sequence[bytes]) -> Precisions:
         return np.frombuffer(b"".join(built), np.int8).reshape(len(built), len(self.layout.groups))
 
-    def _read(self, trial: FrozenTrial) -> _Read:
-        """What a trial requested, or what was enqueued for it, and what was measured."""
+    def _read(self, trial: FrozenTrial) -> _Read | None:
+        """What a trial requested, or what was enqueued for it, and what was measured; None if codes are missing."""
         kept = self._kept.get(trial.number)
-        if kept is not None and kept.trial is trial:
-            return kept
-        named = codes_in(held(trial), self.layout.space)
-        if named is None:
-            found = _Read(trial, None, b"", None)
-        else:
+        if kept is not None and kept[0] is trial:
+            return kept[1]
+        named, found = codes_in(held(trial), self.layout.space), None
+        if named is not None:
             row = np.array([list(named.values())], dtype=np.int64)
             found = _Read(trial, bytes(row[0].tolist()), self.layout.precisions(row).tobytes(), _measured(trial))
         if trial.state.is_finished():
-            self._kept[trial.number] = found
+            self._kept[trial.number] = trial, found
         return found
 
     def _changed(self, asked: Sequence[bytes], unbuildable: Set[tuple[str, Precision]]) -> dict[int, Codes]:

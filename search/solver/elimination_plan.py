@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from search.space.structure import Structure
 
 Places = NDArray[np.int64]
-_FEW = 2  # neighbours of a decision that is eliminated at once: its table has one axis more than that between them
+_FEW = 2  # eliminating a decision with at most so many neighbours gives none of them more neighbours than it had
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class _Step:
     Attributes:
         decisions: it, then its neighbours, sorted by when they are eliminated.
         terms: for each table of terms its axes among `decisions`, and the places of its entries in the terms.
-        senders: for each decision eliminated before whose result is added here, its axes among `decisions`, and it.
+        senders: for each earlier step whose result is added here, its axes among `decisions`, and its number.
     """
 
     decisions: tuple[int, ...]
@@ -177,7 +177,7 @@ def _steps(structure: Structure, order: Sequence[int]) -> list[_Step]:
 
 
 def _batches(structure: Structure, order: Sequence[int]) -> list[Batch]:
-    """The steps of an order, those together that have tables and summands of the same shapes and wait for none."""
+    """The steps in batches: those of a batch have tables and summands of the same shapes, and none needs another."""
     steps = _steps(structure, order)
     levels: list[int] = []
     alike: dict[tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...]], list[int]] = defaultdict(list)

@@ -274,6 +274,23 @@ def test_long_chains_with_skips_are_narrow_and_both_ways_agree():
         assert structure.sums(terms, found.codes[None])[0] == pytest.approx(least, rel=1e-6)
 
 
+def test_where_a_good_mix_is_enough_no_integer_program_is_solved(monkeypatch):
+    latency, noise = residual_chain(60, 1)
+    points = front(latency, noise)
+    limit = (points[0].second + points[-1].second) / 3
+    given = {"gap": 1e-9, "looked_at": 60}
+
+    def refuse(*_, **__):
+        raise AssertionError("HiGHS was asked")
+
+    monkeypatch.setattr(program, "solve", refuse)
+    found = within(latency, noise, limit, **given, exact=False)
+    assert found.limited <= limit
+    assert found.gap > 1e-9
+    with pytest.raises(AssertionError, match="HiGHS was asked"):
+        within(latency, noise, limit, **given)
+
+
 @pytest.mark.slow
 def test_a_long_chain_keeps_its_limit_to_the_stated_gap():
     latency, noise = residual_chain(200, 1)
