@@ -138,7 +138,8 @@ def test_a_dynamic_batch_is_built_audited_and_run_at_the_measured_one(tmp_path):
     assert outputs["logits"].shape == (4, 10)
     assert worst_sqnr(bed, outputs) > 20
     session.close()
-    assert "N/A due to dynamic shapes" not in inspect_plan(tmp_path / "out.plan")
+    if api.version(backend().trt) >= (10, 0):  # 8.6.0 does not tell formats, though it is given shapes
+        assert "N/A due to dynamic shapes" not in inspect_plan(tmp_path / "out.plan")
     opened = open_plan(tmp_path / "out.plan", "cuda")  # without its model, as a guard and a gate do
     assert [spec.shape for spec in opened.inputs] == [(4, 3, 16, 16)]
     for count in (4, 1, 8):

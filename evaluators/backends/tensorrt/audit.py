@@ -6,7 +6,8 @@ that a fused layer came from; in later versions they stand side by side. Version
 beside `Layers` (`Bindings`, from 11 on `I/O Tensors`) is not needed here.
 
 A kernel without `Weights` computes in what it reads, constants such as scales and biases left out. Where that is of
-several types, its tactic's name may tell which; else its precision is not known, and its group is opaque.
+several types, or not told, its tactic's name may tell which; else its precision is not known, and its group is opaque.
+TensorRT 8.6.0 does not tell the types of any tensor of an engine with dynamic shapes.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _TACTIC_TYPES = {"i8": Precision.INT8, "f16": Precision.FP16, "f32": Precision.F
 _IDLE = frozenset({"Constant", "NoOp", "Shuffle"})
 # Layers that only change format or type: what a change of precision between neighbours costs.
 _CONVERTS = frozenset({"Cast", "Dequantize", "Quantize", "Reformat"})
+_UNTOLD = "N/A"  # `N/A due to dynamic shapes`
 _MOST_NAME = 300
 _MOST_BESIDE = 300
 _OPAQUE = re.compile(r"ForeignNode|Myelin|__myl", re.IGNORECASE)
@@ -117,7 +119,7 @@ class EngineLayer:
         if self.weights is not None:
             return self.weights
         data = [tensor for tensor in self.inputs if not _is_beside(tensor, constants)]
-        types = list(dict.fromkeys(tensor.precision for tensor in data))
+        types = list(dict.fromkeys(tensor.precision for tensor in data if not tensor.words.startswith(_UNTOLD)))
         told = _told_by(self.tactic)
         if len(types) == 1 and (len(data) == len(self.inputs) or told in (None, types[0])):
             return types[0]

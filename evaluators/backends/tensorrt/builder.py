@@ -245,7 +245,7 @@ class TensorRTBuilder:
         self._engine = (path, loaded)
         inspector = loaded.create_engine_inspector()
         if self.model.profiles:
-            # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes".
+            # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes"; in 8.6.0 they always are.
             shapes = {spec.name: spec.shape for spec in self.model.inputs}
             context = new_context(loaded, shapes, self.log)  # the inspector does not keep it alive
             inspector.execution_context = context

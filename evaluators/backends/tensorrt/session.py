@@ -364,7 +364,7 @@ def inspect_plan(path: Path, device: str = "cuda") -> str:
     trt, engine, log = load_plan(path, device)
     inspector, shapes = engine.create_engine_inspector(), _best_shapes(trt, engine)
     if any(-1 in tuple(engine.get_tensor_shape(name)) for name in shapes):
-        # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes".
+        # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes"; in 8.6.0 they always are.
         context = new_context(engine, shapes, log)  # the inspector does not keep it alive
         inspector.execution_context = context
     return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))

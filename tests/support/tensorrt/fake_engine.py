@@ -205,7 +205,7 @@ class FakeEngines:
         sized = not plan["profile"]
         if "execution_context" in inspector._state:
             assert inspector.execution_context is not None, "the inspector reads a context that is gone: it crashes"
-            sized = True
+            sized = sized or self.major > 8  # 8.6.0 told no formats then either
         layers = [self._layer(layer, sized) for layer in plan["layers"]]
         return json.dumps({"Layers": layers, key: list(plan["tensors"])})
 

@@ -31,6 +31,18 @@ def test_every_group_of_a_residual_network_obeys(mix):
     assert {row.answer for row in rows} == {Answer.OBEYED}
 
 
+def test_weights_tell_the_precision_in_an_engine_of_dynamic_shapes_which_shows_no_formats():
+    """Recorded on an H100: TensorRT 8.6.0 shows none, although the inspector has a context with shapes."""
+    record = json.loads((DATA / "tensorrt_8_6_dynamic_mixed.json").read_text())
+    groups = recorded("residual", "mixed")[1]
+    layers = parse(record["inspector"])
+    assert {tensor.words for layer in layers for tensor in layer.inputs} == {"N/A due to dynamic shapes"}
+    rows = audit_rows(layers, groups, Assignment.from_json(record["assignment"]))
+    assert {row.group: row.got.label for row in rows} == record["assignment"]
+    assert len(set(record["assignment"].values())) == 3
+    assert {row.answer for row in rows} == {Answer.OBEYED}
+
+
 def test_where_residual_adds_and_activations_run_stands_beside_the_answer():
     text, groups, assignment = recorded("residual", "mixed")
     rows = {row.group: row for row in audit_rows(parse(text), groups, assignment)}

@@ -114,6 +114,7 @@ SCALE = tensor("__mye116_dconst", "Float", [1, 256])
 BIAS = tensor("linear1/addmm_constant_0 _ linear1/addmm_broadcast_constantFloat", "Float", [1, 256])
 ALPHA, BETA = (tensor(f"__mye574/classifier/classifier_6/Gemm_{f}", "Float", [1]) for f in ("alpha", "beta"))
 UNKNOWN = tensor("/x/scale", "Float", [1, 256])
+UNTOLD = tensor("x", "N/A due to dynamic shapes")  # of every tensor of an engine with dynamic shapes in TensorRT 8.6.0
 
 
 @pytest.mark.parametrize(
@@ -133,6 +134,7 @@ UNKNOWN = tensor("/x/scale", "Float", [1, 256])
         ([UNKNOWN, HALF], "sm80_xmma_gemm_f16f16_f16f16_f16_nn", FP16),
         ([UNKNOWN, HALF], "sm80_xmma_gemm_f32f32_tf32f32_f32_nn", FP32),
         ([SCALE], "sm80_xmma_gemm_i8i8_i8i32_f32_tn_n", INT8),
+        ([UNTOLD, UNTOLD], "sm80_xmma_gemm_f16f16_f16f16_f16_nn", FP16),
         # Nobody can tell.
         ([UNKNOWN, INT], "", None),
         ([UNKNOWN, INT], "sm80_xmma_gemm_f16f32_f32f32_f32_nn", None),
@@ -143,6 +145,8 @@ UNKNOWN = tensor("/x/scale", "Float", [1, 256])
         ([tensor("x", "BFloat16")], "sm80_xmma_gemm_f16f16_f16f16_f16_nn", None),
         ([tensor("x", "FP8"), HALF], "", None),
         ([SCALE], "", None),
+        ([UNTOLD, UNTOLD], "", None),
+        ([UNTOLD], "sm80_xmma_gemm_f16f32_f32f32_f32_nn", None),
         ([], "", None),
     ],
 )
