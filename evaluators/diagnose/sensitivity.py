@@ -1,9 +1,10 @@
 """The error that each group adds to the outputs when it alone runs in a lower precision. Builds no engine.
 
-First every group is looked at alone, on exact inputs: what a precision does to its own output. Then, one after
-another, single groups are lowered inside the whole network and its outputs compared with the float model's. Where time
-runs out before all are measured, the rest is estimated: noise at a group's output reaches the network's outputs with a
-gain that is alike for all precisions of the group and varies slowly along the network.
+First every group is looked at alone, on exact inputs: what a precision does to its own output. Then groups are lowered
+inside the whole network and its outputs compared with the float model's: single groups one after another, or stretches
+of them if there is time for less than a fifth of the groups, see `probes`. What is not measured alone is estimated:
+noise at a group's output reaches the network's outputs with a gain that is alike for all precisions of the group and
+varies slowly along the network.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from evaluators.data import Batch
 from evaluators.diagnose.distributions import decibels
 from evaluators.diagnose.group_error import GroupError, SensitivityPass
 from evaluators.diagnose.local_noise import Local, Network, Pair, local_noise
+from evaluators.diagnose.probes import Measured, Probe, estimates, halves, singles, to_halve
 from evaluators.diagnose.subset import Batches, Floats, Indices, Subset, choose
 from evaluators.engine import Arrays
 from evaluators.lowering.half import spelled_out
@@ -37,18 +39,11 @@ _POOL_SHARE = 0.2  # of the time, at most
 _MEASURE_SHARE = 0.6
 _HELD_BYTES = 256 * 2**20
 _ANCHORS = 8  # groups all along the network that are measured first
-_TINY = 1e-18
+# Share of the pairs with time for fewer runs than which stretches are run. They forecast mixes better up to a half of
+# them, but from a quarter on single groups find the worst ones sooner.
+_FEW = 0.2
 
 Done = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A pair in the whole network."""
-
-    error: float
-    flipped: float | None
-    samples: int
 
 
 @dataclass(frozen=True)
@@ -106,8 +101,8 @@ class _Pass:
     def run(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> SensitivityPass:
         parts = self._parts(pairs, pool, batches)
         local = local_noise(self.emulator, self.network, pairs, _first(parts), self.notes, self.alive)
-        measured = self._measure(local, parts)
-        errors = estimates(self._places(), local, measured)
+        probes = self._measure(local, parts)
+        errors, measured = estimates(self._places(), local, probes), singles(probes)
         left = len(local) - len(measured)
         if left:
             self.notes.append(
@@ -160,26 +155,59 @@ class _Pass:
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
-    def _measure(self, local: dict[Pair, Local], parts: Sequence[_Part]) -> dict[Pair, Measured]:
-        """Measure while there is time, the most telling pairs first."""
-        found: dict[Pair, Measured] = {}
+    def _measure(self, local: dict[Pair, Local], parts: Sequence[_Part]) -> list[Probe]:
+        """Probes that share no pair: of single groups if there is time for enough of them, else of stretches."""
+        coarsest = max((precision for _, precision in local), default=None)
+        coarse = tuple(pair for pair in local if pair[1] is coarsest)
+        if len(coarse) > _ANCHORS and self._left() > 0:
+            start = time.monotonic()
+            try:
+                whole = self._probe(coarse, parts)
+            except (ModelError, EvaluatorError):
+                return self._one_by_one(local, parts)  # which tells what cannot be run
+            took = time.monotonic() - start
+            if self._left() < _FEW * len(local) * took:
+                return self._by_stretches(whole, took, len(local), parts)
+        return self._one_by_one(local, parts)
+
+    def _one_by_one(self, local: dict[Pair, Local], parts: Sequence[_Part]) -> list[Probe]:
+        """Measure pairs alone while there is time, the most telling ones first."""
+        found: dict[Pair, Probe] = {}
         refused: set[Pair] = set()
         longest = 0.0
-        while len(found) + len(refused) < len(local):
+        while len(found) + len(refused) < len(local) and self._left() > longest:
             start = time.monotonic()
-            if start + longest > self.start + self.seconds:
-                break
             pair = self._next(local, found, refused)
             try:
-                found[pair] = self._measured(pair, parts)
+                found[pair] = self._probe((pair,), parts)
             except (ModelError, EvaluatorError) as error:
                 refused.add(pair)
                 self.notes.append(f"{self._name(pair[0])} in {pair[1].label} is not measured: {error}")
             longest = max(longest, time.monotonic() - start)
             self.done(len(found) + len(refused), len(local))
+        return list(found.values())
+
+    def _by_stretches(self, whole: Probe, longest: float, pairs: int, parts: Sequence[_Part]) -> list[Probe]:
+        """Halve the stretch that adds most, again and again, while there is time for both halves."""
+        found = [whole]
+        while (probe := to_halve(found)) is not None and self._left() > 2 * longest:
+            start = time.monotonic()
+            try:
+                parted = [self._probe(half, parts) for half in halves(probe)]
+            except (ModelError, EvaluatorError) as error:
+                self.notes.append(f"stretches of layers are not measured any further: {error}")
+                break
+            found.remove(probe)
+            found += parted
+            longest = max(longest, (time.monotonic() - start) / 2)
+            self.done(len(singles(found)), pairs)
         return found
 
-    def _next(self, local: dict[Pair, Local], found: dict[Pair, Measured], refused: set[Pair]) -> Pair:
+    def _left(self) -> float:
+        """Seconds."""
+        return self.start + self.seconds - time.monotonic()
+
+    def _next(self, local: dict[Pair, Local], found: dict[Pair, Probe], refused: set[Pair]) -> Pair:
         """First some all along the network, which tell the gains; then whatever is expected to add most."""
         left = [pair for pair in local if pair not in found and pair not in refused]
         if len(found) + len(refused) < _ANCHORS:
@@ -189,14 +217,14 @@ class _Pass:
             anchors = [coarse[place] for place in sorted(spread) if coarse[place] in left]
             if anchors:
                 return anchors[0]
-        errors = estimates(self._places(), local, found)
+        errors = estimates(self._places(), local, list(found.values()))
         return max(left, key=lambda pair: errors[pair])
 
-    def _measured(self, pair: Pair, parts: Sequence[_Part]) -> Measured:
-        session, noise = self._lowered(dict([pair])), OutputNoise()
+    def _probe(self, pairs: tuple[Pair, ...], parts: Sequence[_Part]) -> Probe:
+        session, noise = self._lowered(dict(pairs)), OutputNoise()
         for part in parts:
             _count(noise, session.run(part.inputs), part)
-        return Measured(noise.error, noise.flipped, sum(len(part.weights) for part in parts))
+        return Probe(pairs, Measured(noise.error, noise.flipped, sum(len(part.weights) for part in parts)))
 
     def _lowered(self, changes: dict[str, Precision]) -> Emulated:
         network = self.network
@@ -209,27 +237,6 @@ class _Pass:
 
     def _name(self, group: str) -> str:
         return next(known.name for known in self.network.model.groups if known.id == group)
-
-
-def estimates(places: dict[str, int], local: dict[Pair, Local], measured: dict[Pair, Measured]) -> dict[Pair, float]:
-    """The error of every pair: as measured, or from its local noise and the gain of the groups around it.
-
-    Args:
-        places: of every group along the network.
-        local: of every pair.
-        measured: of some of them.
-    """
-    gains: dict[int, list[float]] = {}
-    for pair, known in measured.items():
-        if _TINY < known.error < math.inf and _TINY < local[pair].noise < math.inf:
-            gains.setdefault(places[pair[0]], []).append(math.log(known.error / local[pair].noise))
-    at = sorted(gains)
-    means = [float(np.mean(gains[place])) for place in at]
-    found = {}
-    for pair, alone in local.items():
-        gain = float(np.interp(places[pair[0]], at, means)) if at else 0.0
-        found[pair] = measured[pair].error if pair in measured else alone.noise * math.exp(gain)
-    return found
 
 
 def _count(noise: OutputNoise, outputs: Arrays, part: _Part) -> None:

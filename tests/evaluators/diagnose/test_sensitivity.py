@@ -27,7 +27,9 @@ from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations as calibration
 from evaluators.diagnose.distributions import Half, Levels, OutputError, by_channel, distance, output_error
 from evaluators.diagnose.local_noise import Local, Network
-from evaluators.diagnose.sensitivity import Measured, estimates, sensitivity
+from evaluators.diagnose.probes import Measured, Probe, estimates, halves, singles, to_halve
+from evaluators.diagnose.sensitivity import _Pass as pass_over
+from evaluators.diagnose.sensitivity import sensitivity
 from evaluators.diagnose.subset import choose
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
@@ -221,16 +223,49 @@ def test_a_subset_is_half_hard_and_its_weights_give_the_mean_of_the_pool() -> No
     assert list(cut.indices) == [0, 1, 2, 3]
 
 
+def probe(error: float, *groups: str) -> Probe:
+    return Probe(tuple((group, INT8) for group in groups), Measured(error, None, 8))
+
+
+def locals_of(noises: dict[tuple[str, Precision], float]) -> dict[tuple[str, Precision], Local]:
+    return {pair: Local(OutputError(noise, 1e-2, noise, 0.0), None, None) for pair, noise in noises.items()}
+
+
+def test_estimates_of_a_stretch_sum_to_what_it_adds() -> None:
+    """Gains rise towards the loud stretch behind it, and FP16 has the gain of the same place."""
+    places = {name: place for place, name in enumerate("abcdef")}
+    local = locals_of({**{(name, INT8): 1e-2 for name in "abcdef"}, ("b", FP16): 1e-6})
+    local["d", INT8] = locals_of({("d", INT8): 4e-2})["d", INT8]
+    found = estimates(places, local, [probe(4e-3, "a", "b", "c"), probe(6e-1, "d", "e"), probe(2e-1, "f")])
+    assert sum(found[name, INT8] for name in "abc") == pytest.approx(4e-3)
+    assert found["d", INT8] + found["e", INT8] == pytest.approx(6e-1)
+    assert found["d", INT8] > found["e", INT8]  # louder by itself, but with less gain
+    assert found["a", INT8] < found["b", INT8] * 1.01 < found["c", INT8]
+    assert found["f", INT8] == 2e-1
+    assert found["b", FP16] == pytest.approx(1e-6 * 4e-3 / 3e-2)  # the gain in the middle of the stretch
+
+
+def test_a_stretch_whose_error_is_not_finite_is_halved_first_and_leaves_its_pairs_estimated() -> None:
+    quiet, broken = probe(1e-3, "a", "b"), probe(np.inf, "c", "d")
+    assert to_halve([quiet, broken]) is broken
+    assert halves(broken) == ((("c", INT8),), (("d", INT8),))
+    local = locals_of({(name, INT8): 1e-2 for name in "abcd"})
+    found = estimates({name: place for place, name in enumerate("abcd")}, local, [quiet, broken])
+    assert found["c", INT8] == pytest.approx(5e-4)
+    assert to_halve([probe(1.0, "a")]) is None
+    assert list(singles([quiet, probe(1.0, "c")])) == [("c", INT8)]
+
+
 def test_estimates_take_the_gain_of_the_groups_around() -> None:
     places = {"a": 0, "b": 1, "c": 2}
     noises = {("a", INT8): 1e-2, ("a", FP16): 1e-6, ("b", INT8): 2e-2, ("c", INT8): 1e-2}
-    local = {pair: Local(OutputError(noise, 1e-2, noise, 0.0), None, None) for pair, noise in noises.items()}
-    known = {("a", INT8): Measured(1e-3, None, 8), ("c", INT8): Measured(1e-5, None, 8)}
+    local = locals_of(noises)
+    known = [probe(1e-3, "a"), probe(1e-5, "c")]
     found = estimates(places, local, known)
     assert found["a", INT8] == 1e-3
     assert found["a", FP16] == pytest.approx(1e-7)
     assert found["b", INT8] == pytest.approx(2e-2 * 1e-2)  # between gains of 0.1 and 0.001
-    assert estimates(places, local, {})["b", INT8] == 2e-2
+    assert estimates(places, local, [])["b", INT8] == 2e-2
 
 
 def relative_by_channel(noise: NDArray[Any], exact: NDArray[Any]) -> float:
@@ -262,6 +297,51 @@ def test_errors_are_those_of_single_groups_in_the_whole_network(name: str, place
         assert row["sqnr_db"] > 10
         assert 0 <= row["overlap"] <= 1
         assert row["saturated"] <= 0.01
+
+
+def many_layers(loud: int, layers: int = 63) -> onnx.ModelProto:
+    """A chain of residual layers, one of which reads a channel far larger than the others, with as small weights."""
+    net = Net(5)
+    x = net.conv("image", "stem", 3, 8)
+    for number in range(layers - 2):
+        y = net.op("Relu", [net.conv(x, f"layer{number}", 8, 8)], f"layer{number}/relu")
+        if number == loud:
+            gains = np.array([300, *[1] * 7], np.float32).reshape(1, 8, 1, 1)
+            y = net.op("Mul", [y, net.const("gains", gains)], "loud")
+            y = net.conv(y, "after", 8, 8)
+            weight = next(weight for weight in net.weights if weight.name == "after.w")
+            weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) / gains, "after.w"))
+        else:
+            y = net.op("Mul", [y, net.const(f"scale{number}", np.float32(0.1))], f"scaled{number}")
+        x = net.op("Add", [x, y], f"add{number}")
+    net.head(x, 8)
+    return net.model([2, 3, 8, 8], "logits", [2, 10])
+
+
+@pytest.mark.parametrize("loud", [3, 20])
+def test_with_time_for_few_runs_stretches_lead_to_the_loud_layer(
+    loud: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that only runs of probes move on: 13 runs for 64 groups."""
+    runs: list[int] = []
+    plain = pass_over.__dict__["_probe"]
+
+    def counted(self: Any, pairs: Any, parts: Any) -> Probe:
+        runs.append(len(pairs))
+        return plain(self, pairs, parts)
+
+    monkeypatch.setattr(pass_over, "_probe", counted)
+    monkeypatch.setattr("evaluators.diagnose.sensitivity.time", SimpleNamespace(monotonic=lambda: float(len(runs))))
+    model = load(save(many_layers(loud), tmp_path / "net.onnx"))
+    rows = passed(model, TENSORRT, seconds=13.4)
+    assert runs == [64, 32, 32, 16, 16, 8, 8, 4, 4, 2, 2, 1, 1]
+    name = next(group.id for group in model.groups if group.name.startswith("after"))
+    worst = max(rows, key=lambda pair: rows[pair]["error"])
+    assert worst == (name, INT8)
+    assert [rows[pair]["samples"] > 0 for pair in rows].count(True) == 2
+    monkeypatch.undo()
+    exact = passed(model, TENSORRT)
+    assert rows[worst]["error"] == pytest.approx(exact[worst]["error"], rel=1e-6)
 
 
 @pytest.mark.slow

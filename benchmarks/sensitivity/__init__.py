@@ -1,0 +1,1 @@
+"""What the sensitivity pass finds out with time for few runs."""
