@@ -19,9 +19,9 @@ FORECAST = "bitfront:forecast"
 """User attribute of a trial that the guided sampler proposed: `Predicted` as JSON."""
 MEASURED = "bitfront:measured"
 """User attribute of a finished trial: [spread, standard deviation of the loss, whether it saw every sample]."""
-_Z95 = 1.96
+_Z95 = 1.96  # standard deviations either side that hold 95 % of a Gaussian
 RECENT = 25
-"""Finished trials that forecasts are judged by."""
+"""Finished trials, the last ones, that forecasts are judged by: models of the first trials are gone."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from search.space.layout import Codes, Layout, Precisions
 from search.space.trial_codes import codes_in, held
 from search.values import Precision
 
+# Rows that the models are fitted to, whose time grows with their cube: the front and what is near it, the first ones,
+# among them the uniform assignments, and the last ones, which forecasts are judged by.
 _MOST_ROWS, _FIRST, _LAST = 200, 10, 40
 _NANOSECOND_MS, _LARGEST = 1e-6, 1e100  # squares of more than this overflow in the models
 

@@ -18,14 +18,17 @@ from search.space.layout import Costs, Layout, Precisions
 
 Floats = NDArray[np.float64]
 
-_EDGE_STD = 0.35  # of one edge, relative to what its pair of precisions and size say
-_LEAST_TUNED = 8  # the prior was made from the baselines, which therefore agree with it too well
-_TUNED_ROWS = 120
-_NOISES = (0.4, 0.55, 0.75, 1.0, 1.4, 2.0, 3.0, 5.0, 8.0)  # of the usual one
-_SCALES = (0.6, 1.0, 1.6, 2.5)
-_SHARED = (1.0, 2.0, 4.0)  # size of errors that mixes share, over the noise
-_OWN_SHARES = (1.0, 0.5)  # of the noise that is left where mixes share errors
-_EARNED = 2.0  # nats that shared errors must add to the held-out forecasts of all rows
+# Of one edge, relative to what its pair of precisions and size say. Wide, because a compiler may fuse a change or not.
+_EDGE_STD = 0.35
+_LEAST_TUNED = 8  # rows: the prior was made from the baselines, which therefore agree with it too well
+_TUNED_ROWS = 120  # that noise and scales are chosen by, spread over all: the choice takes a fit for each
+_NOISES = (0.4, 0.55, 0.75, 1.0, 1.4, 2.0, 3.0, 5.0, 8.0)  # of the usual one; held-out forecasts choose
+_SCALES = (0.6, 1.0, 1.6, 2.5)  # of the standard deviations of the prior; held-out forecasts choose
+_SHARED = (1.0, 2.0, 4.0)  # size of errors that mixes share, over the noise; held-out forecasts choose
+_OWN_SHARES = (1.0, 0.5)  # of the noise that is left where mixes share errors; held-out forecasts choose
+# Nats that shared errors must add to the held-out forecasts of all rows. Chance alone adds some half a nat for each
+# parameter that is fitted; sums should stay where they suffice.
+_EARNED = 2.0
 _RANGE_OF_THREE = 1.693  # expected, in standard deviations of a Gaussian
 
 

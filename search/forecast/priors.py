@@ -20,10 +20,14 @@ from search.values import LayerTime
 # Without a profile: half of a conversion by count, half by size, together this share of an average group in the
 # slowest baseline. Measured: 0.16 (ResNet-18) and 0.42 (MobileNetV2) on an H200.
 _USUAL_CHANGE = 0.3
-_PROFILED, _SHARED, _UNMEASURED = 0.15, 0.6, 0.8  # relative standard deviations of a group's time
+# Relative standard deviations of a group's time: timed alone in a profile, timed with others in one layer or in a
+# precision whose engine is fused otherwise, and not timed. Profiling itself adds to short layers.
+_PROFILED, _SHARED, _UNMEASURED = 0.15, 0.6, 0.8
 _NODE_FLOOR = 0.25  # of an average group: a group that is nearly free in a profile is not known better than that
-_LEAST_SENSITIVE = 1e-4
-_NAMELESS = 0.1  # share of a profile in layers of no group above which some of them are regions
+_LEAST_SENSITIVE = 1e-4  # of an average group: nothing is without loss, and logarithms are taken
+_NAMELESS = 0.1  # share of a profile in layers of no group above which some are regions, not only reformats
+# Relative standard deviations of what changes of precision cost: as profiles timed them, and without a profile. Known,
+# they are still other changes than those of a mix.
 _KNOWN_CHANGE, _GUESSED_CHANGE = 0.5, 1.0
 
 Floats = NDArray[np.float64]

@@ -19,12 +19,13 @@ from search.space.layout import Costs, Layout, Precisions
 
 Floats = NDArray[np.float64]
 
-MOST_ROWS = 80
+MOST_ROWS = 80  # of another target, half of them its front: each is a row more for the models to fit
 _LEAST_ROWS = 8  # below, the other target says nothing of changes that its own prior did not say
-_TIME_STD = 0.4  # relative, of a group's time that was scaled from another target
-_CHANGE_STD = 0.5  # the same of the factor on what changes cost
-_LOSS_STD, _OTHER_LOSS_STD = 0.1, 0.5  # relative to a loss: where INT8 is rounded alike, and where not
-_MOST_FACTOR = 4.0
+_TIME_STD = 0.4  # relative, of a group's time that was scaled from another target; between timed and not timed
+_CHANGE_STD = 0.5  # the same of the factor on what changes cost, as if a profile had timed them
+# Relative to a loss: where INT8 is rounded alike, so that only samples and kernels differ, and where not.
+_LOSS_STD, _OTHER_LOSS_STD = 0.1, 0.5
+_MOST_FACTOR = 4.0  # on what changes cost: a larger one is a group of few measurements, no other device
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-_EXACT = 400
+_EXACT = 400  # rows up to which products are in double precision; single precision takes half of the time
 _INDUCING = 200  # rows that the uncertainty of predictions is computed with; means use every row
 
 

@@ -16,7 +16,7 @@ from search.space.layout import Codes, Precisions
 Rating = Callable[[Precisions], NDArray[np.float64]]
 """(n, groups) precisions to (n,) expected gains."""
 
-_ROUNDS, _STARTS = 6, 8
+_ROUNDS, _STARTS = 6, 8  # of climbing, which usually ends before, and mixes that climb; both bound its time
 _RISE = 1.02  # of the gain, below which another round is not worth its time
 _EFFORT = 800  # decisions times rounds: a round takes as long as its mixes are, and above 800 there is no time for one
 

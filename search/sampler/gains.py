@@ -15,7 +15,8 @@ from search.space.layout import Precisions
 if TYPE_CHECKING:
     from search.forecast.models import Models
 
-_SHORT, _LUCKY = 120, 20  # candidates whose uncertainty is worth computing
+# Candidates whose uncertainty is computed: the best by quick forecasts, and random ones because those may be wrong.
+_SHORT, _LUCKY = 120, 20
 
 Floats = NDArray[np.float64]
 

@@ -32,12 +32,12 @@ from search.space.layout import Codes, Layout, Precisions
 from search.values import Precision
 from search.values.score import loss_unit
 
-RATE = 0.5  # how far a value moves to what was learnt, in each sweep
-SWEEPS = 10  # over all trials, from the last decision to the first
-_LEAST_EXPLORED = 0.05  # share of decisions that are drawn at random, however many trials there are
-_TRIES = 10  # proposals until one is new
-_ROUNDING = 1e-9
-_OCTAVES = 2  # sizes within a factor of 4 are one kind of layer
+RATE = 0.5  # how far a value moves to what was learnt, in each sweep; a usual rate of tables with few rows
+SWEEPS = 10  # over all trials, from the last decision to the first: after ten, 0.1 % of the first value is left
+_LEAST_EXPLORED = 0.05  # share of decisions drawn at random, however many trials there are: else it repeats itself
+_TRIES = 10  # proposals until one is new, each with more random decisions than the one before
+_ROUNDING = 1e-9  # differences of values that are none
+_OCTAVES = 2  # sizes within a factor of 4 are one kind of layer: finer kinds are seen too rarely to learn from
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

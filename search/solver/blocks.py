@@ -19,7 +19,7 @@ from search.space.layout import Codes, Costs, Layout, Precisions
 
 LARGE = 200
 """Decisions up to which each is taken on its own."""
-_BLOCKS = 150  # taken together at first, at most
+_BLOCKS = 150  # taken together at first, at most: fewer than `LARGE`, so that what pays can be divided again
 
 
 @dataclass(frozen=True)

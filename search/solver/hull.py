@@ -11,7 +11,7 @@ import numpy as np
 from search.space.layout import Codes, Pairwise
 from search.space.structure import Structure, Terms
 
-NEGLIGIBLE = 1e-9  # of the front's extent
+NEGLIGIBLE = 1e-9  # of the front's extent: a point that adds less is the same point, rounded otherwise
 
 
 class Point(NamedTuple):

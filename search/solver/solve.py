@@ -21,8 +21,8 @@ from search.solver.hull import Both, Point
 from search.space.layout import Codes, Pairwise
 from search.space.structure import Structure, Terms
 
-AT_ONCE = 64  # costs that a front solves together
-TIME_LIMIT_S = 60.0  # of one integer program
+AT_ONCE = 64  # costs that a front solves together, so that they share the work of an elimination
+TIME_LIMIT_S = 60.0  # of one integer program, for callers that want the optimum and wait for it
 
 Fixed = Mapping[int, int]
 
