@@ -145,6 +145,8 @@ def nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any]
     alphas = AdvancedSmoothQuantParameters(convolution=0.5, matmul=0.95) if smooth else None
     off = AdvancedSmoothQuantParameters(convolution=-1, matmul=-1)
     return {
+        # NNCF runs SmoothQuant on models of this type alone, whatever the strengths are.
+        "model_type": nncf.ModelType.TRANSFORMER if smooth else None,
         "preset": nncf.QuantizationPreset.MIXED,
         "target_device": nncf.TargetDevice.CPU,
         "subset_size": len(given.feeds),

@@ -95,6 +95,8 @@ class Trials:
             proposal = step.propose(self._context, now.ranges)
             if proposal is None:
                 return _record(step, before, "there is nothing for it to do")
+            if proposal.ranges == now.ranges:
+                return _record(step, before, f"it found nothing to change: {'; '.join(proposal.notes)}")
             self._check_exact(proposal.ranges, now.ranges)
             after = self._held_out.measure(self._context.open_int8(proposal.ranges))
         except BitfrontError as error:

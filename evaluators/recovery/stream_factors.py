@@ -61,10 +61,13 @@ def _describe_layers(
 def propose_factors(
     context: RecoveryContext, ranges: Ranges, streams: Streams, exponents: Exponents, notes: Sequence[str] = ()
 ) -> Proposal | None:
-    """Ranges of the model with factors added to what is recovered already; None if none remains that FP16 holds."""
+    """Ranges of the model with factors added to what is recovered already.
+
+    If none remains that FP16 holds, the same ranges with the notes; None without notes.
+    """
     exponents = limit_exponents(context.model(ranges.recovery), streams, exponents)
     if not exponents.any():
-        return None
+        return Proposal(ranges, tuple(notes)) if notes else None
     factors = dict(ranges.recovery.factors)
     for name, more in factors_of(streams.scalings, exponents).items():
         factors[name] = join_factors(factors.get(name, ()), more)

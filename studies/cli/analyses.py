@@ -272,7 +272,7 @@ def evaluate(
         ),
     ],
     keep_sensitive: Annotated[
-        bool, typer.Option("--keep-sensitive", help="Precision to keep sensitive layers in: FP16 or FP32.")
+        bool, typer.Option("--keep-sensitive", help="Keep layers in FP16 or FP32 that are sensitive in the given mix.")
     ] = False,
     bisect: Annotated[
         bool, typer.Option("--bisect", help="Find the smallest set of layers that explains the loss.")

@@ -47,8 +47,7 @@ class BiasStep(RecoveryStep):
     summary = "corrects the mean of each channel for the error of INT8, and its scale where that helps"
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
-        found = correct_means(context, ranges, context.int8)
-        return None if found.ranges == ranges else found
+        return correct_means(context, ranges, context.int8)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class RoundStep(RecoveryStep):
         rounding = _Rounding(context, ranges)
         found = rounding.run()
         if not found:
-            return None
+            return Proposal(ranges, tuple(rounding.notes))
         corrections = {**ranges.recovery.corrections, **found}
         rounded = replace(ranges, recovery=replace(ranges.recovery, corrections=corrections))
         known = ranges.recovery.corrections.values()

@@ -67,7 +67,7 @@ class RangesStep(RecoveryStep):
         note = note or choice.counted(best)
         best, narrower = choice.narrowed(best)
         if best == ranges:
-            return None
+            return Proposal(ranges, tuple(notes)) if notes else None
         if narrower:
             notes.append(f"{narrower} ranges are narrower still, because that lowers the error of the outputs")
         return Proposal(best, (note, *notes))

@@ -58,6 +58,24 @@ class Spy(RecoveryStep):
         return None
 
 
+class Hurried(RecoveryStep):
+    """Ends before it found anything."""
+
+    name = "hurried"
+    summary = "nothing yet"
+
+    def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
+        return Proposal(ranges, ("2 of 2 layers were not tried, because the time is over",))
+
+
+def test_a_step_whose_time_ran_out_does_not_say_that_there_was_nothing_to_do(case: Case) -> None:
+    _, record = case.recover([Hurried()])
+    (step,) = record.steps
+    assert not step.kept
+    assert step.reason == "it found nothing to change: 2 of 2 layers were not tried, because the time is over"
+    assert step.error_after is None
+
+
 def test_a_step_that_helps_is_kept_with_what_it_did(case: Case) -> None:
     ranges, record = case.recover([Widen(), Balance(), Idle()])
     assert [(step.name, step.kept) for step in record.steps] == [("widen", False), ("balance", True), ("idle", False)]

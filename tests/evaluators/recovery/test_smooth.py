@@ -99,7 +99,9 @@ def test_equalization_leaves_normalized_streams_to_it() -> None:
 
 def test_without_time_no_strength_is_tried() -> None:
     context = context_for(outliers(spelled=False), IMAGES, seconds=0)
-    assert Smooth().propose(context, context.calibrate(Recovery())) is None
+    found = Smooth().propose(context, context.calibrate(Recovery()))
+    assert found.ranges == context.calibrate(Recovery())
+    assert found.notes == ("time was over before 4 of 4 streams were tried",)
 
 
 def test_convolutions_alone_are_left_alone() -> None:

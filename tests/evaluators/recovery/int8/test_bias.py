@@ -109,7 +109,9 @@ def test_what_cannot_be_corrected_is_left_alone_with_a_note(opset: int) -> None:
 
 def test_without_time_nothing_is_changed() -> None:
     model = loaded("residual")
-    assert BiasStep().propose(context_of(model, placement=COARSE, seconds=0.0), observed(model)) is None
+    found = BiasStep().propose(context_of(model, placement=COARSE, seconds=0.0), observed(model))
+    assert found.ranges == observed(model)
+    assert "ops are unchanged, because the time is over" in found.notes[0]
 
 
 def test_ranges_of_samples_that_are_not_finite_correct_nothing() -> None:
@@ -118,5 +120,7 @@ def test_ranges_of_samples_that_are_not_finite_correct_nothing() -> None:
     def spoil(number: int, inputs: Arrays) -> Arrays:
         return {"image": np.full_like(inputs["image"], np.nan)}
 
-    assert BiasStep().propose(context_of(model, placement=COARSE, spoil=spoil), observed(model)) is None
+    assert BiasStep().propose(context_of(model, placement=COARSE, spoil=spoil), observed(model)).ranges == observed(
+        model
+    )
     assert np.isfinite(feeds(model)["image"]).all()

@@ -66,7 +66,9 @@ def test_scales_stay_and_means_are_corrected_anew() -> None:
 
 def test_without_time_nothing_is_rounded() -> None:
     model = loaded("residual")
-    assert RoundStep().propose(context_of(model, placement=COARSE, seconds=0.0), observed(model)) is None
+    found = RoundStep().propose(context_of(model, placement=COARSE, seconds=0.0), observed(model))
+    assert found.ranges == observed(model)
+    assert "weights are unchanged, because the time is over" in found.notes[0]
 
 
 @pytest.mark.parametrize(
