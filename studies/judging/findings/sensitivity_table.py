@@ -18,9 +18,9 @@ from studies.store.records import GroupRecord, SensitivityRecord
 
 SENSITIVE, TRUNCATED, COARSE = "sensitive", "truncated", "coarse"
 _IDENTITY = ("group", "node", "op", "precision")
-_ACTIVATIONS = ("kl", "overlap", "saturated", "peak", "channel_ratio")
-COLUMNS = (*_IDENTITY, "error", "flipped", "sqnr_db", *_ACTIVATIONS, "weight_kl", "verdict")
-NUMBERS = ("error", "flipped", "sqnr_db", "mse", "shift", *_ACTIVATIONS, "tails", "weight_kl", "samples")
+_ACTIVATIONS = ("kl", "overlap", "saturated", "peak", "tails", "channel_ratio")
+COLUMNS = (*_IDENTITY, "error", "flipped", "sqnr_db", "mse", *_ACTIVATIONS, "weight_kl", "verdict")
+NUMBERS = ("error", "flipped", "sqnr_db", "mse", "shift", *_ACTIVATIONS, "weight_kl", "samples")
 CAUSE_COLUMNS = ("group", "node", "precision", "cause", "evidence")
 
 
@@ -108,6 +108,10 @@ class Sensitivities:
             "causes": [finding.cause.name for finding in self.findings(row)],
         }
 
+    def texts(self, most: int) -> list[dict[str, Any]]:
+        """The first rows of the table for people, at most so many."""
+        return [text_of(row) for row in self.table()[:most]]
+
     def cause_rows(self) -> list[dict[str, Any]]:
         """A row per cause that shows in a group and precision, the group with the largest error first."""
         return [
@@ -164,6 +168,8 @@ def text_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "overlap": _number(row["overlap"]),
         "saturated": "" if row["saturated"] is None else format_percent(row["saturated"]),
         "peak": "" if row["peak"] is None else f"{row['peak']:.1f} σ",
+        "tails": "" if row["tails"] is None else format_percent(row["tails"]),
+        "mse": "" if row["mse"] is None else f"{row['mse']:.3g}",
         "channel_ratio": "" if row["channel_ratio"] is None else f"{row['channel_ratio']:.1f}",
         "weight_kl": _number(row["weight_kl"]),
         "verdict": ": ".join(part for part in (row["verdict"], ", ".join(row["reasons"])) if part),

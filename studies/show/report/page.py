@@ -24,6 +24,18 @@ from studies.show.report.layers import labels_of, precision_map
 from studies.show.report.rows import ReportData
 from studies.trials.forecasts import error_text, ranks_text
 
+_NUMBERS_OF_LAYERS = (
+    *(("error", "error"), ("flipped", "classes flipped"), ("sqnr_db", "SQNR"), ("mse", "MSE")),
+    *(("kl", "KL"), ("weight_kl", "KL of weights"), ("overlap", "overlap"), ("saturated", "saturated")),
+    *(
+        ("tails", "beyond 4 σ"),
+        ("peak", "farthest"),
+        ("channel_ratio", "widest channel ÷ median"),
+        ("verdict", "verdict"),
+    ),
+)
+_MOST_LAYERS = 300  # rows: with all of a thousand layers the table would be most of the file
+
 
 def render_report(data: ReportData) -> str:
     """The whole HTML page.
@@ -59,6 +71,8 @@ def render_report(data: ReportData) -> str:
         inks={BLUE: "--accent", RED: "--red", ORANGE: "--warn"},
         limits=limit_texts(data),
         map=precision_map(data),
+        numbers_of_layers=_NUMBERS_OF_LAYERS,
+        most_layers=_MOST_LAYERS,
         swatches={label: colour_of(label) for label in labels_of(data)},
         estimate=lambda value, low, high: estimate_text(value, low, high, scale, missing="–"),
         final_value=lambda pick: value_text(

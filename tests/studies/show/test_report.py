@@ -328,6 +328,19 @@ def test_causes_stand_with_their_remedy_and_evidence(page):
     assert EVIL not in page_of(replace(sample(), diagnosis=replace(spoiled, groups=evil)))[0]
 
 
+def test_every_number_of_a_layer_is_in_the_table_of_layers(monkeypatch):
+    found = sample().diagnosis
+    rows = tuple(replace(row, mse=0.0123, tails=0.02) for row in found.rows)
+    data = replace(sample(), diagnosis=replace(found, rows=rows))
+    table = page_of(data)[0].partition("Every number, the largest error first")[2].partition("</table>")[0]
+    heads = re.findall(r"<th>([^<]*)</th>", table)
+    assert heads[:6] == ["layer", "group", "precision", "error", "classes flipped", "SQNR"]
+    assert {"MSE", "KL", "KL of weights", "overlap", "saturated", "beyond 4 σ", "farthest", "verdict"} <= set(heads)
+    assert table.count("<tr>") == table.count(">0.0123</td>") == table.count(">2 %</td>") == len(rows)
+    monkeypatch.setattr("studies.show.report.page._MOST_LAYERS", 1)
+    assert f"{len(rows) - 1} more with smaller errors" in page_of(data)[0]
+
+
 def test_samples_that_flip_are_named_for_each_pick(page):
     assert "Samples that flip" in page
     assert "<li>3 of the 490 are wrong: 4, 9, 77</li>" in page
