@@ -105,8 +105,10 @@ class _Pass:
         errors, measured = estimates(self._places(), local, probes), singles(probes)
         left = len(local) - len(measured)
         if left:
+            stretches = sum(not probe.single for probe in probes)
+            way = f" from {stretches} stretches of layers that were run together" if stretches else ""
             self.notes.append(
-                f"{left} of {len(local)} errors are estimated: {self.seconds:.3g} s are over, or they cannot be run"
+                f"{left} of {len(local)} errors are estimated{way}: {self.seconds:.3g} s are over, or they cannot be run"
             )
         rows = [_row(pair, local[pair], errors[pair], measured.get(pair)) for pair in local]
         return SensitivityPass(rows, self.notes, sorted(self.not_finite), self.emulator.device)

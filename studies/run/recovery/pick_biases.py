@@ -49,12 +49,12 @@ class PickBiases:
 
     def reserve_time(self) -> None:
         """Let the search keep back the time that correcting the picks will take."""
-        if self._has_means:
+        if self._took_s is not None:
             self._work.pace.pick_s = self._took_s
 
     def adopt_stored(self) -> None:
         """Let the evaluator process know what another worker corrected since this one joined."""
-        if self._has_means and read_mixes(self._work.ledger.store, self._work.ledger.target.id):
+        if self._took_s is not None and read_mixes(self._work.ledger.store, self._work.ledger.target.id):
             self._adopt({})
 
     def correct(self, now: Standing) -> Standing:
@@ -67,10 +67,10 @@ class PickBiases:
         Raises:
             EvaluatorError: the evaluator process dies again and again over an engine.
         """
-        if not self._has_means:
+        if self._took_s is None:
             return now
         while waiting := self._waiting(now):
-            seconds = self._seconds(now, len(waiting))
+            seconds = self._seconds(now, len(waiting), self._took_s)
             if seconds is None:
                 self._tell_left_out()
                 return now
@@ -79,19 +79,11 @@ class PickBiases:
         return now
 
     @cached_property
-    def _has_means(self) -> bool:
-        """Whether all INT8 has corrected means, without which there is nothing to correct again."""
-        ledger = self._work.ledger
-        record = ledger.target.recovery
-        if record is None or all(step.exact for step in record.kept):
-            return False
-        return bool(ledger.ranges().recovery.means)
-
-    @property
-    def _took_s(self) -> float:
-        """Seconds that correcting all INT8 took."""
+    def _took_s(self) -> float | None:
+        """Seconds that correcting all INT8 took, whether that was kept or not; None if it was not tried."""
         record = self._work.ledger.target.recovery
-        return sum(step.seconds for step in record.kept if step.name == BIAS) if record is not None else 0.0
+        tried = [step.seconds for step in record.steps if _was_tried(step)] if record is not None else []
+        return sum(tried) if tried else None
 
     def _waiting(self, now: Standing) -> list[int]:
         """Rows of the picks that run some of the groups in INT8 and were not tried yet, the best first."""
@@ -108,11 +100,11 @@ class PickBiases:
         narrow = {group for group, precision in assignment.items() if precision is Precision.INT8}
         return bool(narrow) and narrow != offered
 
-    def _seconds(self, now: Standing, count: int) -> float | None:
+    def _seconds(self, now: Standing, count: int, took_s: float) -> float | None:
         """For one of so many picks, which share what recovery may take; None if the time limit leaves too few."""
         pace = self._work.pace
         spare_s = pace.left_s - pace.evaluation_s(now) - pace.finalists_s(now, len(finalist_rows(now)))
-        if spare_s < max(_LEAST_S, self._took_s):
+        if spare_s < max(_LEAST_S, took_s):
             return None
         return min(spare_s, max(_LEAST_S, seconds_for(self._work.problem.config) / count))
 
@@ -183,6 +175,11 @@ class PickBiases:
         bench, ledger = self._work.bench, self._work.ledger
         mixes = {**read_mixes(ledger.store, ledger.target.id), **added}
         adopt_ranges(bench.keeper, bench.folder, ledger.ranges().with_mixes(mixes))
+
+
+def _was_tried(step: StepRecord) -> bool:
+    """Whether it is the correction of all INT8, and had the time to propose something."""
+    return step.name == BIAS and step.error_after is not None
 
 
 def _loss_of(accuracy: Accuracy | None) -> LossEstimate:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,17 @@ from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.lowering.lower import lower
 from search.graph import onnx_file
 from search.graph.model import Model, load
-from search.values import AuditRow, Failure, FailureKind, MixBias, Precision, Ranges, Stage
+from search.values import (
+    AuditRow,
+    Failure,
+    FailureKind,
+    MixBias,
+    Precision,
+    Ranges,
+    RecoveryRecord,
+    Stage,
+    StepRecord,
+)
 from studies.events import Quiet
 from studies.judging.standing import Standing
 from studies.run.recovery.pick_biases import PickBiases, find_harm
@@ -40,6 +51,7 @@ PLACEMENT = OnnxRuntimeBackend().placement  # without VNNI pairs of weights are 
 
 pytestmark = pytest.mark.slow
 
+BIAS_STEP = StepRecord("bias", exact=False, kept=True, reason="", error_before=0.2, error_after=0.1, seconds=3.0)
 LOUD = 150  # times as loud as the others is one channel of the images, so that INT8 hears the others hardly
 
 
@@ -331,6 +343,24 @@ def test_a_study_without_recovery_asks_for_nothing(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert all(row["mix_bias"] is None for row in dump())
     assert json.loads(ok("show", "small", 1, "--json"))["mix_bias"] is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds"),
+    [
+        ([StepRecord("ranges", False, True, "", 0.2, 0.1, seconds=9), BIAS_STEP], 3.0),
+        ([replace(BIAS_STEP, kept=False)], 3.0),  # what does not help all INT8 may still help a mix
+        ([replace(BIAS_STEP, kept=False, error_after=None)], None),
+        ([StepRecord("ranges", False, True, "", 0.2, 0.1, seconds=9)], None),
+        (None, None),
+    ],
+)
+def test_picks_are_corrected_if_all_int8_was_tried(steps: list[StepRecord] | None, seconds: float | None) -> None:
+    record = None if steps is None else RecoveryRecord("auto", tuple(steps), None, (), 12.0)
+    target = SimpleNamespace(recovery=record)
+    work: Any = SimpleNamespace(ledger=SimpleNamespace(target=target), pace=SimpleNamespace(pick_s=None))
+    PickBiases(work).reserve_time()
+    assert work.pace.pick_s == seconds
 
 
 @pytest.mark.parametrize(
