@@ -106,10 +106,9 @@ class _Pass:
         left = len(local) - len(measured)
         if left:
             stretches = sum(not probe.single for probe in probes)
-            way = f" from {stretches} stretches of layers that were run together" if stretches else ""
-            self.notes.append(
-                f"{left} of {len(local)} errors are estimated{way}: {self.seconds:.3g} s are over, or they cannot be run"
-            )
+            way = f" from {stretches} stretches of layers" if stretches else ""
+            why = f"{self.seconds:.3g} s are over, or they cannot be run"
+            self.notes.append(f"{left} of {len(local)} errors are estimated{way}: {why}")
         rows = [_row(pair, local[pair], errors[pair], measured.get(pair)) for pair in local]
         return SensitivityPass(rows, self.notes, sorted(self.not_finite), self.emulator.device)
 

@@ -69,10 +69,23 @@ def _faint(slots: Slot | None, before: NDArray[Any], after: NDArray[Any]) -> lis
     """Slots of channels all of whose weights have become small."""
     if slots is None:
         return []
-    slots = slots.reshape((1,) * (before.ndim - slots.ndim) + slots.shape)
+    slots = _compact(slots.reshape((1,) * (before.ndim - slots.ndim) + slots.shape))
     others = tuple(axis for axis in range(slots.ndim) if slots.shape[axis] == 1)
-    most, left = before.max(axis=others, keepdims=True), after.max(axis=others, keepdims=True)
-    return _slots_at(slots, (left < _SMALLEST) & (left < most))
+    members, place = np.unique(slots, return_inverse=True)
+    most, left = np.zeros(len(members)), np.zeros(len(members))
+    for found, sizes in ((most, before), (left, after)):
+        largest = sizes.max(axis=others, keepdims=True)
+        np.maximum.at(found, place.reshape(-1), np.broadcast_to(largest, slots.shape).reshape(-1))
+    return [int(slot) for slot in members[(left < _SMALLEST) & (left < most)]]
+
+
+def _compact(slots: Slot) -> Slot:
+    """The same without what repeats itself along an axis: the input channels of a weight are alike for all outputs."""
+    for axis in range(slots.ndim):
+        first = slots.take([0], axis)
+        if slots.shape[axis] > 1 and (slots == first).all():
+            slots = first
+    return slots
 
 
 def _slots_at(slots: Slot | None, wrong: NDArray[np.bool_]) -> list[int]:

@@ -19,6 +19,7 @@ from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.equalize import Equalize
 from evaluators.recovery.step import Proposal
 from evaluators.recovery.streams.find import find_streams
+from evaluators.recovery.streams.result import factors_of
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, Recovery
 from tests.support.networks import Net, finish, images, loaded, residual_cnn, sqnr_db
@@ -67,6 +68,41 @@ def test_uneven_channels_lose_nothing_then(placement: Placement) -> None:
     after = sqnr_db(exact, run_over(context.open_int8(proposal.ranges), context)["logits"])
     assert after > before + 6
     np.testing.assert_array_equal(run_over(context.open_float(proposal.ranges.recovery), context)["logits"], exact)
+
+
+def linear_bottlenecks() -> onnx.ModelProto:
+    """As in MobileNetV2: what blocks hand on has no activation, and Clips inside of them allow one factor alone."""
+    net = Net(8)
+    x = net.clip6(net.conv("image", "stem", 3, 16, stride=2), "stem/clip")
+    for number, (inputs, outputs) in enumerate([(16, 24), (24, 24), (24, 24)]):
+        y = net.clip6(net.conv(x, f"b{number}.expand", inputs, 4 * inputs, 1), f"b{number}.expand/clip")
+        y = net.conv(y, f"b{number}.depthwise", 4 * inputs, 4 * inputs, group=4 * inputs)
+        y = net.conv(net.clip6(y, f"b{number}.depthwise/clip"), f"b{number}.project", 4 * inputs, outputs, 1)
+        x = net.op("Add", [y, x], f"b{number}.add") if inputs == outputs else y
+    net.head(net.clip6(net.conv(x, "last", 24, 32, 1), "last/clip"), 32)
+    return net.model([4, 3, 16, 16], "logits", [4, 10])
+
+
+@pytest.mark.parametrize("name", ["residual", "bottlenecks"])
+def test_rescaled_streams_are_as_good_as_those_they_were_made_of(name: str) -> None:
+    """As ResNet-18 and MobileNetV2 were made hard for the H200: channels times 2^-k in every stream that allows it."""
+    even = loaded(name) if name == "residual" else loaded_from(linear_bottlenecks())
+    streams = find_streams(even)
+    exponents = np.zeros(streams.count, np.int64)
+    for slots in streams.components():
+        exponents[slots] = -(np.arange(len(slots)) % 9) if len(slots) > 1 else 0
+    uneven = even.scaled(factors_of(streams.scalings, exponents))
+    found = []
+    for model in (even, uneven):
+        context = context_for(model, {"image": images(16)}, {"image": images(16, 1)})
+        plain = context.calibrate(Recovery())
+        proposal = Equalize().propose(context, plain)
+        exact = run_over(context.open_float(Recovery()), context)["logits"]
+        both = plain, proposal.ranges if proposal is not None else plain
+        found += [sqnr_db(exact, run_over(context.open_int8(ranges), context)["logits"]) for ranges in both]
+    of_even, _, before, after = found
+    assert before < of_even - 10
+    assert after > of_even - 1.5
 
 
 @pytest.mark.slow
