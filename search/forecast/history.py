@@ -17,10 +17,11 @@ from search.space.layout import Codes, Layout, Precisions
 from search.space.trial_codes import codes_in, held
 from search.values import Precision
 
-# Rows that the models are fitted to, whose time grows with their cube: the front and what is near it, the first ones,
-# among them the uniform assignments, and the last ones, which forecasts are judged by.
+# Most rows that the models are fitted to, since the time grows with their cube; and how many of the first, which are
+# the uniform assignments, and of the last are among them in any case. The others are those nearest to the front.
 _MOST_ROWS, _FIRST, _LAST = 200, 10, 40
-_NANOSECOND_MS, _LARGEST = 1e-6, 1e100  # squares of more than this overflow in the models
+# Latencies below and values above are refused: they measure nothing, and their products overflow.
+_NANOSECOND_MS, _LARGEST = 1e-6, 1e100
 
 
 @dataclass(frozen=True)

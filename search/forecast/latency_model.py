@@ -27,7 +27,7 @@ _SCALES = (0.6, 1.0, 1.6, 2.5)  # of the standard deviations of the prior; held-
 _SHARED = (1.0, 2.0, 4.0)  # size of errors that mixes share, over the noise; held-out forecasts choose
 _OWN_SHARES = (1.0, 0.5)  # of the noise that is left where mixes share errors; held-out forecasts choose
 # Nats that shared errors must add to the held-out forecasts of all rows. Chance alone adds some half a nat for each
-# parameter that is fitted; sums should stay where they suffice.
+# parameter that is fitted, so the model without them stays unless it is clearly worse.
 _EARNED = 2.0
 _RANGE_OF_THREE = 1.693  # expected, in standard deviations of a Gaussian
 

@@ -21,17 +21,17 @@ Floats = NDArray[np.float64]
 
 _SLOPE, _POWER, _CEILING, _SPREAD, _MAP, _NOISE, _GROUPS = 0, 1, 2, 3, slice(3), slice(3, None), slice(4, None)
 # Of the logarithms of slope, power and ceiling. What an error costs is known beforehand to a factor of four, the power
-# by which the loss grows with it to a quarter.
+# by which the loss grows with it to a quarter, and the ceiling to a factor of three.
 _MAP_STD = (1.5, 0.25, 1.0)
 # Of the exponent of sensitivities. They are squared errors, estimated with errors of their own: the loss may spread the
 # groups less than they do, or more. 0.5 and 1 forecast held-out evaluations of made-up worlds no better than 0.25.
 _SPREAD_STD = 0.25
-_LEAST_TUNED, _TUNED_ROWS = 8, 120  # rows, at least and spread over all, that misfit and scales are chosen by
+_LEAST_TUNED, _TUNED_ROWS = 8, 120  # fewest rows from which, and most rows by which, misfit and scales are chosen
 _MISFITS = (0.03, 0.08, 0.15, 0.3)  # relative errors of the model itself; held-out forecasts choose
 _SCALES = (0.6, 1.0, 1.6, 2.5)  # of the standard deviations of the prior; held-out forecasts choose
 _SHARED = (0.1, 0.2, 0.4, 0.8)  # relative sizes of what pairs add; held-out forecasts choose
-# Nats that pairs must add to the held-out forecasts of all rows. Errors are vectors in every network, so that little
-# evidence does; with 2 nats pairs were hardly ever used.
+# Nats that pairs must add to the held-out forecasts of all rows. Errors are vectors in every network, so pairs are
+# expected and weak evidence suffices; with 2 nats they were hardly ever used.
 _EARNED = 0.5
 _LEAST_NOISE = 1e-12  # of a mix, whose logarithm is taken
 # Of the Gauss-Newton fit: steps, shares of a step that are tried, and the relative change at which it ends.

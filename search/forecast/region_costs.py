@@ -21,8 +21,9 @@ Floats = NDArray[np.float64]
 # Mean and standard deviation of the factors. What profiles show as one layer usually does not survive a mix (a
 # transformer's Myelin regions on the H200: all INT8 took 2.6 times FP16).
 _OPAQUE_SLOWEST, _OPAQUE_APART = (0.5, 0.5), (0.2, 0.3)
-# The same of other regions, of which nothing is known beforehand. With half of these the share falls by 2.8 points in a
-# made-up encoder whose regions are opaque, and nowhere rises by more than chance.
+# The same of regions that profiles do not show as one layer: nothing is known of them beforehand. Half of these
+# standard deviations costs 2.8 points of the share in a made-up world whose opaque regions profiles show layer by
+# layer, and gains no more than chance in five others.
 _SLOWEST, _APART = (0.0, 0.3), (0.0, 0.15)
 _OWN_OPAQUE, _OWN = 0.2, 0.08  # standard deviations of what one region differs from the others of its division
 

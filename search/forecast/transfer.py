@@ -25,7 +25,7 @@ _TIME_STD = 0.4  # relative, of a group's time that was scaled from another targ
 _CHANGE_STD = 0.5  # the same of the factor on what changes cost, as if a profile had timed them
 # Relative to a loss: where INT8 is rounded alike, so that only samples and kernels differ, and where not.
 _LOSS_STD, _OTHER_LOSS_STD = 0.1, 0.5
-_MOST_FACTOR = 4.0  # on what changes cost: a larger one is a group of few measurements, no other device
+_MOST_FACTOR = 4.0  # on what changes cost: a larger one more likely comes from few measurements than from the device
 
 
 @dataclass(frozen=True)

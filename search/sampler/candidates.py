@@ -49,12 +49,15 @@ class _Effort:
 _USUAL = _Effort(points=24, draws=3, weights=6)
 # Where the graph is too wide for elimination each of them takes several minimum cuts, 30 ms with 200 groups.
 _WIDE = _Effort(points=8, draws=2, weights=2)
-_GROWN = 6  # measured points, spread over the front, whose neighbours are looked at; 60 groups have 720 of them
+_GROWN = 6  # measured points, spread over the front, whose neighbours are looked at; with 60 groups these are 720
 _NEIGHBOURS = 1200  # of measured points; where there are more, as many are drawn, because rating them takes time
-_FLIPPED, _PAIRED = 600, 300  # measured points with a region, or with two decisions changed; fewer than single changes
+_FLIPPED, _PAIRED = (
+    600,
+    300,
+)  # measured points with one region changed, and with two decisions; fewer than above
 _GIVING = 8  # predicted points, spread over the front, that are given precision back; each takes several solutions
 _KEEPING = 3  # measured points that keep the limits, which are grown and given precision back: the best and its rivals
-_GAP = 1e-2  # of solutions within a bound: costs are not known to 1 % either
+_GAP = 1e-2  # from the best cost, that a solution within a bound may have: costs are known less exactly than to 1 %
 # Of all bounds together: seconds of HiGHS, and effort of the relaxation, so that a proposal stays below 0.3 s with 200
 # groups. Four times the effort did not change picks of made-up worlds.
 _SOLVE_S, _LOOKED_AT = 0.05, 12_000

@@ -16,9 +16,9 @@ from search.space.layout import Codes, Precisions
 Rating = Callable[[Precisions], NDArray[np.float64]]
 """(n, groups) precisions to (n,) expected gains."""
 
-_ROUNDS, _STARTS = 6, 8  # of climbing, which usually ends before, and mixes that climb; both bound its time
+_ROUNDS, _STARTS = 6, 8  # most rounds, of which fewer usually suffice, and mixes that each goes on from
 _RISE = 1.02  # of the gain, below which another round is not worth its time
-_EFFORT = 800  # decisions times rounds: a round takes as long as its mixes are, and above 800 there is no time for one
+_EFFORT = 800  # most decisions times rounds: the time of a round grows with the decisions, and above 800 there is none
 
 
 def climbed(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from search.forecast.priors import NoisePrior
 from search.space.layout import Codes, Layout
 
-_CUTS = 16  # of each order of decisions, at most: there is nothing to choose among more of them by
+_CUTS = 16  # of each order of decisions, at most: no model exists yet by which to choose among more
 
 
 def guesses(layout: Layout, noise: NoisePrior | None) -> Codes:

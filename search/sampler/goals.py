@@ -13,7 +13,7 @@ from search.forecast import acquisition
 from search.forecast.acquisition import Forecast, Reference
 from search.sampler.loss_bounds import LossBounds
 
-_NOTHING = 0.01  # of the resolution: an expected gain below it is none, as no measurement would show it
+_NOTHING = 0.01  # of the smallest difference that can be measured; where no mix is expected to gain more, none does
 _DRAWS = 64  # of latency and loss, to average the gain over; all candidates have the same draws
 _NEAREST = 6  # measured mixes beside which late proposals look; with fewer a lucky measurement would decide
 

@@ -39,16 +39,18 @@ from search.space.layout import Codes, Layout, Precisions
 from search.values import Assignment, Precision, Score
 from search.values.score import USUAL
 
-_FALLBACK = 0.5  # share of proposals that TPE makes while no uniform assignment was measured; the others draw cuts
+# Share of proposals that TPE makes while no uniform assignment was measured; the others have one precision up to some
+# decision, and another behind it.
+_FALLBACK = 0.5
 _NEAR = 0.5  # share of proposals beside measured mixes while forecasts fail; the others let the models learn again
 _TPE_TRIES = 4  # draws of TPE until one is new; then another way is taken
-_CLIMB_FROM = 6  # finished trials; before, models know too little for changes of changes
+_CLIMB_FROM = 6  # finished trials; before, models know too little for several changes at once
 # Share of proposals that look at all of the front within the limits, not only at its end there: a search with a limit
 # shows a front too, and the end is where models are wrong.
 _WIDE = 0.25
 # Share of the trials, the last ones, that improve nothing but the mix that will be exported; the models have to learn
-# before what is near the limit. Without limits all of the front is wanted: there an eighth cost 0.6 points of its share
-# after 60 trials of made-up worlds, and a third 1.3.
+# before what is near the limit. Without limits all of the front is wanted: an eighth in place of a sixteenth lowered
+# the share after 60 trials of made-up worlds by 0.6 points, and a third by 1.3.
 _LATE, _LATE_FREE = 1 / 3, 1 / 16
 _FEW, _GAPS = 3, 2  # measured mixes before models are drawn from, and widest gaps of the front that are aimed at
 _Z95 = 1.96  # standard deviations either side that hold 95 % of a Gaussian
