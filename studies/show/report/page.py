@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -24,16 +26,19 @@ from studies.show.report.layers import labels_of, precision_map
 from studies.show.report.rows import ReportData
 from studies.trials.forecasts import error_text, ranks_text
 
-_NUMBERS_OF_LAYERS = (
-    *(("error", "error"), ("flipped", "classes flipped"), ("sqnr_db", "SQNR"), ("mse", "MSE")),
-    *(("kl", "KL"), ("weight_kl", "KL of weights"), ("overlap", "overlap"), ("saturated", "saturated")),
-    *(
-        ("tails", "beyond 4 σ"),
-        ("peak", "farthest"),
-        ("channel_ratio", "widest channel ÷ median"),
-        ("verdict", "verdict"),
-    ),
-)
+_NUMBERS_OF_LAYERS = {
+    "error": "error",
+    "flipped": "classes flipped",
+    "sqnr_db": "SQNR",
+    "mse": "MSE",
+    "kl": "KL",
+    "weight_kl": "KL of weights",
+    "overlap": "overlap",
+    "saturated": "saturated",
+    "tails": "beyond 4 σ",
+    "peak": "farthest",
+    "channel_ratio": "widest channel ÷ median",
+}
 _MOST_LAYERS = 300  # rows: with all of a thousand layers the table would be most of the file
 
 
@@ -59,6 +64,7 @@ def render_report(data: ReportData) -> str:
         ranks=ranks_text,
         error=error_text,
         won_back=partial(won_back_text, missing="–"),
+        numbers=_numbers_text,
         seconds=partial(seconds_text, missing="–"),
     )
     # A closing tag inside the library would end the script; none is there today.
@@ -71,7 +77,6 @@ def render_report(data: ReportData) -> str:
         inks={BLUE: "--accent", RED: "--red", ORANGE: "--warn"},
         limits=limit_texts(data),
         map=precision_map(data),
-        numbers_of_layers=_NUMBERS_OF_LAYERS,
         most_layers=_MOST_LAYERS,
         swatches={label: colour_of(label) for label in labels_of(data)},
         estimate=lambda value, low, high: estimate_text(value, low, high, scale, missing="–"),
@@ -87,6 +92,11 @@ def render_report(data: ReportData) -> str:
         level_cells=final_level_cells,
         shows_moves=any(row.moves for row in data.shown),
     )
+
+
+def _numbers_text(row: Mapping[str, Any]) -> str:
+    """All that was measured of a layer: `error 0.0963, SQNR 5.8 dB, …`."""
+    return ", ".join(f"{head} {row[name]}" for name, head in _NUMBERS_OF_LAYERS.items() if row[name] != "")
 
 
 def _loss_text(found: LossEstimate | None, scale: MetricScale) -> str:

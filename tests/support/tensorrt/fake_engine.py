@@ -43,6 +43,7 @@ _DTYPES = {
     TensorProto.BOOL: "BOOL",
 }
 _NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "BOOL": bool}
+_UNTOLD = "N/A due to dynamic shapes"
 _WORDS = {"FLOAT": "FP32", "HALF": "FP16", "INT8": "Int8"}
 _MAGIC = b"fake plan "
 
@@ -210,16 +211,18 @@ class FakeEngines:
         return json.dumps({"Layers": layers, key: list(plan["tensors"])})
 
     def _layer(self, layer: Mapping[str, str], sized: bool) -> dict[str, Any]:
-        word = _WORDS.get(layer["precision"], layer["precision"]) if sized else "N/A due to dynamic shapes"
+        known = _WORDS.get(layer["precision"], layer["precision"])
+        word = known if sized else _UNTOLD
         if self.major >= 11:
             tensor = {"Name": "x", "Format": "Row major linear format", "Datatype": word}
         else:
-            tensor = {"Name": "x", "Format/Datatype": f"Row major linear {word} format"}
+            tensor = {"Name": "x", "Format/Datatype": f"Row major linear {word} format" if sized else word}
         return {
             "Name": layer["name"],
             "LayerType": layer["kind"],
             "Inputs": [tensor],
             "Outputs": [tensor],
+            **({} if sized else {"Weights": {"Type": known, "Count": 1}}),
             "Metadata": f"[ONNX Layer: {layer['name']}]",
         }
 
