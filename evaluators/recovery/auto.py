@@ -93,10 +93,8 @@ class Trials:
             return _record(step, before, "it was not tried, because the time for recovery was over: see --recover-time")
         try:
             proposal = step.propose(self._context, now.ranges)
-            if proposal is None:
-                return _record(step, before, "there is nothing for it to do")
-            if proposal.ranges == now.ranges:
-                return _record(step, before, f"it found nothing to change: {'; '.join(proposal.notes)}")
+            if proposal is None or proposal.ranges == now.ranges:
+                return _record(step, before, _why_nothing(proposal))
             self._check_exact(proposal.ranges, now.ranges)
             after = self._held_out.measure(self._context.open_int8(proposal.ranges))
         except BitfrontError as error:
@@ -157,6 +155,13 @@ def _record(
         loss_after=None if after is None else after.loss,
         notes=() if proposal is None else tuple(proposal.notes),
     )
+
+
+def _why_nothing(proposal: Proposal | None) -> str:
+    """Why a step changes nothing: by its notes, if it has some."""
+    if proposal is None or not proposal.notes:
+        return "there is nothing for it to do"
+    return f"it found nothing to change: {'; '.join(proposal.notes)}"
 
 
 def _finite(error: float) -> float | None:

@@ -51,10 +51,8 @@ _USUAL = _Effort(points=24, draws=3, weights=6)
 _WIDE = _Effort(points=8, draws=2, weights=2)
 _GROWN = 6  # measured points, spread over the front, whose neighbours are looked at; with 60 groups these are 720
 _NEIGHBOURS = 1200  # of measured points; where there are more, as many are drawn, because rating them takes time
-_FLIPPED, _PAIRED = (
-    600,
-    300,
-)  # measured points with one region changed, and with two decisions; fewer than above
+# Measured points with one region changed, and with two decisions changed; fewer than those with one decision changed.
+_FLIPPED, _PAIRED = 600, 300
 _GIVING = 8  # predicted points, spread over the front, that are given precision back; each takes several solutions
 _KEEPING = 3  # measured points that keep the limits, which are grown and given precision back: the best and its rivals
 _GAP = 1e-2  # from the best cost, that a solution within a bound may have: costs are known less exactly than to 1 %

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from benchmarks.samplers.constants import listing, page, run, varied
 from search.forecast import forecasts, latency_model
 from search.sampler import climbing, guided
 
-SHARES = json.loads(run.SHARES.read_text())
+RESULTS = json.loads(run.SHARES.read_text())
 
 
 def test_every_constant_has_a_reason() -> None:
@@ -24,7 +25,7 @@ def test_every_constant_has_a_reason() -> None:
 
 @pytest.mark.parametrize("made", [page.variation, page.listed])
 def test_the_page_has_the_constants_and_measurements_of_today(made) -> None:
-    assert made(SHARES) in page.PAGE.read_text(), "run: python -m benchmarks.samplers.constants.run --page"
+    assert made(RESULTS) in page.PAGE.read_text(), "run: python -m benchmarks.samplers.constants.run --page"
 
 
 def test_a_reason_is_the_comment_beside_a_constant_or_above_it_alone() -> None:
@@ -56,9 +57,28 @@ def test_an_effect_is_found_among_others() -> None:
     draws = list(range(1, 41))
     table = np.array([varied.signs(draw, len(varied.varied())) for draw in draws])
     shares = 0.7 + 0.05 * table[:, 3] + np.random.default_rng(0).normal(0, 0.01, len(draws))
-    found, errors = varied.effects(draws, shares)
+    found, errors = varied.effects(draws, shares, len(varied.varied()))
     assert found[3] == pytest.approx(0.1, abs=0.02)
     assert np.argmax(np.abs(found / errors)) == 3
+
+
+def test_figures_stay_with_their_constants_when_another_one_is_added() -> None:
+    measured = list(RESULTS["varied"])
+    before = page.listed(RESULTS)
+    assert "newer than the measurement" not in before
+    fewer = page.listed({**RESULTS, "varied": [key.replace(" _GROWN", " _GONE") for key in measured]})
+    changed = [one for one, other in zip(before.splitlines(), fewer.splitlines(), strict=True) if one != other]
+    assert len(changed) == 1
+    assert "`_GROWN`" in changed[0]
+
+
+def test_runs_of_other_constants_are_not_gone_on_with(tmp_path: Path) -> None:
+    out = tmp_path / "runs.json"
+    fresh = run.stored(out, 12)
+    assert fresh["runs"] == {}
+    out.write_text(json.dumps({**fresh, "varied": fresh["varied"][1:]}))
+    with pytest.raises(ValueError, match="give another --out"):
+        run.stored(out, 12)
 
 
 def test_a_short_run_varies_what_the_sampler_tries() -> None:

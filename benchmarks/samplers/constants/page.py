@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks import ROOT
 from benchmarks.page import table, write_section
 from benchmarks.samplers.constants.listing import Constant, constants
-from benchmarks.samplers.constants.varied import effects, varied, why_fixed
+from benchmarks.samplers.constants.varied import effects, why_fixed
 
 PAGE = ROOT / "docs" / "development" / "constants.md"
 Floats = NDArray[np.float64]
@@ -21,15 +21,19 @@ Shares = Mapping[str, Sequence[float]]
 """World, seed and draw, with `|` between, → share over the uniform assignments after 10 trials and after all."""
 
 
-def write(shares: Shares) -> None:
+Results = Mapping[str, Any]
+"""`varied`: keys of the constants that were varied, in the order of their coins; `shares`: `Shares`."""
+
+
+def write(results: Results) -> None:
     """Write both tables into the page."""
-    write_section("variation", variation(shares), PAGE)
-    write_section("constants", listed(shares), PAGE)
+    write_section("variation", variation(results), PAGE)
+    write_section("constants", listed(results), PAGE)
 
 
-def variation(shares: Shares) -> str:
+def variation(results: Results) -> str:
     """Of every world the mean share with all constants as they are, and with each halved or doubled."""
-    rows = []
+    shares, rows = results["shares"], []
     for world in _worlds(shares):
         for name, draws in (("as they are", [0]), ("each halved or doubled", _draws(shares))):
             runs = np.array([values for key, values in shares.items() if _is(key, world, draws)])
@@ -37,13 +41,14 @@ def variation(shares: Shares) -> str:
     return table(["world", "constants", "runs", "share after 10 trials", "after 30"], rows)
 
 
-def listed(shares: Shares) -> str:
+def listed(results: Results) -> str:
     """A table for each package."""
-    found = dict(zip((constant.key for constant in varied()), _effects(shares), strict=True))
+    found = dict(zip(results["varied"], _effects(results["shares"], len(results["varied"])), strict=True))
     parts: dict[str, list[list[str]]] = {}
     for constant in constants():
         rows = parts.setdefault(constant.file.rpartition("/")[0], [])
-        effect = found.get(constant.key) or f"not varied: {why_fixed(constant)}"
+        why = why_fixed(constant) or "it is newer than the measurement"
+        effect = found.get(constant.key, f"not varied: {why}")
         rows.append(
             [constant.file.rpartition("/")[2], _names(constant), _values(constant), _sentence(constant.reason), effect]
         )
@@ -51,9 +56,9 @@ def listed(shares: Shares) -> str:
     return "\n\n".join(f"### `{package}/`\n\n{table(heads, rows)}" for package, rows in parts.items())
 
 
-def _effects(shares: Shares) -> list[str]:
+def _effects(shares: Shares, count: int) -> list[str]:
     means = [np.mean([values[1] for key, values in shares.items() if key.endswith(f"|{d}")]) for d in _draws(shares)]
-    found, errors = effects(_draws(shares), 100 * np.array(means))
+    found, errors = effects(_draws(shares), 100 * np.array(means), count)
     return [f"{value:+.1f} ± {error:.1f}" for value, error in zip(found, errors, strict=True)]
 
 

@@ -22,6 +22,7 @@ from benchmarks import RESULTS
 from benchmarks.samplers.constants import page, varied
 from benchmarks.samplers.worlds import catalogue, tables
 from benchmarks.samplers.worlds.catalogue import WORLDS
+from benchmarks.samplers.worlds.run import save
 
 OUT = Path("constants.json")
 SHARES = RESULTS / "sampler_constants.json"
@@ -47,6 +48,21 @@ def key_of(task: Task) -> str:
     return "|".join(map(str, task))
 
 
+def stored(out: Path, trials: int) -> dict[str, Any]:
+    """The runs that there are, none if there is no file.
+
+    Raises:
+        ValueError: they have another number of trials, or other constants were varied: draws would mean something else.
+    """
+    about = {"trials": trials, "varied": [constant.key for constant in varied.varied()]}
+    found = json.loads(out.read_text()) if out.exists() else {**about, "runs": {}}
+    if {name: found[name] for name in about} != about:
+        raise ValueError(
+            f"{out}: expected runs of {trials} trials that vary the constants of today; give another --out"
+        )
+    return found
+
+
 def run_all(todo: Sequence[Task], found: dict[str, Any], out: Path, jobs: int) -> None:
     """Run what is not there yet, storing after every run."""
     left = [task for task in todo if key_of(task) not in found["runs"]]
@@ -56,12 +72,6 @@ def run_all(todo: Sequence[Task], found: dict[str, Any], out: Path, jobs: int) -
             found["runs"][key_of(waiting[future])] = future.result()
             save(out, found)
             print(f"{number}/{len(left)} {key_of(waiting[future])}", flush=True)
-
-
-def save(out: Path, found: dict[str, Any]) -> None:
-    draft = out.with_suffix(".draft")
-    draft.write_text(json.dumps(found) + "\n")
-    draft.replace(out)
 
 
 def shares_of(found: dict[str, Any], known: Path | None, jobs: int) -> dict[str, list[float]]:
@@ -92,14 +102,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-page", action="store_true", help="print the shares in place of storing them")
     arguments = parser.parse_args(words)
     if not arguments.page:
-        found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"runs": {}}
-        found["trials"] = arguments.trials
+        found = stored(arguments.out, arguments.trials)
         run_all(tasks(arguments.worlds, arguments.draws), found, arguments.out, arguments.jobs)
         shares = shares_of(found, arguments.known, arguments.jobs)
         if arguments.no_page:
             print(json.dumps(shares))
             return
-        save(SHARES, shares)
+        save(SHARES, {"varied": found["varied"], "shares": shares})
     page.write(json.loads(SHARES.read_text()))
 
 

@@ -104,14 +104,15 @@ def search(world: str, seed: int, draw: int, trials: int) -> Codes:
     return run.codes()
 
 
-def effects(draws: Sequence[int], shares: Floats) -> tuple[Floats, Floats]:
-    """(constants,) share with each constant doubled less that with it halved, and the standard error of that.
+def effects(draws: Sequence[int], shares: Floats, count: int) -> tuple[Floats, Floats]:
+    """(count,) share with each constant doubled less that with it halved, and the standard error of that.
 
     Args:
         draws: of n draws the numbers, none 0.
         shares: (n,) mean share of each over worlds.
+        count: how many constants were varied.
     """
-    table = np.array([signs(draw, len(varied())) for draw in draws])
+    table = np.array([signs(draw, count) for draw in draws])
     means = [[shares[column == sign] for sign in (-1, 1)] for column in table.T]
     found = np.array([high.mean() - low.mean() for low, high in means])
     errors = np.array([np.sqrt(sum(part.var(ddof=1) / len(part) for part in both)) for both in means])

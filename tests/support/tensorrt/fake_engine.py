@@ -222,6 +222,7 @@ class FakeEngines:
             "LayerType": layer["kind"],
             "Inputs": [tensor],
             "Outputs": [tensor],
+            # Where formats are not told, the type of the weights is all that tells a kernel's precision.
             **({} if sized else {"Weights": {"Type": known, "Count": 1}}),
             "Metadata": f"[ONNX Layer: {layer['name']}]",
         }
