@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.page import table
-from benchmarks.sensitivity.networks import NETWORKS, Samples, saved
+from benchmarks.sensitivity.networks import NETWORKS, saved
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.diagnose.distributions import OutputError
@@ -30,6 +30,7 @@ from evaluators.diagnose.sensitivity import _Pass
 from evaluators.lowering.placement import TENSORRT
 from search.graph.model import load
 from search.values import Precision
+from tests.support.few_samples import Few
 from tests.support.networks import observed
 
 INT8 = Precision.INT8
@@ -47,7 +48,7 @@ def measure(name: str) -> Truth:
     pairs = tuple((group.id, INT8) for group in model.groups if not group.pinned)
     network = Network(model, observed(model), TENSORRT)
     real = _Pass(Emulator(OnnxRuntimeBackend("cpu", threads=1), TENSORRT), network, 1e9, lambda *_: None, lambda: None)
-    samples = Samples(model)
+    samples = Few(model)
     parts = real._parts(pairs, samples.pool, samples)
     local = local_noise(real.emulator, network, pairs, [part.inputs for part in parts], real.notes)
     stretches: dict[str, float] = {}

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from evaluators import data
-from search.graph.model import Model
-from tests.support.networks import Net, feeds, save
+from tests.support.networks import Net, save
 
 BATCH = 8
 
@@ -129,18 +126,3 @@ def _scaled(net: Net, x: str, name: str) -> str:
 def saved(name: str) -> Path:
     """The file of a network, in a folder for temporary files."""
     return save(NETWORKS[name](), Path(tempfile.gettempdir()) / f"bitfront-few-runs-{name}.onnx")
-
-
-class Samples:
-    """32 random samples; `pool` has their indices."""
-
-    def __init__(self, model: Model, batches: int = 4) -> None:
-        parts = [feeds(model, seed) for seed in range(batches)]
-        self._arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        self.pool, self._size = np.arange(batches * model.batch), model.batch
-
-    def __call__(self, indices: NDArray[np.int64]) -> Iterator[data.Batch]:
-        for start in range(0, len(indices), self._size):
-            rows = indices[start : start + self._size]
-            padded = np.pad(rows, (0, self._size - len(rows)), mode="edge")
-            yield data.Batch({name: array[padded] for name, array in self._arrays.items()}, None, len(rows))

@@ -49,7 +49,8 @@ from studies.store.records import GroupRecord, SensitivityRecord
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
 from tests.support.evaluator_jobs import case
-from tests.support.networks import NETWORKS, ODD, Net, feeds, images, loaded, observed, plain_session, save
+from tests.support.few_samples import Few
+from tests.support.networks import NETWORKS, ODD, Net, images, loaded, observed, plain_session, save
 from tests.support.networks import finish as finished_net
 from tests.support.paths import DIGITS
 from tests.support.study_rows import STUDY, TARGET, finish
@@ -61,22 +62,6 @@ DIGITS_SENSITIVE = {
     *("features.0/project", "features.1/expand", "features.9/project", "features.10/expand", "features.10/project"),
     *("features.11/expand", "features.11/project", "head"),
 }
-
-
-class Few:
-    """Batches of random samples for a model, and which of them a pass asks for."""
-
-    def __init__(self, model: Model, batches: int = 4) -> None:
-        parts = [feeds(model, seed) for seed in range(batches)]
-        self.arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        self.pool = np.arange(batches * model.batch)
-        self.size = model.batch
-
-    def __call__(self, indices: NDArray[np.int64]) -> Any:
-        for start in range(0, len(indices), self.size):
-            rows = indices[start : start + self.size]
-            padded = np.pad(rows, (0, self.size - len(rows)), mode="edge")
-            yield data.Batch({name: array[padded] for name, array in self.arrays.items()}, None, len(rows))
 
 
 def passed(
