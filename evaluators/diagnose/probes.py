@@ -50,7 +50,9 @@ def singles(probes: Sequence[Probe]) -> dict[Pair, Measured]:
 
 
 def to_halve(probes: Sequence[Probe]) -> Probe | None:
-    """The probe of several pairs whose pairs add most, all but an average one of them; None if there is none."""
+    """The stretch that adds most, an average one of its pairs left out, since one pair cannot be halved; None if no
+    probe has several pairs.
+    """
     several = [probe for probe in probes if not probe.single]
     return max(several, key=lambda probe: probe.measured.error * (1 - 1 / len(probe.pairs)), default=None)
 

@@ -15,8 +15,8 @@ class Proposal:
     """The changes that a step proposes.
 
     Attributes:
-        ranges: calibrated ranges, with all changes of earlier steps and of this step; those of before if it found
-            nothing to change, and has notes that say why, say because the time was over.
+        ranges: calibrated ranges, with all changes of earlier steps and of this step. If it found nothing to change,
+            they are those it was given, and notes say why, for example that the time was over.
         notes: sentences about what it changed and what it could not change.
     """
 

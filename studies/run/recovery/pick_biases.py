@@ -178,7 +178,7 @@ class PickBiases:
 
 
 def _was_tried(step: StepRecord) -> bool:
-    """Whether it is the correction of all INT8, and had the time to propose something."""
+    """Whether it is the correction of all INT8, and what it proposed was measured."""
     return step.name == BIAS and step.error_after is not None
 
 
