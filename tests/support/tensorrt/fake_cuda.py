@@ -16,6 +16,7 @@ class Error(enum.IntEnum):
     cudaErrorMemoryAllocation = 2  # noqa: N815
     cudaErrorDevicesUnavailable = 46  # noqa: N815
     cudaErrorInvalidResourceHandle = 400  # noqa: N815
+    cudaErrorStreamCaptureUnsupported = 900  # noqa: N815
     cudaErrorStreamCaptureImplicit = 906  # noqa: N815
 
 
@@ -30,14 +31,19 @@ class FakeCuda:
         self.devices = 1
         self._thread = threading.local()
         self._handles = itertools.count(7)
-        self.capturing = False
-        self._captured = 0
+        self.captured: dict[int, int] = {}  # stream that is captured → the thread that does it
         self.graphs = 0
         self.launched = 0
         self.free_bytes = 1 << 36
 
+    @property
+    def capturing(self) -> bool:
+        """Whether this thread captures a stream."""
+        return threading.get_ident() in tuple(self.captured.values())
+
     def holds(self, address: int, size: int) -> bool:
-        return any(start <= address and address + size <= start + len(b) for start, b in self.memory.items())
+        blocks = tuple(self.memory.items())  # other threads allocate meanwhile
+        return any(start <= address and address + size <= start + len(block) for start, block in blocks)
 
     def modules(self) -> dict[str, ModuleType]:
         """What `from cuda.bindings import runtime` finds."""
@@ -96,7 +102,7 @@ class FakeCuda:
     def cudaMemcpy(self, dst: int, src: int, count: int, kind: Any) -> Any:  # noqa: N802
         """On the default stream, which blocking ones wait for: none of them may be captured meanwhile."""
         to_host = kind == self.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        if self.capturing and self._captured in self.blocking:
+        if self.blocking.intersection(tuple(self.captured)):
             return (Error.cudaErrorStreamCaptureImplicit,)
         if not self.holds(src if to_host else dst, count):
             return (Error.cudaErrorInvalidValue,)
@@ -117,10 +123,11 @@ class FakeCuda:
         return Error.cudaSuccess, stream
 
     def cudaStreamSynchronize(self, stream: Any) -> Any:  # noqa: N802
-        return (Error.cudaErrorInvalidValue if self.capturing else Error.cudaSuccess,)
+        """Only a stream that is captured cannot be waited for; others go on, whichever thread waits for them."""
+        return (Error.cudaErrorStreamCaptureUnsupported if int(stream) in self.captured else Error.cudaSuccess,)
 
     def cudaDeviceSynchronize(self) -> Any:  # noqa: N802
-        return (Error.cudaErrorInvalidValue if self.capturing else Error.cudaSuccess,)
+        return (Error.cudaErrorStreamCaptureUnsupported if self.captured else Error.cudaSuccess,)
 
     def cudaMemGetInfo(self) -> Any:  # noqa: N802
         return Error.cudaSuccess, self.free_bytes, 1 << 37
@@ -130,11 +137,11 @@ class FakeCuda:
         return (Error.cudaSuccess,)
 
     def cudaStreamBeginCapture(self, stream: Any, mode: Any) -> Any:  # noqa: N802
-        self.capturing, self._captured = True, int(stream)
+        self.captured[int(stream)] = threading.get_ident()
         return (Error.cudaSuccess,)
 
     def cudaStreamEndCapture(self, stream: Any) -> Any:  # noqa: N802
-        self.capturing = False
+        self.captured.pop(int(stream), None)
         self.graphs += 1
         return Error.cudaSuccess, "graph"
 

@@ -47,7 +47,7 @@ def test_where_no_graph_can_be_made_kernels_are_enqueued_and_it_is_said(step: st
         session = builder.load(engine.path)
 
         def failing(*_: object) -> tuple[object, object]:
-            engines.cuda.capturing = False
+            engines.cuda.captured.clear()
             return Error.cudaErrorInvalidValue, None
 
         sys.modules["cuda.bindings.runtime"].__dict__[step] = failing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,34 @@ def test_a_capture_leaves_the_default_stream_to_others(tmp_path: Path, version: 
         session.run(feeds(model))
         session.close()
     assert errors == [Error.cudaSuccess]
+
+
+@pytest.mark.parametrize("version", [V8, V10])
+def test_a_capture_leaves_other_streams_to_other_threads(tmp_path: Path, version: str) -> None:
+    """A guard compares an answer in one thread while another one captures the first request of the other engine."""
+    model = loaded("residual")
+    with standing_in(version) as engines:
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
+        plan = builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "a.plan").path
+        first, second = builder.load(plan), builder.load(plan)
+        execute, answered = engines.fake.behaviours["IExecutionContext.execute_async_v3"], []
+
+        def execute_beside_a_request(context: Any, stream_handle: Any) -> Any:
+            if engines.cuda.capturing and not answered:
+                answered.append("asked")
+                thread = threading.Thread(target=lambda: answered.append(second.run(feeds(model))))
+                thread.start()
+                thread.join()
+            return execute(context, stream_handle)
+
+        engines.fake.behaviours["IExecutionContext.execute_async_v3"] = execute_beside_a_request
+        expected = first.run(feeds(model))
+        asked, got = answered
+        assert asked == "asked"
+        np.testing.assert_equal(got, expected)
+        assert (first.notes, second.notes) == ((), ())
+        first.close()
+        second.close()
 
 
 @pytest.mark.parametrize("version", [V8, V10])
