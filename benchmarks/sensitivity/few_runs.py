@@ -26,7 +26,8 @@ from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.diagnose.distributions import OutputError
 from evaluators.diagnose.local_noise import Local, Network, Pair, local_noise
 from evaluators.diagnose.probes import Measured, Probe, estimates
-from evaluators.diagnose.sensitivity import _Pass
+from evaluators.diagnose.schedule import Schedule
+from evaluators.diagnose.sensitivity import Prober
 from evaluators.lowering.placement import TENSORRT
 from search.graph.model import load
 from search.values import Precision
@@ -47,14 +48,14 @@ def measure(name: str) -> Truth:
     model = load(saved(name))
     pairs = tuple((group.id, INT8) for group in model.groups if not group.pinned)
     network = Network(model, observed(model), TENSORRT)
-    real = _Pass(Emulator(OnnxRuntimeBackend("cpu", threads=1), TENSORRT), network, 1e9, lambda *_: None, lambda: None)
-    samples = Few(model)
-    parts = real._parts(pairs, samples.pool, samples)
+    emulator = Emulator(OnnxRuntimeBackend("cpu", threads=1), TENSORRT)
+    real, samples = Prober(emulator, network, 1e9, lambda *_: None, lambda: None), Few(model)
+    parts = real.parts(pairs, samples.pool, samples)
     local = local_noise(real.emulator, network, pairs, [part.inputs for part in parts], real.notes)
     stretches: dict[str, float] = {}
 
     def halve(first: int, behind: int) -> None:
-        stretches[f"{first},{behind}"] = real._probe(pairs[first:behind], parts).measured.error
+        stretches[f"{first},{behind}"] = real.probe(pairs[first:behind], parts).measured.error
         if behind - first > 1:
             middle = (first + behind) // 2
             halve(first, middle)
@@ -64,7 +65,7 @@ def measure(name: str) -> Truth:
     mixes = []
     for low in _mixes(len(pairs)):
         chosen = tuple(pair for pair, is_low in zip(pairs, low, strict=True) if is_low)
-        mixes.append([low.astype(int).tolist(), real._probe(chosen, parts).measured.error])
+        mixes.append([low.astype(int).tolist(), real.probe(chosen, parts).measured.error])
     return {"noise": [local[pair].noise for pair in pairs], "stretches": stretches, "mixes": mixes}
 
 
@@ -81,37 +82,37 @@ def _mixes(groups: int) -> Sequence[NDArray[np.bool_]]:
     return found
 
 
-class Played(_Pass):
-    """The pass on a table instead of a network; every run takes one second."""
+class Played:
+    """A pass on a table instead of a network; every run takes one second."""
 
     def __init__(self, truth: Truth, runs: int) -> None:
         self.truth, self.runs, self.used = truth, runs, 0
-        self.pairs: list[Pair] = [(f"{number:04}", INT8) for number in range(len(truth["noise"]))]
+        self.pairs: tuple[Pair, ...] = tuple((f"{number:04}", INT8) for number in range(len(truth["noise"])))
         self.local = {
             p: Local(OutputError(n, 0, n, 0), None, None) for p, n in zip(self.pairs, truth["noise"], strict=True)
         }
-        self.notes, self.done = [], lambda *_: None
+        self.schedule = Schedule(
+            probe=self.probe,
+            places={group: int(group) for group, _ in self.pairs},
+            names={group: group for group, _ in self.pairs},
+            left=lambda: float(self.runs - self.used),
+            tell=lambda _: None,
+            done=lambda *_: None,
+        )
 
-    def _left(self) -> float:
-        return float(self.runs - self.used)
-
-    def _places(self) -> dict[str, int]:
-        return {group: int(group) for group, _ in self.pairs}
-
-    def _probe(self, pairs: tuple[Pair, ...], parts: Any) -> Probe:
+    def probe(self, pairs: tuple[Pair, ...]) -> Probe:
         self.used += 1
         first, behind = int(pairs[0][0]), int(pairs[-1][0]) + 1
         return Probe(pairs, Measured(self.truth["stretches"][f"{first},{behind}"], None, 1))
 
     def singles(self) -> Floats:
-        return self._found(self._one_by_one(self.local, ()))
+        return self._found(self.schedule.one_by_one(self.local))
 
     def stretches(self) -> Floats:
-        whole = self._probe(tuple(self.pairs), ())
-        return self._found(self._by_stretches(whole, 0.5, len(self.pairs), ()))
+        return self._found(self.schedule.by_stretches(self.probe(self.pairs), 0.5, len(self.pairs)))
 
     def _found(self, probes: Sequence[Probe]) -> Floats:
-        found = estimates(self._places(), self.local, probes)
+        found = estimates(self.schedule.places, self.local, probes)
         return np.array([found[pair] for pair in self.pairs])
 
 

@@ -23,7 +23,8 @@ from evaluators.data import Batch
 from evaluators.diagnose.distributions import decibels
 from evaluators.diagnose.group_error import GroupError, SensitivityPass
 from evaluators.diagnose.local_noise import Local, Network, Pair, local_noise
-from evaluators.diagnose.probes import Measured, Probe, estimates, halves, singles, to_halve
+from evaluators.diagnose.probes import Measured, Probe, estimates, singles
+from evaluators.diagnose.schedule import Schedule
 from evaluators.diagnose.subset import Batches, Floats, Indices, Subset, choose
 from evaluators.engine import Arrays
 from evaluators.lowering.half import spelled_out
@@ -38,16 +39,12 @@ _POOL = 4  # times as many are looked at to find the hard ones
 _POOL_SHARE = 0.2  # of the time, at most
 _MEASURE_SHARE = 0.6
 _HELD_BYTES = 256 * 2**20
-_ANCHORS = 8  # groups all along the network that are measured first
-# Share of the pairs with time for fewer runs than which stretches are run. They forecast mixes better up to a half of
-# them, but from a quarter on single groups find the worst ones sooner.
-_FEW = 0.2
 
 Done = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """One batch of the subset with what the float model says of it."""
 
     inputs: Arrays
@@ -80,10 +77,17 @@ def sensitivity(
     Raises:
         EvaluatorError: ONNX Runtime cannot run the float model.
     """
-    return _Pass(emulator, network, seconds, done, alive).run(pairs, pool, batches)
+    return Prober(emulator, network, seconds, done, alive).run(pairs, pool, batches)
 
 
-class _Pass:
+class Prober:
+    """Runs a network with some of its groups lowered, and compares its outputs with those of the float model.
+
+    Args:
+        seconds: that a whole pass may take.
+        done, alive: see `sensitivity`.
+    """
+
     def __init__(
         self, emulator: Emulator, network: Network, seconds: float, done: Done, alive: Callable[[], None]
     ) -> None:
@@ -99,9 +103,19 @@ class _Pass:
         self.floats = Assignment({group.id: Precision.FP32 for group in network.model.groups})
 
     def run(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> SensitivityPass:
-        parts = self._parts(pairs, pool, batches)
+        """The whole pass; arguments and errors as those of `sensitivity`."""
+        parts = self.parts(pairs, pool, batches)
         local = local_noise(self.emulator, self.network, pairs, _first(parts), self.notes, self.alive)
-        probes = self._measure(local, parts)
+        groups = self.network.model.groups
+        schedule = Schedule(
+            probe=lambda pairs: self.probe(pairs, parts),
+            places=self._places(),
+            names={group.id: group.name for group in groups},
+            left=lambda: self.start + self.seconds - time.monotonic(),
+            tell=self.notes.append,
+            done=self.done,
+        )
+        probes = schedule.run(local)
         errors, measured = estimates(self._places(), local, probes), singles(probes)
         left = len(local) - len(measured)
         if left:
@@ -114,14 +128,15 @@ class _Pass:
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
-    def _parts(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> list[_Part]:
+    def parts(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> list[Part]:
+        """Batches of the samples to compare outputs on, hard ones among them."""
         wanted = self._wanted(len({group for group, _ in pairs}), next(iter(batches(pool))))
         subset = self._subset(pairs, pool[: _POOL * wanted], wanted, batches)
         parts, at = [], 0
         for batch in batches(subset.indices):
             here = slice(at, at + batch.count)
             at += batch.count
-            parts.append(_Part(batch.inputs, subset.weights[here], self.exact.run(batch.inputs)))
+            parts.append(Part(batch.inputs, subset.weights[here], self.exact.run(batch.inputs)))
             self.not_finite += subset.indices[here][~_finite(parts[-1])].tolist()
         return parts
 
@@ -154,74 +169,12 @@ class _Pass:
             pool, wanted, batches, exact, lambda batch: rough.run(batch.inputs), lambda: time.monotonic() > until
         )
 
-    # -- errors ----------------------------------------------------------------------------------------------------
+    def probe(self, pairs: tuple[Pair, ...], parts: Sequence[Part]) -> Probe:
+        """Run the network once over all parts, with these pairs lowered together.
 
-    def _measure(self, local: dict[Pair, Local], parts: Sequence[_Part]) -> list[Probe]:
-        """Probes that share no pair: of single groups if there is time for enough of them, else of stretches."""
-        coarsest = max((precision for _, precision in local), default=None)
-        coarse = tuple(pair for pair in local if pair[1] is coarsest)
-        if len(coarse) > _ANCHORS and self._left() > 0:
-            start = time.monotonic()
-            try:
-                whole = self._probe(coarse, parts)
-            except (ModelError, EvaluatorError):
-                return self._one_by_one(local, parts)  # which tells what cannot be run
-            took = time.monotonic() - start
-            if self._left() < _FEW * len(local) * took:
-                return self._by_stretches(whole, took, len(local), parts)
-        return self._one_by_one(local, parts)
-
-    def _one_by_one(self, local: dict[Pair, Local], parts: Sequence[_Part]) -> list[Probe]:
-        """Measure pairs alone while there is time, the most telling ones first."""
-        found: dict[Pair, Probe] = {}
-        refused: set[Pair] = set()
-        longest = 0.0
-        while len(found) + len(refused) < len(local) and self._left() > longest:
-            start = time.monotonic()
-            pair = self._next(local, found, refused)
-            try:
-                found[pair] = self._probe((pair,), parts)
-            except (ModelError, EvaluatorError) as error:
-                refused.add(pair)
-                self.notes.append(f"{self._name(pair[0])} in {pair[1].label} is not measured: {error}")
-            longest = max(longest, time.monotonic() - start)
-            self.done(len(found) + len(refused), len(local))
-        return list(found.values())
-
-    def _by_stretches(self, whole: Probe, longest: float, pairs: int, parts: Sequence[_Part]) -> list[Probe]:
-        """Halve the stretch that adds most, again and again, while there is time for both halves."""
-        found = [whole]
-        while (probe := to_halve(found)) is not None and self._left() > 2 * longest:
-            start = time.monotonic()
-            try:
-                parted = [self._probe(half, parts) for half in halves(probe)]
-            except (ModelError, EvaluatorError) as error:
-                self.notes.append(f"stretches of layers are not measured any further: {error}")
-                break
-            found.remove(probe)
-            found += parted
-            longest = max(longest, (time.monotonic() - start) / 2)
-            self.done(len(singles(found)), pairs)
-        return found
-
-    def _left(self) -> float:
-        """Seconds."""
-        return self.start + self.seconds - time.monotonic()
-
-    def _next(self, local: dict[Pair, Local], found: dict[Pair, Probe], refused: set[Pair]) -> Pair:
-        """First some all along the network, which tell the gains; then whatever is expected to add most."""
-        left = [pair for pair in local if pair not in found and pair not in refused]
-        if len(found) + len(refused) < _ANCHORS:
-            coarsest = max(precision for _, precision in left)
-            coarse = [pair for pair in local if pair[1] is coarsest]
-            spread = {int(place) for place in np.linspace(0, len(coarse) - 1, _ANCHORS)}
-            anchors = [coarse[place] for place in sorted(spread) if coarse[place] in left]
-            if anchors:
-                return anchors[0]
-        errors = estimates(self._places(), local, list(found.values()))
-        return max(left, key=lambda pair: errors[pair])
-
-    def _probe(self, pairs: tuple[Pair, ...], parts: Sequence[_Part]) -> Probe:
+        Raises:
+            ModelError, EvaluatorError: it cannot be run so.
+        """
         session, noise = self._lowered(dict(pairs)), OutputNoise()
         for part in parts:
             _count(noise, session.run(part.inputs), part)
@@ -236,11 +189,8 @@ class _Pass:
     def _places(self) -> dict[str, int]:
         return {group.id: place for place, group in enumerate(self.network.model.groups)}
 
-    def _name(self, group: str) -> str:
-        return next(known.name for known in self.network.model.groups if known.id == group)
 
-
-def _count(noise: OutputNoise, outputs: Arrays, part: _Part) -> None:
+def _count(noise: OutputNoise, outputs: Arrays, part: Part) -> None:
     """Add one batch. An output without a row per sample is one row, and that of all of them.
 
     Raises:
@@ -259,11 +209,11 @@ def _in_rows(outputs: Arrays, whole: Collection[str]) -> Arrays:
     return {name: array.reshape(1, 1, -1) if name in whole else array for name, array in outputs.items()}
 
 
-def _is_by_sample(array: NDArray[Any], part: _Part) -> bool:
+def _is_by_sample(array: NDArray[Any], part: Part) -> bool:
     return array.ndim > 0 and len(array) == len(next(iter(part.inputs.values())))
 
 
-def _finite(part: _Part) -> NDArray[np.bool_]:
+def _finite(part: Part) -> NDArray[np.bool_]:
     """(count,) whether the float outputs are finite on each real sample."""
     found = np.ones(len(part.weights), dtype=np.bool_)
     for array in part.reference.values():
@@ -273,7 +223,7 @@ def _finite(part: _Part) -> NDArray[np.bool_]:
     return found
 
 
-def _first(parts: Sequence[_Part]) -> list[Arrays]:
+def _first(parts: Sequence[Part]) -> list[Arrays]:
     """The inputs of as many batches as make a histogram."""
     count = math.ceil(_LOCAL_SAMPLES / len(next(iter(parts[0].inputs.values()))))
     return [part.inputs for part in parts[:count]]

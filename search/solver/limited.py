@@ -78,11 +78,9 @@ def within(
         known.bound = -np.inf
         return _solution(known, both, timed_out=False)
     if not known.proven(gap) and (exact or known.codes is None):
-        timed_out = time_limit_s <= 0
-        if not timed_out:
-            budget = both.finite[1], limit - limited.base
-            found = program.solve(structure, terms, objective.base, budget, forbidden, gap, time_limit_s)
-            timed_out = _improve(known, found, both)
+        budget = both.finite[1], limit - limited.base
+        asked = structure, terms, objective.base, budget, forbidden, gap, time_limit_s
+        timed_out = time_limit_s <= 0 or _improve(known, program.solve(*asked), both)
     if known.codes is None and timed_out:
         raise SolverError(
             f"solving {len(structure.sizes)} decisions within a limit of {limit:g}: HiGHS found no solution that keeps "

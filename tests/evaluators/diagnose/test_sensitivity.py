@@ -28,8 +28,7 @@ from evaluators.calibration import activations as calibration
 from evaluators.diagnose.distributions import Half, Levels, OutputError, by_channel, distance, output_error
 from evaluators.diagnose.local_noise import Local, Network
 from evaluators.diagnose.probes import Measured, Probe, estimates, halves, singles, to_halve
-from evaluators.diagnose.sensitivity import _Pass as pass_over
-from evaluators.diagnose.sensitivity import sensitivity
+from evaluators.diagnose.sensitivity import Prober, sensitivity
 from evaluators.diagnose.subset import choose
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
@@ -309,14 +308,16 @@ def test_with_time_for_few_runs_stretches_lead_to_the_loud_layer(
 ) -> None:
     """A clock that only runs of probes move on: 13 runs for 64 groups."""
     runs: list[int] = []
-    plain = pass_over.__dict__["_probe"]
+    plain = Prober.probe
 
     def counted(self: Any, pairs: Any, parts: Any) -> Probe:
         runs.append(len(pairs))
         return plain(self, pairs, parts)
 
-    monkeypatch.setattr(pass_over, "_probe", counted)
-    monkeypatch.setattr("evaluators.diagnose.sensitivity.time", SimpleNamespace(monotonic=lambda: float(len(runs))))
+    monkeypatch.setattr(Prober, "probe", counted)
+    clock = SimpleNamespace(monotonic=lambda: float(len(runs)))
+    for module in ("schedule", "sensitivity"):
+        monkeypatch.setattr(f"evaluators.diagnose.{module}.time", clock)
     model = load(save(many_layers(loud), tmp_path / "net.onnx"))
     rows = passed(model, TENSORRT, seconds=13.4)
     assert runs == [64, 32, 32, 16, 16, 8, 8, 4, 4, 2, 2, 1, 1]
