@@ -115,8 +115,9 @@ def _fit_boxes(outputs: Outputs, labels: NDArray[Any]) -> None:
     check_boxes(labels)
 
 
-def _has_objects(labels: NDArray[Any]) -> bool:
-    return bool((labels[..., 4] >= 0).any())
+def _has_objects(areas: tuple[float, float], labels: NDArray[Any]) -> bool:
+    """Whether there is an object that counts: none that stands for many, and of a size that is looked at."""
+    return not Objects.of(labels.astype(np.float64), areas).ignored.all()
 
 
 def _metric(name: str, decode: Decoder) -> Metric:
@@ -131,7 +132,7 @@ def _metric(name: str, decode: Decoder) -> Metric:
         make=partial(AveragePrecision, decode, _AREAS[name]),
         reads="all" if isinstance(decode, OwnDecoder) else "one",
         fit=_fit_boxes,
-        has_content=_has_objects,
+        has_content=partial(_has_objects, _AREAS[name]),
         threads=2,
     )
 

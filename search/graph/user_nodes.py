@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 # What these give says nothing of the values that go in, so the way of the data does not lead through them.
 _MEASURES = frozenset({"Shape", "Size"})
+# Ops behind which a tensor has the same axes, perhaps in another order.
+_MOVING = frozenset({"Cast", "Identity", "Transpose"})
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class UserNode:
         constants: for each input, the initializer or Constant that it is computed from; empty for an activation, a
             missing input, and an input that is computed from several constants.
         own: whether the file has this name for it.
+        axes: for each input, the axes of that constant in the order in which the input has them; None where the input
+            has other axes, as behind a Reshape, and where there is no constant.
     """
 
     name: str
@@ -33,6 +37,7 @@ class UserNode:
     output: str
     constants: tuple[str, ...]
     own: bool
+    axes: tuple[tuple[int, ...] | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,19 +75,48 @@ def read_user_nodes(path: Path, graph: ir.Graph) -> UserNodes:
 def _named(graph: onnx.GraphProto) -> Iterator[UserNode]:
     taken = {node.name for node in graph.node}
     seen: set[str] = set()
-    constants = {name: name for name in _initializers(graph)}  # tensor → the one constant that it is computed from
+    # tensor → the one constant that it is computed from
+    constants = {tensor.name: _Constant.of_tensor(tensor.name, tensor) for tensor in graph.initializer}
     for node in graph.node:
         own = bool(node.name) and node.name not in seen
         output = next(filter(None, node.output), "")
         name = node.name if own else _fresh(f"{node.op_type}_{output or 'node'}", taken)
         seen.add(name)
         taken.add(name)
-        read = tuple(constants.get(tensor, "") for tensor in node.input)
+        read = [constants.get(tensor) for tensor in node.input]
+        known = [constant for constant in read if constant is not None]
         if node.op_type == "Constant":
-            constants[output] = output
-        elif len(sources := {*read} - {""}) == 1 and all(map(constants.__contains__, filter(None, node.input))):
-            constants.update(dict.fromkeys(node.output, sources.pop()))
-        yield UserNode(name, node.op_type, output, read, own)
+            constants[output] = _Constant.of(node)
+        elif len({constant.name for constant in known}) == 1 and len(known) == len([*filter(None, node.input)]):
+            constants.update(dict.fromkeys(node.output, known[0].behind(node)))
+        names = tuple(constant.name if constant is not None else "" for constant in read)
+        axes = tuple(constant.axes if constant is not None else None for constant in read)
+        yield UserNode(name, node.op_type, output, names, own, axes)
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """What a tensor is computed from alone: a constant, and the order in which the tensor has its axes, if it has."""
+
+    name: str
+    axes: tuple[int, ...] | None
+
+    @classmethod
+    def of_tensor(cls, name: str, tensor: onnx.TensorProto) -> _Constant:
+        return cls(name, tuple(range(len(tensor.dims))))
+
+    @classmethod
+    def of(cls, node: onnx.NodeProto) -> _Constant:
+        values = [attribute.t for attribute in node.attribute if attribute.name == "value"]
+        return cls.of_tensor(node.output[0], values[0]) if values else cls(node.output[0], None)
+
+    def behind(self, node: onnx.NodeProto) -> _Constant:
+        """The same constant behind one more node."""
+        if self.axes is None or node.op_type not in _MOVING:
+            return _Constant(self.name, None)
+        turned = [attribute.ints for attribute in node.attribute if attribute.name == "perm"]
+        order = turned[0] if turned else range(len(self.axes))[:: -1 if node.op_type == "Transpose" else 1]
+        return _Constant(self.name, tuple(self.axes[axis] for axis in order))
 
 
 def _fresh(wanted: str, taken: set[str]) -> str:

@@ -76,7 +76,7 @@ def ratio_db(power: float, noise: float) -> float:
 
 def mends(before_db: float, after_db: float, threshold_db: float) -> bool:
     """Whether an output is so much nearer with a fault mended that the fault explains it."""
-    return after_db >= max(before_db + threshold_db, LEAST_DB)
+    return before_db < math.inf and after_db >= max(before_db + threshold_db, LEAST_DB)
 
 
 def simplest(faults: Sequence[Fault]) -> Fault | None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from evaluators.diagnose.wrapper.fault import EQUAL_DB, Fault, FaultKind, by_axis, channel_powers, mends, ratio_db
 
 MOST_CHANNELS = 2048  # that are compared each with each
+_LEAST_VALUES = 8  # of a sample, by which samples are told apart
 
 Floats = NDArray[np.float64]
 
@@ -18,7 +19,7 @@ def find_permutation(values: NDArray[Any], expected: NDArray[Any], threshold_db:
     """The axis whose entries stand in another order, and that order; None if no order explains the difference.
 
     The order is found on every second sample and checked on the others; that of the samples themselves, axis 0, on
-    every second entry of the next axis.
+    every second of their values, if there are enough: of two probabilities one tells the other.
 
     Args:
         values, expected: (samples, …) of one shape.
@@ -30,6 +31,10 @@ def find_permutation(values: NDArray[Any], expected: NDArray[Any], threshold_db:
 
 def _look_along(values: NDArray[Any], expected: NDArray[Any], axis: int, threshold_db: float) -> Fault | None:
     mine, theirs = by_axis(values, axis), by_axis(expected, axis)
+    if axis == 0:
+        mine, theirs = (each.reshape(len(each), -1, 1) for each in (mine, theirs))
+    if mine.shape[1] < (_LEAST_VALUES if axis == 0 else 2):
+        return None
     power, noise = channel_powers(mine, theirs)
     far = np.flatnonzero(noise * 10 ** (EQUAL_DB / 10) > power)
     if not 2 <= len(far) <= MOST_CHANNELS:

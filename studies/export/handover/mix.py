@@ -22,6 +22,7 @@ class Layer:
         op: of its weighted ops.
         precision: that it runs in.
         weighted: its weighted ops: name in the clean graph → the node, where the file has it.
+        folded: of the same: the nodes that are folded into its weight and bias.
         nodes: all of its nodes that the file has, in the order of the file; what was folded into others included.
         lost: names of its weighted ops, in the clean graph, that the file does not have.
     """
@@ -30,6 +31,7 @@ class Layer:
     op: str
     precision: Precision
     weighted: Mapping[str, UserNode]
+    folded: Mapping[str, tuple[UserNode, ...]]
     nodes: tuple[UserNode, ...]
     lost: tuple[str, ...]
 
@@ -148,6 +150,7 @@ def _layer(group: Group, precision: Precision, nodes: UserNodes) -> Layer:
         op=group.op,
         precision=precision,
         weighted={name: node for name, node in weighted.items() if node is not None},
+        folded={name: tuple(n for n in nodes.of.get(name, ()) if n != node) for name, node in weighted.items() if node},
         nodes=tuple(node for node in nodes.every if node in members),
         lost=tuple(name for name, node in weighted.items() if node is None),
     )

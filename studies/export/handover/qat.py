@@ -38,36 +38,40 @@ class QatHandover(Handover):
 
 
 def _layer(layer: Layer, name: str, user: UserNode, node: ir.Node, mix: Mix) -> dict[str, Any]:
-    weight = next(filter(None, user.constants[:2]), None)
+    weight, axes = next(((c, axes) for c, axes in zip(user.constants[:2], user.axes, strict=False) if c), (None, None))
     found: dict[str, Any] = {
         "node": user.name,
         "op": user.op,
         "module": module_name(user.name, weight),
-        "weight_name": weight,
+        "weight_name": weight if axes is not None else None,
         "precision": layer.precision.label,
     }
     if layer.precision is not Precision.INT8:
         return found
     sources = [_behind(value) for value in node.inputs[:2]]
-    folded = [other.name for other in layer.nodes if other.op == "BatchNormalization"]
+    folded = [other.name for other in layer.folded[name] if other.op == "BatchNormalization"]
     return found | {
-        "weight": next((_weight(one, mix.weight_bits) for one in sources if _reads_codes(one)), None),
+        "weight": next((_weight(one, mix.weight_bits, axes) for one in sources if _reads_codes(one)), None),
         "inputs": [_tensor_name(_quantizer(one)) for one in sources if one is not None and not _reads_codes(one)],
         "output": _stored_output(node),
         "folded": folded,
     }
 
 
-def _weight(node: ir.Node | None, bits: int) -> dict[str, Any]:
-    """How a weight is rounded, from the node that reads its codes back."""
+def _weight(node: ir.Node | None, bits: int, axes: tuple[int, ...] | None) -> dict[str, Any]:
+    """How a weight is rounded, from the node that reads its codes back.
+
+    Args:
+        axes: of the constant in the user's file, in the order in which the op reads them; None if it is not known.
+    """
     assert node is not None
     scale = np.atleast_1d(_array(node.inputs[1]))
     axis = node.attributes.get("axis")
     limit = 2 ** (bits - 1) - 1
     return {
-        "bits": 8,
+        "bits": bits,
         "granularity": "per_tensor" if axis is None else "per_channel",
-        "axis": None if axis is None else axis.as_int(),
+        "axis": None if axis is None else axes[axis.as_int()] if axes is not None else axis.as_int(),
         "symmetric": True,
         "quant_min": -limit,
         "quant_max": limit,

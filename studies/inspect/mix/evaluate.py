@@ -22,7 +22,7 @@ from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
-from studies.options.limits import MetricScale
+from studies.options.limits import Limits, MetricScale
 from studies.run.guidance import sensitivities
 from studies.run.session.calibration import calibrate_recovered
 from studies.run.session.setup import Checked, adopt_ranges, checked
@@ -96,7 +96,7 @@ class _MixRun:
             mix=measured["mix"],
             kept=tuple(kept),
             sensitivities=errors,
-            explanation=None if found is None else self._confirm(found, measured.get("explained")),
+            explanation=None if found is None else self._confirm(found, measured.get("explained"), measured["fp32"]),
             notes=(*given.notes, *good.metric["notes"]),
         )
 
@@ -126,16 +126,16 @@ class _MixRun:
 
         return bisect(ids, rank_groups(ids, mix, errors), kinds, attempt)
 
-    def _confirm(self, found: Bisection, engine: EngineResult | None) -> LossExplanation:
+    def _confirm(self, found: Bisection, engine: EngineResult | None, fp32: EngineResult) -> LossExplanation:
         """What bisection found with the engine of it, whose loss on the final split took no part in finding it."""
         final = None if engine is None else engine.final
-        return LossExplanation(found, engine, final is not None and is_undone(final, self._allowed_loss()))
+        return LossExplanation(found, engine, final is not None and is_undone(final, self._allowed_loss(fp32.final)))
 
     def _floats(self, kept: Sequence[str], mix: Assignment) -> dict[str, Precision]:
         return {group: choose_float(group, mix[group], self._space) for group in kept}
 
     def _try(self, name: str, kept: tuple[str, ...], assignment: Assignment) -> Trial:
-        allowed = self._allowed_loss()
+        allowed = self._allowed_loss(self._engines.evaluation("fp32").accuracy)
         try:
             line = self._good.keeper.ask("scoring a mix without an engine")
             found = line.diagnoses.score_emulated(assignment, 0.0 if allowed is None else allowed)
@@ -146,11 +146,17 @@ class _MixRun:
         undone = found.accuracy is not None and is_undone(found.accuracy, allowed)
         return Trial(name, kept, found.accuracy, found.failure, undone)
 
-    def _allowed_loss(self) -> float | None:
-        """What loss the limits allow; None if there are none."""
-        fp32 = self._engines.evaluation("fp32").accuracy
-        value = None if fp32 is None else fp32.value
-        return min(self._good.limits.allowed_losses(value, self._metric.higher_is_better), default=None)
+    def _allowed_loss(self, fp32: Accuracy | None) -> float | None:
+        return allowed_loss(self._good.limits, self._metric, fp32)
+
+
+def allowed_loss(limits: Limits, metric: MetricScale, fp32: Accuracy | None) -> float | None:
+    """What loss the limits allow beside FP32 on the same samples; None if there are none.
+
+    Of a bound on the metric itself FP32 on other samples would allow another loss.
+    """
+    value = None if fp32 is None else fp32.value
+    return min(limits.allowed_losses(value, metric.higher_is_better), default=None)
 
 
 def is_undone(accuracy: Accuracy, allowed: float | None) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import os.path
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from search.space.choices import Space
 from search.values import Assignment, Precision
 
 ALL = "all"  # the pattern that every group matches
-_RULE = re.compile(r"(.+?)=(\w+)(?:,|$)")
+_RULE = re.compile(r"(.+?)=(\w+)\s*(?:,|$)")
 _FORMS = (
     "write all=int8 or 'REGEX=fp16,REGEX=int8', or give a JSON file: a manifest, or an object with nodes or groups as "
     "keys and precisions as values"
@@ -51,7 +53,7 @@ def read_mix(text: str, groups: Sequence[Group], space: Space) -> TargetMix:
         ConfigError: the text is none of these, a file cannot be read, a pattern, name or precision is unknown, or none
             of the groups of a rule can run as it says.
     """
-    if Path(text).is_file():
+    if os.path.isfile(text):  # not Path.is_file, which fails if a long list of rules is no possible name
         wanted = _read_file(text, groups, space)
     elif "=" in text:
         wanted = _read_rules(text, groups, space)
@@ -63,10 +65,11 @@ def read_mix(text: str, groups: Sequence[Group], space: Space) -> TargetMix:
 
 def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
     wanted: dict[str, Precision] = {}
+    by_id = {group.id: group for group in groups}
     for pattern, label in _split_rules(text):
         rule = f"--assign {pattern}={label}"
         precision = _precision(label, rule)
-        matched = [group for group in groups if _matches(pattern, group, rule)]
+        matched = [by_id[pattern]] if pattern in by_id else [g for g in groups if _matches(pattern, g, rule)]
         if not matched:
             raise ConfigError(
                 f"{rule}: the pattern matches no layer name. `bitfront layers MODEL` lists them; the first is "
@@ -91,7 +94,7 @@ def _split_rules(text: str) -> list[tuple[str, str]]:
 
 
 def _matches(pattern: str, group: Group, rule: str) -> bool:
-    if pattern in (ALL, group.id):
+    if pattern == ALL:
         return True
     try:
         return any(re.search(pattern, name) for name in group.nodes)
@@ -126,9 +129,18 @@ def _read_file(path: str, groups: Sequence[Group], space: Space) -> dict[str, Pr
 
 def _load(path: str) -> Any:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_distinct)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--assign {path}: expected a JSON file in UTF-8, got {error}; {_FORMS}.") from error
+
+
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; raises ValueError where a key is there twice, of which JSON readers drop the first."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r} twice in one object")
+    return found
 
 
 def _find_mapping(content: Any, path: str) -> Mapping[str, Any]:

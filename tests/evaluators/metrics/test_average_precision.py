@@ -37,6 +37,23 @@ NAMES = ("map", "map_small", "map_medium", "map_large")
 CLASSES = 4
 
 
+@pytest.mark.parametrize(
+    ("name", "box", "counts"),
+    [
+        ("map_small", [0, 0, 200, 200, 1, 0], False),
+        ("map_large", [0, 0, 200, 200, 1, 0], True),
+        ("map", [0, 0, 200, 200, 1, 0], True),
+        ("map", [0, 0, 200, 200, 1, 1], False),
+        ("map", [0, 0, 200, 200, -1, 0], False),
+    ],
+)
+def test_objects_that_do_not_count_are_nothing_to_score(name: str, box: list[int], counts: bool) -> None:
+    """Objects of another size and crowds: every engine would score 0, and none would lose anything."""
+    has_content = get_metric(name).has_content
+    assert has_content is not None
+    assert has_content(np.array([[box]])) == counts
+
+
 def coco_values(detections: list[Floats], labels: Floats) -> dict[str, float]:
     """What pycocotools gives; -1 where nothing is to be found."""
     images = [{"id": i} for i in range(len(labels))]

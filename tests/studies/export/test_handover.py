@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,11 @@ from studies.export.handover.nncf import NncfHandover
 from studies.export.handover.polygraphy import PolygraphyHandover
 from studies.export.handover.qat import QatHandover, module_name
 from studies.export.handover.registry import HANDOVERS, check_mix, check_tools, write_handovers
+from studies.export.handover.scripts.polygraphy_constraints import set_precisions
 from tests.support.command_line import copy_finished, invoke
 from tests.support.extensions import toy_handover
 from tests.support.handed_mix import mix_of, nameless
-from tests.support.networks import NETWORKS, observed, residual_cnn
+from tests.support.networks import NETWORKS, Net, observed, residual_cnn
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 
@@ -108,6 +111,23 @@ def test_polygraphy_is_told_the_precision_of_every_weighted_node(mix: Mix) -> No
     assert "--precision-constraints obey" in command
 
 
+def test_polygraphy_passes_over_layers_without_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT's assertions, which the parser adds for shapes, have none."""
+    monkeypatch.setitem(sys.modules, "tensorrt", SimpleNamespace(int8="int8"))
+
+    def layer(name: str, kind: str, *outputs: str) -> SimpleNamespace:
+        made = [SimpleNamespace(name=output) for output in outputs]
+        found = SimpleNamespace(name=name, type=SimpleNamespace(name=kind), precision=None)
+        found.get_output = lambda index: made[index] if index < len(made) else None
+        return found
+
+    layers = [layer("check", "ASSERTION"), layer("conv", "CONVOLUTION", "out"), layer("conv", "SHUFFLE", "turned")]
+    network = SimpleNamespace(num_layers=len(layers), get_layer=layers.__getitem__)
+    wanted = [{"name": name, "output": output, "precision": "int8"} for name, output in (("conv", "out"), (None, "x"))]
+    assert set_precisions(network, wanted) == ["x"]
+    assert [each.precision for each in layers] == [None, "int8", None]
+
+
 def test_a_mix_without_int8_needs_no_ranges(tmp_path: Path) -> None:
     names = ("stem", "block.0/conv1", "block.0/conv2", "block.1/conv1", "block.1/conv2", "block.1/down", "fc")
     mix = mix_of(residual_cnn(), tmp_path, dict.fromkeys(names, FP16))
@@ -178,6 +198,46 @@ def test_qat_names_what_was_folded_into_a_weight(tmp_path: Path) -> None:
     }
 
 
+def test_qat_leaves_out_norms_that_are_folded_into_nothing(tmp_path: Path) -> None:
+    """Behind a Relu, and behind a convolution whose output something else reads too."""
+    net = Net()
+    x = net.batch_norm(net.op("Relu", [net.conv("image", "first", 3, 16)], "relu"), "norm1", 16)
+    y = net.conv(x, "second", 16, 16)
+    x = net.op("Add", [net.op("Sigmoid", [y], "gate"), net.batch_norm(y, "norm2", 16)], "add")
+    x = net.batch_norm(net.conv(x, "third", 16, 16), "norm3", 16)
+    net.head(net.op("Relu", [x], "relu3"), 16)
+    found = written(QatHandover(), mix_of(net.model([2, 3, 8, 8], "logits", [2, 10]), tmp_path, {}))
+    assert {layer["node"]: layer["folded"] for layer in found["layers"]} == {
+        "first": [], "second": [], "third": ["norm3"], "fc": [],
+    }  # fmt: skip
+
+
+def test_the_axis_is_that_of_the_weight_in_the_file(tmp_path: Path) -> None:
+    """Also behind a Transpose; behind a Reshape that is no axis of it, so it has no name."""
+    net = Net()
+    x = net.op("Flatten", [net.op("GlobalAveragePool", [net.conv("image", "conv", 3, 16)], "pool")], "flat")
+    rng = np.random.default_rng(0)
+    for name, shape in (("turned", (16, 16)), ("named", (16, 16)), ("shaped", (2, 8, 16))):
+        net.const(f"{name}.w", rng.standard_normal(shape).astype(np.float32) / 8)
+    net.op("Transpose", ["turned.w"], "turn", perm=[1, 0])
+    net.op("Transpose", [net.op("Identity", ["named.w"], "same")], "turn2")
+    net.op("Reshape", ["shaped.w", net.const("shape", np.array([16, 16], np.int64))], "reshape")
+    for name, weight in (("turned", "turn_out"), ("named", "turn2_out"), ("shaped", "reshape_out")):
+        x = net.op("Relu", [net.op("MatMul", [x, weight], name)], f"{name}/relu")
+    net.gemm(x, "fc", 16, 10)
+    net.nodes[-1].output[0] = "logits"
+    proto = net.model([2, 3, 8, 8], "logits", [2, 10])
+    layers = {layer["node"]: layer for layer in written(QatHandover(), mix_of(proto, tmp_path, {}))["layers"]}
+    told = {
+        name: (layers[name]["weight_name"], layers[name]["weight"]["axis"]) for name in ("turned", "named", "shaped")
+    }
+    assert told == {"turned": ("turned.w", 0), "named": ("named.w", 0), "shaped": (None, 1)}
+    values = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+    assert layers["turned"]["weight"]["high"] == pytest.approx(
+        np.abs(values["turned.w"]).max(axis=1).tolist(), rel=1e-6
+    )
+
+
 def test_an_attention_layer_has_two_activations_and_no_weight(tmp_path: Path) -> None:
     found = written(QatHandover(), mix_of(NETWORKS["transformer"](), tmp_path, {}))
     layers = {layer["node"]: layer for layer in found["layers"]}
@@ -226,7 +286,7 @@ def test_a_tool_of_another_package_is_written_for(mix: Mix, tmp_path: Path) -> N
 
 def test_layers_without_a_counterpart_are_named(mix: Mix) -> None:
     layers = [*mix.layers]
-    one = type(layers[0])("g9", "Conv", INT8, {}, (), ("block_n0__inner",))
+    one = type(layers[0])("g9", "Conv", INT8, {}, {}, (), ("block_n0__inner",))
     text = lost_text(type(mix)(**{**vars(mix), "layers": (*layers, one)}))
     assert text.startswith("1 layer has no counterpart")
     assert "'block_n0__inner'" in text

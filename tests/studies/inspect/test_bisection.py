@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from search.values import Accuracy
 from studies.inspect.mix.bisection import EVERYTHING, Bisection, Trial, bisect, kinds_of, most_trials
-from studies.inspect.mix.evaluate import is_undone
+from studies.inspect.mix.evaluate import allowed_loss, is_undone
+from studies.options.limits import Limits, MetricScale
 from tests.support.networks import loaded
 
 LOWERED = [f"g{number:03d}" for number in range(40)]
@@ -108,6 +111,13 @@ def test_kinds_of_ops_tell_convolutions_apart() -> None:
 
 def scored(loss: float, low: float, samples: int = 100) -> Accuracy:
     return Accuracy("top1", 0.9, loss, low, 2 * loss - low, samples, 100, np.zeros(samples))
+
+
+def test_a_bound_on_the_metric_allows_what_fp32_has_above_it_on_the_same_samples() -> None:
+    limits, top1 = Limits(accuracy_limit=0.95), MetricScale("top1", "share", True, True, False)
+    for value, allowed in ((0.96, 0.01), (0.97, 0.02)):
+        assert allowed_loss(limits, top1, replace(scored(0, 0), value=value)) == pytest.approx(allowed)
+    assert allowed_loss(limits, top1, None) is None
 
 
 def test_a_loss_is_undone_where_it_may_be_chance_or_is_allowed() -> None:

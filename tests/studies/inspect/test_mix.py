@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from search.errors import ConfigError
-from search.graph.model import Model
+from search.graph.model import Model, load
 from search.space.choices import Space, make_space
 from search.values import Assignment, Capability, Evaluation, Failure, FailureKind, Precision, Stage
 from studies import verbs
@@ -26,7 +26,7 @@ from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.store.records import SensitivityRecord
 from tests.support.command_line import copy_finished, invoke, ok, quick, tree, write_inputs
-from tests.support.networks import Net, loaded
+from tests.support.networks import Net, loaded, save
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 REFUSED = (Stage.BUILD, FailureKind.REFUSED)
@@ -61,6 +61,25 @@ def test_of_several_rules_the_last_decides_and_the_rest_is_fp32(residual: Model,
         "block.1/conv2",
         "block.1/down",
     }
+
+
+def test_an_id_names_one_group_though_others_have_names_with_it(tmp_path: Path) -> None:
+    net = Net()
+    x = net.op("Relu", [net.conv("image", "img001/conv", 3, 16)], "relu")
+    net.head(net.op("Relu", [net.conv(x, "last", 16, 16)], "other"), 16)
+    model = load(save(net.model([2, 3, 8, 8], "logits", [2, 10]), tmp_path / "net.onnx"))
+    space = make_space(model, CPU)
+    assert by_name(model, read_mix("g001=int8 , nothing|fc=int8 ", model.groups, space)) == {
+        "img001/conv": "fp32",
+        "last": "int8",
+        "fc": "int8",
+    }
+
+
+def test_rules_may_be_longer_than_the_name_of_a_file(residual: Model, cpu: Space) -> None:
+    rules = ",".join(f"{group.id}=int8" for group in residual.groups)
+    found = read_mix(",".join([rules] * 50), residual.groups, cpu)
+    assert set(found.assignment.values()) == {INT8}
 
 
 def test_what_a_group_is_not_offered_becomes_the_next_higher_with_a_note(residual: Model) -> None:
@@ -116,6 +135,7 @@ def test_files_that_name_a_mix(residual: Model, cpu: Space, tmp_path: Path, cont
         ('{"stem": 8}', "there is no mix in it"),
         ('{"sten": "int8"}', "no group or node 'sten'; did you mean 'stem'"),
         ('{"stem": "int9"}', "stem: expected a precision"),
+        ('{"fc": "int8", "stem": "int8", "fc": "fp32"}', "got the key 'fc' twice in one object"),
         ('{"stem": "int8", "g000": "fp32"}', "group g000 is named twice, in int8 and fp32"),
     ],
 )

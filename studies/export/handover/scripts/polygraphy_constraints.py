@@ -46,8 +46,10 @@ def set_precisions(network: Any, wanted: Sequence[Mapping[str, Any]]) -> list[st
     missing = dict(by_output)
     for place in range(network.num_layers):
         layer = network.get_layer(place)
+        if layer.type.name not in KINDS:  # others may have no output
+            continue
         node = by_name.get(layer.name) or by_output.get(layer.get_output(0).name)
-        if node is not None and layer.type.name in KINDS:
+        if node is not None:
             layer.precision = getattr(types, node["precision"])
             missing.pop(node["output"], None)
     return list(missing)

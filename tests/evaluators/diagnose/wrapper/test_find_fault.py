@@ -93,6 +93,23 @@ def test_samples_in_another_order_are_found() -> None:
     assert (fault.kind, fault.axis) == (FaultKind.PERMUTED, 0)
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (2,), (1, 4)])
+def test_samples_that_few_values_tell_apart_are_not_taken_for_moved(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    exact = rng.standard_normal((64, *shape)).astype(np.float32)
+    assert fault_of(exact * 3, exact, exact).kind is FaultKind.SCALE
+    for other in (rng.standard_normal(exact.shape), exact + 0.05 * rng.standard_normal(exact.shape)):
+        assert look(other.astype(np.float32), exact, exact).fault is None
+
+
+def test_two_probabilities_do_not_tell_samples_apart() -> None:
+    """Each is one minus the other, so an order by the first always fits the second."""
+    rng = np.random.default_rng(1)
+    first, second = (1 / (1 + np.exp(-4 * rng.standard_normal(256))) for _ in range(2))
+    exact, mine = (np.stack([share, 1 - share], axis=1).astype(np.float32) for share in (first, second))
+    assert look(mine, exact, exact).fault is None
+
+
 def test_channels_of_zeros_and_equal_ones_are_not_taken_for_moved() -> None:
     exact, rounded, mine = outputs((6, 4, 4), 5, 0.01)
     for array in (exact, rounded, mine):
