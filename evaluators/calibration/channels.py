@@ -111,11 +111,17 @@ def _append_reductions(graph: ir.Model, kept: Mapping[str, tuple[int, ...]]) -> 
         value, before = values[name], values[name].producer()
         rank = len(value.shape) if value.shape is not None else max(axes) + 1
         others = [axis for axis in range(rank) if axis not in axes]
-        nodes = [_reduction(graph, value, number, op, others, as_input) for op in _OPS]
-        nodes.append(ir.node("Size", [value], name=_name(number, "Size")))
+        nodes = [ir.node("Size", [value], name=_name(number, "Size"))]
+        if others:
+            nodes += [_reduction(graph, value, _name(number, op), others, as_input) for op in _OPS]
+        else:  # without axes a reduction would be one over all of them
+            added = _constant(graph, [rank], _name(number, "axis"))
+            nodes.append(ir.node("Unsqueeze", [value, added], name=_name(number, "Unsqueeze")))
+            lifted = nodes[-1].outputs[0]
+            nodes += [_reduction(graph, lifted, _name(number, op), [rank], as_input, keepdims=0) for op in _OPS]
         for node in nodes:
             node.outputs[0].name = node.name
-        outputs += [node.outputs[0] for node in nodes]
+        outputs += [node.outputs[0] for node in nodes if node.op_type != "Unsqueeze"]
         if before is None:
             graph.graph.extend(nodes)
         else:
@@ -125,15 +131,21 @@ def _append_reductions(graph: ir.Model, kept: Mapping[str, tuple[int, ...]]) -> 
     return [_name(number, "Size") for number in range(len(kept))]
 
 
-def _reduction(graph: ir.Model, value: ir.Value, number: int, op: str, axes: list[int], as_input: bool) -> ir.Node:
-    name = _name(number, op)
+def _reduction(
+    graph: ir.Model, value: ir.Value, name: str, axes: list[int], as_input: bool, keepdims: int = 1
+) -> ir.Node:
+    op = name.rsplit(".", 1)[-1]
     if not as_input:
-        return ir.node(op, [value], {"axes": axes, "keepdims": 1}, name=name)
-    tensor = ir.tensor(np.array(axes, np.int64), name=f"{name}/axes")
-    constant = ir.Value(name=tensor.name, type=ir.TensorType(ir.DataType.INT64), const_value=tensor)
-    constant.shape = ir.Shape([len(axes)])
+        return ir.node(op, [value], {"axes": axes, "keepdims": keepdims}, name=name)
+    return ir.node(op, [value, _constant(graph, axes, f"{name}/axes")], {"keepdims": keepdims}, name=name)
+
+
+def _constant(graph: ir.Model, numbers: list[int], name: str) -> ir.Value:
+    tensor = ir.tensor(np.array(numbers, np.int64), name=name)
+    constant = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), const_value=tensor)
+    constant.shape = ir.Shape([len(numbers)])
     graph.graph.register_initializer(constant)
-    return ir.node(op, [value, constant], {"keepdims": 1}, name=name)
+    return constant
 
 
 def _name(number: int, op: str) -> str:

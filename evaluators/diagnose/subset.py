@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from evaluators.data import Batch
 from evaluators.engine import Arrays
-from evaluators.measure.output_noise import compared_names, sample_noise
+from evaluators.measure.output_noise import sample_noise
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -45,18 +45,11 @@ def choose(pool: Indices, wanted: int, batches: Batches, exact: Run, rough: Run,
     noise: list[Floats] = []
     for batch in batches(pool):
         rows = len(next(iter(batch.inputs.values())))
-        noise.append(_noise(rough(batch), exact(batch), rows)[: batch.count])
+        noise.append(sample_noise(rough(batch), exact(batch), rows)[: batch.count])
         if enough():
             break
     seen = np.concatenate(noise)
     return _half_hard(pool[: len(seen)], seen, wanted) if len(seen) > wanted else _even(pool[:wanted])
-
-
-def _noise(outputs: Arrays, reference: Arrays, rows: int) -> Floats:
-    """`sample_noise`; infinite where shapes depend on values, as that of NonZero, and differ."""
-    if any(outputs[name].shape != reference[name].shape for name in compared_names(reference)):
-        return np.full(rows, np.inf)
-    return sample_noise(outputs, reference, rows)
 
 
 def _even(indices: Indices) -> Subset:

@@ -26,14 +26,34 @@ def compared_names(outputs: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
     return floats or tuple(outputs)
 
 
+def split_rows(array: NDArray[Any], rows: int) -> NDArray[Any] | None:
+    """(rows, …) an output with one row for each sample; None if its first axis is no multiple of them.
+
+    Args:
+        array: its first axis counts samples, or, as of a Reshape to (samples · tokens, …), parts of samples in turn.
+    """
+    size = len(array) if array.ndim else 1
+    if not size or size % rows:
+        return None
+    return array if size == rows and array.ndim else array.reshape(rows, size // rows, *array.shape[1:])
+
+
 def sample_noise(outputs: Arrays, reference: Arrays, rows: int) -> Floats:
-    """(rows,) error of every sample, relative to the batch: 0 throughout where no output has a row per sample."""
+    """(rows,) error of every sample, relative to the batch.
+
+    An output without a row for each sample counts with its error in every one. One of another shape, as that of NonZero
+    may be, is infinitely far.
+    """
     found = np.zeros(rows)
     for name in compared_names(reference):
         array = reference[name]
-        if array.ndim and len(array) == rows:
-            noise, power = channel_squares(outputs[name], array)
-            found += mean_ratio(noise, np.maximum(power.mean(axis=0), np.finfo(np.float64).tiny))
+        if outputs[name].shape != array.shape:
+            found += np.inf
+            continue
+        split = split_rows(array, rows)
+        exact = array[None] if split is None else split
+        noise, power = channel_squares(outputs[name].reshape(exact.shape), exact)
+        found += mean_ratio(noise, np.maximum(power.mean(axis=0), np.finfo(np.float64).tiny))
     return np.where(np.isfinite(found), found, np.inf)
 
 

@@ -22,6 +22,12 @@ def _float_pairs(outputs: Outputs, reference: Outputs | None) -> list[tuple[NDAr
     names = [name for name, array in theirs.items() if array.dtype.kind == "f"]
     if not names:
         raise DataError("this metric compares float outputs, but the model has none; give a --metric of your own")
+    for name in names:
+        if outputs[name].shape != theirs[name].shape:
+            raise DataError(
+                f"this metric compares outputs of one shape, but output {name!r} has shape {outputs[name].shape}, and "
+                f"{theirs[name].shape} in FP32: it depends on the values; give a --metric of your own"
+            )
     return [(_flat(outputs[name]), _flat(theirs[name])) for name in names]
 
 

@@ -97,10 +97,11 @@ class Trials:
                 return _record(step, before, _why_nothing(proposal))
             self._check_exact(proposal.ranges, now.ranges)
             after = self._held_out.measure(self._context.open_int8(proposal.ranges))
-        except BitfrontError as error:
+        except Exception as error:  # a step may be the user's own; the search can go on without it
+            told = f"{error}" if isinstance(error, BitfrontError) else f"{type(error).__name__}: {error}"
             if self._forced:
-                raise EvaluatorError(f"recovering with --recover {step.name}: {error}") from error
-            return _record(step, before, f"it failed: {error}")
+                raise EvaluatorError(f"recovering with --recover {step.name}: {told}") from error
+            return _record(step, before, f"it failed: {told}")
         found = self._held_out.compare(before, after)
         kept = self._forced or found.better
         if kept:

@@ -20,7 +20,7 @@ class Equalize(RecoveryStep):
     name = "equalize"
     summary = "scales channels by powers of two so that their ranges become similar; the float outputs do not change"
     exact = True
-    version = 2
+    version = 3
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
         """Choose factors for every stream that no normalization writes: those are left to `smooth`."""

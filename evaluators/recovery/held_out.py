@@ -23,7 +23,7 @@ from evaluators.data import Batch
 from evaluators.engine import Arrays, Runner
 from evaluators.measure import accuracy
 from evaluators.measure.intervals import bootstrap_interval, paired_interval, signed_rank_interval
-from evaluators.measure.output_noise import OutputNoise, channel_squares, compared_names, folded, mean_ratio
+from evaluators.measure.output_noise import OutputNoise, channel_squares, compared_names, folded, mean_ratio, split_rows
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.contract import Metric
 from search.errors import DataError, MetricError
@@ -45,7 +45,7 @@ class Outcome:
 
     Attributes:
         errors: (units,) noise over power of the outputs, infinite if they are not finite. A unit is a sample or,
-            where an output has no row per sample, a batch.
+            where an output cannot be split into samples, a batch.
         scored: by the metric, against FP32, also on the samples that count for losses alone; None if it cannot be
             scored there.
     """
@@ -109,7 +109,7 @@ class HeldOut:
         self._counts, self._outputs = _run_float(session, samples, seconds)
         each = max((time.monotonic() - start) / len(self._counts), 1e-6)
         self._more = max(0, int(seconds / each) - len(self._counts))
-        self._by_sample = all(_has_rows(array, rows) for rows, found in self._outputs for array in found.values())
+        self._by_sample = all(_is_by_sample(rows, found) for rows, found in self._outputs)
         self._power = {name: self._usual_power(name) for name in compared_names(self._outputs[0][1])}
         self._clusters = None if clusters is None else clusters[: sum(self._counts)]
         self._other_clusters = other_clusters
@@ -167,7 +167,8 @@ class HeldOut:
         are garbage decide nothing.
         """
         if self.units < FEWEST:
-            return Comparison(False, f"{self.units} held-out samples are too few to tell")
+            what = "samples" if self._by_sample else "batches"
+            return Comparison(False, f"{self.units} held-out {what} are too few to tell")
         if not np.isfinite(after.errors).all() and np.isfinite(before.errors).all():
             return Comparison(False, "outputs are not finite with it")
         low, centre, high = signed_rank_interval(self._by_cluster(_log_ratios(before.errors, after.errors)))
@@ -226,7 +227,7 @@ class HeldOut:
         That of a single channel is the median sample's, which garbage does not move. With several channels it is the
         mean, because the median is near 0 for a class that few samples hold.
         """
-        each = [channel_squares(found[name], found[name])[1] for _, found in self._outputs]
+        each = [self._squares(rows, found[name], found[name])[1] for rows, found in self._outputs]
         if len({powers.shape[1] for powers in each}) > 1:
             each = [folded(powers) for powers in each]
         powers = np.concatenate(each)
@@ -239,18 +240,24 @@ class HeldOut:
 
     def _errors(self, place: int, outputs: Arrays) -> Floats:
         """(units,) of one batch."""
-        _, reference = self._outputs[place]
+        rows, reference = self._outputs[place]
         count = self._counts[place] if self._by_sample else 1
         found = np.zeros(count)
         for name, power in self._power.items():
             if outputs[name].shape != reference[name].shape:  # as of NonZero, whose shape depends on values
                 found += 1 / len(self._power)
                 continue
-            noise, _ = channel_squares(outputs[name], reference[name])
+            noise, _ = self._squares(rows, outputs[name], reference[name])
             noise = folded(noise) if len(power) == 1 else noise
             each = noise[:count] if self._by_sample else noise.mean(axis=0, keepdims=True)
             found += mean_ratio(each, power) / len(self._power)
         return np.where(np.isfinite(found), found, np.inf)
+
+    def _squares(self, rows: int, values: NDArray[Any], reference: NDArray[Any]) -> tuple[Floats, Floats]:
+        """`channel_squares` of an output of a batch, by samples where all outputs can be split into them."""
+        exact = split_rows(reference, rows) if self._by_sample else reference
+        assert exact is not None
+        return channel_squares(values.reshape(exact.shape), exact)
 
     def _total_units(self) -> int:
         return sum(self._counts) if self._by_sample else len(self._counts)
@@ -329,21 +336,23 @@ def _run_float(session: Runner, samples: Samples, seconds: float) -> tuple[list[
     """Real rows of each batch, and with all its rows the float outputs that tell the error."""
     counts: list[int] = []
     outputs: list[tuple[int, Arrays]] = []
-    start, held = time.monotonic(), 0
+    start, held, units = time.monotonic(), 0, 0
     for batch in samples():
         found = session.run(batch.inputs)
         kept = {name: found[name] for name in compared_names(found)}
         counts.append(batch.count)
-        outputs.append((len(next(iter(batch.inputs.values()))), kept))
+        rows = len(next(iter(batch.inputs.values())))
+        outputs.append((rows, kept))
+        units += batch.count if _is_by_sample(rows, kept) else 1
         held += sum(array.nbytes for array in kept.values())
         late = time.monotonic() - start > seconds or held > _HELD_BYTES
-        if late and sum(counts) >= FEWEST:
+        if late and units >= FEWEST:
             break
     return counts, outputs
 
 
-def _has_rows(array: NDArray[Any], rows: int) -> bool:
-    return array.ndim > 0 and len(array) == rows
+def _is_by_sample(rows: int, outputs: Arrays) -> bool:
+    return all(split_rows(array, rows) is not None for array in outputs.values())
 
 
 def _log_ratios(before: Floats, after: Floats) -> Floats:

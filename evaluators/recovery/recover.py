@@ -47,7 +47,11 @@ class CalibrationSamples:
     indices: Indices
 
     def divide(self) -> tuple[Indices, Indices]:
-        """Samples to fit to, and those held out; clusters stay whole. Too few samples are all in both."""
+        """Samples to fit to, and those held out; clusters stay whole. Too few samples are all in both.
+
+        Both in random order: steps look at as many of the first ones as they have time and memory for, and data are
+        often sorted by class.
+        """
         random = np.random.RandomState(int(self.dataset.digest[:8], 16))
         clusters = self.clusters(self.indices)
         codes = np.arange(len(self.indices)) if clusters is None else clusters
@@ -55,8 +59,9 @@ class CalibrationSamples:
         chosen = units[: len(units) // _HELD_OUT_SHARE]
         if len(chosen) < FEWEST:
             return self.indices, self.indices
-        held_out = np.isin(codes, chosen)
-        return self.indices[~held_out], self.indices[held_out]
+        order = random.permutation(len(codes))
+        held_out = np.isin(codes[order], chosen)
+        return self.indices[order[~held_out]], self.indices[order[held_out]]
 
     def clusters(self, indices: Indices) -> Indices | None:
         """(samples,) the same number for samples that belong together; None if they are independent."""

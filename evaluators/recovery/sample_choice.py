@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from evaluators import data
 from evaluators.data import Batch, Dataset
 from evaluators.engine import Runner
-from evaluators.measure.output_noise import compared_names, row_squares
+from evaluators.measure.output_noise import compared_names, row_squares, split_rows
 from evaluators.recovery.int8.sample_errors import USUAL, power_weights, sample_powers
 from search.errors import ConfigError
 from search.space.sample_choice import SampleChoice
@@ -45,7 +45,7 @@ def choose_samples(
     if choice.count >= len(indices):
         return indices
     if choice.kind == "diverse":
-        features = _stacked([_features(exact.run(batch.inputs), batch.count) for batch in batches])
+        features = _stacked([_features(exact.run(batch.inputs), batch) for batch in batches])
         places = farthest_first(features, choice.count)
     else:
         rough = open_int8() if choice.kind == "worst" else None
@@ -82,8 +82,10 @@ def _scores(outputs: Arrays, batch: Batch, rough: Runner | None) -> Floats:
     rows = len(next(iter(batch.inputs.values())))
     found = np.zeros(rows)
     for name in compared_names(outputs):
-        if outputs[name].ndim and len(outputs[name]) == rows:
-            noise, power = row_squares(others[name], outputs[name])
+        if others[name].shape != outputs[name].shape:
+            found += np.inf
+        elif (exact := split_rows(outputs[name], rows)) is not None:
+            noise, power = row_squares(others[name].reshape(exact.shape), exact)
             found += noise / np.maximum(power, np.finfo(np.float64).tiny)
     return np.asarray(np.where(np.isnan(found), np.inf, found)[: batch.count])
 
@@ -102,13 +104,13 @@ def _margins(outputs: Arrays) -> Floats:
     return np.asarray(np.nan_to_num(top[:, 1] - top[:, 0], nan=-np.inf))
 
 
-def _features(outputs: Arrays, count: int) -> Floats:
+def _features(outputs: Arrays, batch: Batch) -> Floats:
     """(count, features) outputs of each sample, brought to few numbers by a fixed random projection."""
-    parts = []
+    parts, count = [], batch.count
     for name in compared_names(outputs):
-        rows = np.nan_to_num(outputs[name].astype(np.float64), posinf=0.0, neginf=0.0)
-        if rows.ndim and len(rows) >= count:
-            flat = rows[:count].reshape(count, -1)
+        rows = split_rows(outputs[name], len(next(iter(batch.inputs.values()))))
+        if rows is not None:
+            flat = np.nan_to_num(rows[:count].reshape(count, -1).astype(np.float64), posinf=0.0, neginf=0.0)
             if flat.shape[1] > _FEATURES:
                 signs = np.random.RandomState(flat.shape[1] % 2**31).randint(0, 2, (flat.shape[1], _FEATURES)) * 2.0 - 1
                 flat = flat @ signs / np.sqrt(flat.shape[1])
@@ -128,8 +130,9 @@ def farthest_first(features: Floats, count: int) -> Indices:
     The greedy solution of the k-center problem: T. F. Gonzalez, "Clustering to minimize the maximum intercluster
     distance", Theoretical Computer Science 38 (1985).
     """
-    scaled = features / np.maximum(features.std(axis=0), np.finfo(np.float64).tiny)
-    chosen = [int(np.argmin(np.square(scaled - scaled.mean(axis=0)).sum(axis=1)))]
+    spread = features.std(axis=0)
+    scaled = (features - features.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    chosen = [int(np.argmin(np.square(scaled).sum(axis=1)))]
     nearest = np.square(scaled - scaled[chosen[0]]).sum(axis=1)
     while len(chosen) < count:
         nearest[chosen[-1]] = -1.0

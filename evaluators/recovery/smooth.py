@@ -29,7 +29,7 @@ class Smooth(RecoveryStep):
     name = "smooth"
     summary = "moves the scale of outlier channels into the weights of matrix products, as far as it helps each layer"
     exact = True
-    version = 2
+    version = 3
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
         """Try every strength on streams that matrix products alone read, on the layers' own inputs."""

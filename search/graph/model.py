@@ -68,7 +68,7 @@ class Model:
             A model with the same names and groups; with factors, it has another digest.
 
         Raises:
-            ModelError: there is no such constant.
+            ModelError: there is no such constant, or factors do not broadcast to its shape.
         """
         if not factors:
             return self
@@ -80,7 +80,13 @@ class Model:
                     f"scaling constants of the model: expected a constant {name!r}, but the model has none"
                 )
             array = value.const_value.numpy()
-            value.const_value = ir.tensor((array * math.prod(parts)).astype(array.dtype), name=name)
+            scaled = np.asarray(array * math.prod(parts)).astype(array.dtype)
+            if scaled.shape != array.shape:
+                raise ModelError(
+                    f"scaling constants of the model: expected factors that broadcast to the shape {array.shape} of "
+                    f"{name!r}, got {[np.shape(part) for part in parts]}"
+                )
+            value.const_value = ir.tensor(scaled, name=name)
         recovery = Recovery({name: tuple(parts) for name, parts in factors.items()})
         return replace(self, graph=graph, digest=digest_of([self.digest, recovery.digest]))
 

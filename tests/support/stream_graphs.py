@@ -167,6 +167,17 @@ def loaded_from(proto: onnx.ModelProto) -> Model:
         return load(save(proto, Path(folder) / "model.onnx"))
 
 
+def outputs_of(model: Model, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The model's outputs, without any fusion."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    proto = ir.to_proto(model.graph).SerializeToString()
+    session = onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feed)), strict=True))
+
+
 def run_all(model: Model, *, optimized: bool = False, only: bool = False) -> dict[str, NDArray[Any]]:
     """Every float tensor of a model on one batch by ONNX Runtime; `only` the model's outputs."""
     proto = ir.to_proto(model.graph)

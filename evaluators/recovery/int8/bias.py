@@ -42,7 +42,7 @@ class BiasStep(RecoveryStep):
     of its float output on its INT8 output.
     """
 
-    version = 2
+    version = 3
     name = "bias"
     summary = "corrects the mean of each channel for the error of INT8, and its scale where that helps"
 
@@ -68,10 +68,10 @@ class _Op:
 
 
 def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignment) -> Proposal:
-    """Correct the ops that an assignment runs in INT8, again: earlier scales and offsets of all ops are dropped.
+    """Correct the ops that an assignment runs in INT8, again: their earlier scales and offsets are dropped.
 
     Args:
-        ranges: whose roundings are kept.
+        ranges: whose roundings are kept, and all of the ops for which no time is left.
         assignment: of the whole model, such as all INT8, or a mix that was picked.
 
     Raises:
@@ -82,7 +82,10 @@ def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignme
     ops, notes = _correctable(model, assignment)
     if not ops:
         return Proposal(plain, tuple(notes))
-    found = _Pass(context, model, plain, assignment, ops).run(notes)
+    corrections = _Pass(context, model, plain, assignment, ops)
+    found = corrections.run(notes)
+    known = ranges.recovery.corrections
+    found |= {name: known[name] for name in corrections.left if name in known}
     return Proposal(replace(plain, recovery=plain.recovery.with_means(found)), tuple(notes))
 
 
@@ -94,7 +97,7 @@ def _correctable(model: Model, assignment: Assignment) -> tuple[list[_Op], list[
         for anchor in group.anchors:
             constants = find_constants(model.graph.graph.node(anchor), group.nodes)
             if constants is None:
-                notes.append(f"{anchor} is left alone: its weight or its bias is computed")
+                notes.append(f"{anchor} is left alone: its weight or bias is computed, or has no channels")
             else:
                 ops.append(_op(constants, group))
     order = {node.name: place for place, node in enumerate(model.graph.graph)}
@@ -127,6 +130,7 @@ class _Pass:
         makers = {name: _maker(model.graph.graph, op) for op in ops for name in [op.name]}
         order = {node.name: place for place, node in enumerate(lowered.graph)}
         self._ops = sorted(ops, key=lambda op: order[makers[op.name]])
+        self.left: tuple[str, ...] = ()  # names of the ops for which there was no time
         self._taps = [nodes[makers[op.name]].outputs[0].name or "" for op in self._ops]
         self._stages = plan_stages(lowered.graph, self._taps)
         self._float_stages = plan_stages(model.graph.graph, [op.tap for op in self._ops])
@@ -164,6 +168,7 @@ class _Pass:
                 notes.append(
                     f"{len(self._ops) - number} of {len(self._ops)} ops are unchanged, because the time is over"
                 )
+                self.left = tuple(op.name for op in self._ops[number:])
                 break
             correction = self._correct(number, op)
             if correction is not None:

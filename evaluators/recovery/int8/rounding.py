@@ -17,7 +17,7 @@ from evaluators.lowering.weights import along, channel_axis, nearest_codes
 from evaluators.measure.group_tensors import Piece, batches_in, cut, tensors_of_pieces
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.int8.bias import correct_means
-from evaluators.recovery.int8.sample_errors import rows_of, sample_weights
+from evaluators.recovery.int8.sample_errors import USUAL, rows_of, sample_weights
 from evaluators.recovery.int8.second_moments import moments, product_error, round_by_moments, rows_read
 from evaluators.recovery.step import Proposal, RecoveryStep
 from search.values import Correction, Precision, Ranges
@@ -41,7 +41,7 @@ class RoundStep(RecoveryStep):
     codes.
     """
 
-    version = 2
+    version = 3
     name = "round"
     summary = "chooses the rounding of weights by its effect on the output, where rounding to the nearest loses much"
 
@@ -134,9 +134,9 @@ class _Rounding:
         for i, (array, weights) in enumerate(zip(arrays, sample_weights(rows), strict=True)):
             if len(weights) == self._batches[i].count and array.shape[0] % batch == 0:
                 by_sample = array.reshape(batch, array.shape[0] // batch, *array.shape[1:])[: len(weights)]
-                kept.append(by_sample[weights >= 0.5].reshape(-1, *array.shape[1:]))
+                kept.append(by_sample[weights >= USUAL].reshape(-1, *array.shape[1:]))
             else:
-                kept.append(array if weights.all() else array[:0])
+                kept.append(array if (weights >= USUAL).all() else array[:0])
         found = [[a for a in part if len(a)] for part in (kept[: self._fitted], kept[self._fitted :])]
         return found[0], found[1]
 

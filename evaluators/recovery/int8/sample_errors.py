@@ -28,7 +28,7 @@ def rows_of(array: Array, axis: int, count: int, batch: int) -> Array:
         batch: samples in a batch. A tensor whose first axis does not count samples is taken as one sample.
     """
     if array.ndim < 2:
-        return array.reshape(1, 1, -1)
+        return array.reshape(1, -1, 1) if array.ndim and axis == -1 else array.reshape(1, 1, -1)
     channels = np.moveaxis(array, axis, 0)
     size = channels.shape[0]
     if axis % array.ndim != 0 and array.shape[0] % batch == 0:
@@ -40,11 +40,17 @@ def rows_of(array: Array, axis: int, count: int, batch: int) -> Array:
 def usual_power(rows: Sequence[Array]) -> Floats:
     """(channels,) mean square of each channel in the sample in the middle; of a channel that is mostly 0, a little.
 
+    Samples that hold NaN or infinity in a channel do not count there.
+
     Args:
         rows: (samples, channels, values) of each batch.
     """
-    power = np.concatenate([np.square(part, dtype=np.float64).mean(axis=2) for part in rows])
-    middle: Floats = np.median(power, axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        power = np.concatenate([np.square(part, dtype=np.float64).mean(axis=2) for part in rows])
+    finite = np.isfinite(power)
+    some = finite.any(axis=0)
+    middle: Floats = np.zeros(power.shape[1])
+    middle[some] = np.nanmedian(np.where(finite, power, np.nan)[:, some], axis=0)
     floor = 1e-4 * float(middle.mean()) or np.finfo(np.float64).tiny
     return np.maximum(middle, floor)
 
@@ -72,8 +78,11 @@ def sample_powers(rows: Array) -> Floats:
 
 
 def power_weights(powers: Floats) -> Floats:
-    """(samples,) weights as `sample_weights` gives them, from mean squares."""
-    known = powers[np.isfinite(powers)]
+    """(samples,) weights as `sample_weights` gives them, from mean squares.
+
+    The usual amplitude is that of the samples that hold anything: an input may be empty in most of them.
+    """
+    known = powers[np.isfinite(powers) & (powers > 0)]
     limit = _WILD * float(np.median(known)) if len(known) else 0.0
     with np.errstate(invalid="ignore"):
         return np.where(np.isfinite(powers), np.minimum(1.0, (limit + 1e-30) / (powers + 1e-30)), 0.0)

@@ -51,7 +51,7 @@ class RangesStep(RecoveryStep):
     one by one as long as that error falls: see `narrow_ranges`.
     """
 
-    version = 3
+    version = 4
     name = "ranges"
     summary = "chooses a calibration method for each tensor by the error of the layers that read it"
 

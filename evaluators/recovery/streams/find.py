@@ -92,7 +92,6 @@ def _rooted(tracker: Tracker, reader: Reader) -> Reader:
 def _without_repeats(slots: Slot) -> Slot:
     """With size 1 along every axis along which all slots are alike."""
     for axis, size in enumerate(slots.shape):
-        first = np.take(slots, [0], axis)
-        if size > 1 and bool((slots == first).all()):
+        if size > 1 and bool((slots == (first := np.take(slots, [0], axis))).all()):
             slots = first
     return slots

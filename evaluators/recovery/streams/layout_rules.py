@@ -28,22 +28,26 @@ def pool(tracker: Tracker, node: ir.Node) -> None:
 
 
 def resize(tracker: Tracker, node: ir.Node) -> None:
-    """Interpolates along the axes whose size changes."""
+    """Interpolates along the axes whose size changes, or would with a scale that is rounded to the same size."""
     x, made = tensor_of(node, 0), tracker.shape(node.outputs[0])
     if text(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         raise UnclearError
-    given = tracker.shape(x)
-    changed = [axis for axis, size in enumerate(given) if size != made[axis]]
-    inner = [axis for axis in range(len(given)) if axis > 1]
-    tracker.assign(node.outputs[0], tracker.sets.merge_axes(tracker.slots(x), {*changed, *inner}))
+    if text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise UnclearError
+    given, scales = tracker.shape(x), input_of(node, 2)
+    changed = {axis for axis, size in enumerate(given) if size != made[axis]}
+    if scales is not None and (factors := array_of(scales)).size:
+        axes = integers(node, "axes", len(node.inputs)) or range(len(factors))
+        changed |= {axis % len(given) for axis, factor in zip(axes, factors, strict=True) if factor != 1}
+    inner = {axis for axis in range(len(given)) if axis > 1}
+    tracker.assign(node.outputs[0], tracker.sets.merge_axes(tracker.slots(x), changed | inner))
 
 
 def reshape(tracker: Tracker, node: ir.Node) -> None:
     """Reshape, Flatten, Squeeze and Unsqueeze: what they do is in the shapes."""
     x = tensor_of(node, 0)
-    old, new = tracker.shape(x), tracker.shape(node.outputs[0])
-    moved = reshape_slots(tracker.sets, tracker.slots(x), old, new, regroup=tracker.fixed_sizes)
-    tracker.assign(node.outputs[0], moved)
+    shapes = list(zip(tracker.shapes(x), tracker.shapes(node.outputs[0]), strict=True))
+    tracker.assign(node.outputs[0], reshape_slots(tracker.sets, tracker.slots(x), shapes))
 
 
 def transpose(tracker: Tracker, node: ir.Node) -> None:
@@ -79,24 +83,31 @@ def split(tracker: Tracker, node: ir.Node) -> None:
 
 def cut(tracker: Tracker, node: ir.Node) -> None:
     """Slice between constant bounds."""
-    slots = tracker.slots(tensor_of(node, 0))
+    x = tensor_of(node, 0)
+    slots, shape = tracker.slots(x), tracker.shape(x)
+    tracker.shape(node.outputs[0])  # which is not empty
     starts, ends, axes, steps = (integers(node, "", index) for index in (1, 2, 3, 4))
     if starts is None or ends is None:
         raise UnclearError
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
-    index = [slice(None)] * slots.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if slots.shape[axis] > 1:
-            # Going down, an end before the first element is written as a number below −size.
-            stop = None if step < 0 and end < -slots.shape[axis] else end
-            index[axis] = slice(start, stop, step)
-    tracker.assign(node.outputs[0], slots[tuple(index)])
+            slots = np.take(slots, _places(start, end, step, shape[axis]), axis)
+    tracker.assign(node.outputs[0], slots)
+
+
+def _places(start: int, end: int, step: int, size: int) -> list[int]:
+    """What a Slice takes, as ONNX clamps its bounds: other than NumPy's, a start far before 0 is 0 going down too."""
+    start, end = (bound + size if bound < 0 else bound for bound in (start, end))
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    return list(range(min(max(start, 0), high), min(max(end, low), high), step))
 
 
 def take(tracker: Tracker, node: ir.Node) -> None:
     """Gather by constant indices along one axis."""
     slots, indices = tracker.slots(tensor_of(node, 0)), array_of(input_of(node, 1))
+    tracker.shape(node.outputs[0])  # which is not empty
     axis = integer(node, "axis", 0) % slots.ndim
     if slots.shape[axis] == 1:
         indices = np.zeros((1,) * indices.ndim, np.int64)
@@ -104,13 +115,19 @@ def take(tracker: Tracker, node: ir.Node) -> None:
 
 
 def pad(tracker: Tracker, node: ir.Node) -> None:
-    """What is padded with has the unit of the rest."""
+    """What is padded with has the unit of the rest. With one more here and one less there an axis keeps its size."""
     x = tensor_of(node, 0)
     before, after = tracker.shape(x), tracker.shape(node.outputs[0])
     value = input_of(node, 2)
     if value is not None and not is_constant(value):
         raise UnclearError
-    slots = tracker.sets.merge_axes(tracker.slots(x), [i for i, size in enumerate(before) if size != after[i]])
+    amounts, axes = integers(node, "pads", 1), integers(node, "axes", 3)
+    axes = list(range(len(before))) if axes is None else axes
+    if amounts is None or len(amounts) != 2 * len(axes):
+        raise UnclearError
+    moved = {axis % len(before) for axis, amount in zip([*axes, *axes], amounts, strict=True) if amount}
+    moved |= {axis for axis, size in enumerate(before) if size != after[axis]}
+    slots = tracker.sets.merge_axes(tracker.slots(x), moved)
     if text(node, "mode", "constant") == "constant":
         slots = tracker.tie(value, slots)
     tracker.assign(node.outputs[0], slots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 Slot = NDArray[np.int64]
 """Slots of a tensor's elements: of the tensor's rank, each dimension of its size, or 1 where all along it are alike."""
+
+Shape = Sequence[int]
 
 PINNED = 0
 """The slot whose factor is 1."""
@@ -75,23 +78,31 @@ def with_rank(slots: Slot, rank: int) -> Slot:
     return slots.reshape((1,) * (rank - slots.ndim) + slots.shape)
 
 
-def reshape_slots(sets: Slots, slots: Slot, old: Sequence[int], new: Sequence[int], *, regroup: bool) -> Slot:
-    """Follow slots through a reshape from shape `old` to shape `new`, neither of which is empty.
+def reshape_slots(sets: Slots, slots: Slot, shapes: Sequence[tuple[Shape, Shape]]) -> Slot:
+    """Follow slots through a reshape.
 
     Dimensions are matched in the smallest blocks of equal size, so that (batch, channels, 1, 1) → (batch, channels)
-    keeps one slot a channel whatever the batch is.
+    keeps one slot a channel whatever the batch is. Blocks that only the measured sizes agree with, as with a batch of
+    1, are none.
 
     Args:
         sets: where slots are made equal that cannot be told apart.
-        regroup: whether a block of several dimensions may vary, as it may where sizes never change.
+        slots: of size 1 along axes whose sizes change.
+        shapes: before and after, none of them empty: first at the measured input shapes, then at others if they change.
     """
-    axes = [axis for axis, size in enumerate(old) if size > 1]
-    targets = [axis for axis, size in enumerate(new) if size > 1]
+    old, new = shapes[0]
+    axes = [axis for axis in range(len(old)) if any(before[axis] > 1 for before, _ in shapes)]
+    targets = [axis for axis in range(len(new)) if any(after[axis] > 1 for _, after in shapes)]
+    sizes = [([before[axis] for axis in axes], [after[axis] for axis in targets]) for before, after in shapes]
+    blocks = _common_blocks(sizes)
+    if blocks is None:
+        return sets.merge_all(slots, len(new))
     slots = slots.reshape([slots.shape[axis] for axis in axes])
     full, shape = list(slots.shape), [1] * len(new)
-    for before, after in _blocks([old[axis] for axis in axes], [new[axis] for axis in targets]):
+    for before, after in blocks:
         varied = [axis for axis in before if slots.shape[axis] > 1]
-        if varied and not regroup and len(before) + len(after) > 2:
+        changing = any(one[axis] != sizes[0][0][axis] for one, _ in sizes for axis in before)
+        if varied and changing:
             slots = sets.merge_axes(slots, varied)
             varied = []
         for axis in before:
@@ -99,6 +110,19 @@ def reshape_slots(sets: Slots, slots: Slot, old: Sequence[int], new: Sequence[in
         for axis in after:
             shape[targets[axis]] = new[targets[axis]] if varied else 1
     return np.broadcast_to(slots, full).reshape(shape)
+
+
+def _common_blocks(sizes: Sequence[tuple[Shape, Shape]]) -> list[tuple[list[int], list[int]]] | None:
+    """The blocks of the largest of some pairs of shapes; None if they do not hold for all of them."""
+    largest = max(sizes, key=lambda pair: math.prod(pair[0]))
+    if 1 in (*largest[0], *largest[1]):
+        return None
+    blocks = list(_blocks(*largest))
+    for old, new in sizes:
+        for before, after in blocks:
+            if math.prod(old[axis] for axis in before) != math.prod(new[axis] for axis in after):
+                return None
+    return blocks
 
 
 def _blocks(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.recovery.streams.result import Reader, Scaling
 from evaluators.recovery.streams.slots import PINNED, Slot, Slots, with_rank
+from search.graph.cleaning import infer_shapes
 from search.graph.grouping import is_constant
 from search.graph.model import Model
 
@@ -29,25 +31,38 @@ class Tracker:
         self.scalings: list[Scaling] = []
         self.readers: list[Reader] = []
         self.normalized: list[Slot] = []
-        self.fixed_sizes = not model.profiles
         self.tensors: dict[ir.Value, Slot] = {}
-        self._shapes: Mapping[str, tuple[int, ...]] = model.shapes
+        self._shapes = [model.shapes, *_further_shapes(model)]
         self._shared: dict[str, None] = {}
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """At the measured input shapes; UnclearError where inference does not know it or it is empty."""
-        known = self._shapes.get(value.name or "") if value is not None else None
+        return self.shapes(value)[0]
+
+    def shapes(self, value: ir.Value | None) -> list[tuple[int, ...]]:
+        """At the measured input shapes, then at the smallest and the largest where inputs are dynamic.
+
+        Raises:
+            UnclearError: inference does not know one of them, or it is empty.
+        """
         if value is not None and value.const_value is not None:
-            known = tuple(array_of(value).shape)
-        if known is None or 0 in known:
+            known: list[tuple[int, ...] | None] = [tuple(array_of(value).shape)] * len(self._shapes)
+        else:
+            known = [shapes.get(value.name or "") if value is not None else None for shapes in self._shapes]
+        found = [shape for shape in known if shape is not None and 0 not in shape]
+        if len(found) < len(known) or len({len(shape) for shape in found}) > 1:
             raise UnclearError
-        return known
+        return found
 
     def slots(self, value: ir.Value) -> Slot:
         """Slots of a tensor, with its rank; pinned ones of a constant."""
         return self.tensors.get(value, np.full((1,) * len(self.shape(value)), PINNED, np.int64))
 
     def assign(self, value: ir.Value, slots: Slot) -> None:
+        """Give a tensor its slots; they are made equal along axes whose size changes, as the number of tokens may."""
+        if len(self._shapes) > 1:
+            sizes = zip(*self.shapes(value), strict=True)
+            slots = self.sets.merge_axes(slots, [axis for axis, some in enumerate(sizes) if len(set(some)) > 1])
         self.tensors[value] = slots
 
     def is_free(self, value: ir.Value) -> bool:
@@ -113,6 +128,18 @@ class Tracker:
         names = list(self._shared)
         shown = ", ".join(names[:_NOTED]) + (", …" if len(names) > _NOTED else "")
         return (f"left alone what reads or makes {len(names)} constants that several nodes share: {shown}",)
+
+
+def _further_shapes(model: Model) -> list[Mapping[str, tuple[int, ...]]]:
+    """Shapes of all tensors at the smallest and the largest inputs, of a model that takes several."""
+    found: list[Mapping[str, tuple[int, ...]]] = []
+    for end in (0, 2) if model.profiles else ():
+        shapes = {name: profile[end] for name, profile in model.profiles.items()}
+        try:
+            found.append(infer_shapes(model.graph, {name: (shape,) * 3 for name, shape in shapes.items()}))
+        except onnx.shape_inference.InferenceError:
+            found.append({})
+    return found
 
 
 Rule = Callable[[Tracker, ir.Node], None]

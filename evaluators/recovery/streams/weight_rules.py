@@ -92,8 +92,8 @@ def normalize_channels(tracker: Tracker, node: ir.Node) -> None:
 
 def _normalize(tracker: Tracker, node: ir.Node, x: ir.Value, shape: tuple[int, ...]) -> None:
     constants = [value for value in (input_of(node, 1), input_of(node, 2)) if value is not None]
-    for value in constants:
-        array_of(value)
+    if len({array_of(value).shape for value in constants}) > 1:
+        raise UnclearError
     tracker.pin(x)
     made = tracker.sets.make(int(np.prod(shape)))
     for value in constants:
@@ -107,9 +107,12 @@ def normalize_batch(tracker: Tracker, node: ir.Node) -> None:
     if integer(node, "training_mode", 0):
         raise UnclearError
     x, shape = tensor_of(node, 0), tracker.shape(node.outputs[0])
-    scale, bias, mean, _ = (input_of(node, index) for index in (1, 2, 3, 4))
-    if scale is None or bias is None or mean is None or any(array_of(v).ndim != 1 for v in (scale, bias, mean)):
+    scale, bias, mean, variance = (input_of(node, index) for index in (1, 2, 3, 4))
+    if any(array_of(value).ndim != 1 for value in (scale, bias, mean, variance)):
         raise UnclearError
+    assert scale is not None
+    assert bias is not None
+    assert mean is not None
     read = tracker.along(x, 1)
     made = tracker.sets.make(shape[1])
     tracker.scale(scale, read, made)

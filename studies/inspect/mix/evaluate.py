@@ -55,10 +55,27 @@ def evaluate_mix(config: SearchConfig, request: MixRequest, thresholds: Threshol
     if "timing-cache" not in config.given:
         config = config.changed({"timing_cache": "none"})  # it would lie beside a study's database
     with checked(config, events=events) as good:
+        _check(good, request)
         ranges, record = calibrate_recovered(good, events)
         adopt_ranges(good.keeper, good.folder, ranges)
         space = make_space(good.model, good.capability, ranges, config.keep)
         return replace(_MixRun(good, space, thresholds, events).run(request), recovery=record)
+
+
+def _check(good: Checked, request: MixRequest) -> None:
+    """Refuse what can be refused before anything is calibrated; what ranges forbid is found later.
+
+    Raises:
+        ConfigError: the mix cannot be read, or by the metric any rounding is a loss and bisection is not told how much
+            of it counts.
+    """
+    read_mix(request.assign, good.model.groups, make_space(good.model, good.capability, None, good.config.keep))
+    metric = MetricScale.of(good.metric)
+    if request.bisect and metric.relative and not metric.ratio and not good.limits.bound_accuracy:
+        raise ConfigError(
+            f"--bisect with the metric {metric.name}: every precision below FP32 loses in this metric. Define what "
+            "counts as no loss with --accuracy-limit, for example --accuracy-limit 30dB with sqnr."
+        )
 
 
 class _MixRun:
@@ -75,8 +92,6 @@ class _MixRun:
     def run(self, request: MixRequest) -> MixReport:
         good, space = self._good, self._space
         given = read_mix(request.assign, good.model.groups, space)
-        if request.bisect:
-            self._check_bisection()
         errors = sensitivities.of_checked(good, space, self._thresholds, self._events)
         kept = keep_sensitive(given.assignment, errors, space) if request.keep_sensitive else {}
         mix = given.assignment.replace(kept)
@@ -99,16 +114,6 @@ class _MixRun:
             explanation=None if found is None else self._confirm(found, measured.get("explained"), measured["fp32"]),
             notes=(*given.notes, *good.metric["notes"]),
         )
-
-    def _check_bisection(self) -> None:
-        """Refuse a metric by which any rounding is a loss, where nobody says how much of it counts."""
-        metric, limits = self._metric, self._good.limits
-        if metric.relative and not metric.ratio and not limits.bound_accuracy:
-            raise ConfigError(
-                f"--bisect with the metric {metric.name}: every precision below FP32 loses in this metric. Define what "
-                "counts as "
-                "no loss with --accuracy-limit, for example --accuracy-limit 30dB with sqnr."
-            )
 
     # -- bisection -------------------------------------------------------------------------------------------------
 

@@ -185,6 +185,20 @@ def test_channels_of_several_units_count_alike() -> None:
     assert sample_noise({"y": exact * np.nan}, {"y": exact}, 6) == pytest.approx(np.full(6, np.inf))
 
 
+def test_errors_of_samples_are_told_of_outputs_without_a_row_for_each() -> None:
+    exact = np.random.default_rng(0).uniform(0.5, 1.0, (6, 20))
+    values = exact * np.array([1.1, 1, 1, 1, 1, 1])[:, None]
+    by_row = sample_noise({"y": values}, {"y": exact}, 6)
+    assert (by_row > 0).tolist() == [True] + [False] * 5
+    parts = [array.reshape(24, 5) for array in (values, exact)]  # four parts of each sample
+    assert (sample_noise({"y": parts[0]}, {"y": parts[1]}, 6) > 0).tolist() == [True] + [False] * 5
+    whole = sample_noise({"y": values[:, :7].T}, {"y": exact[:, :7].T}, 6)
+    assert (whole > 0).all()
+    assert len(set(whole.tolist())) == 1
+    other = sample_noise({"y": values[:, :7]}, {"y": exact}, 6)
+    assert (other == np.inf).all(), "a shape that depends on values"
+
+
 def test_a_subset_is_half_hard_and_its_weights_give_the_mean_of_the_pool() -> None:
     hardness = np.random.default_rng(2).permutation(40).astype(np.float64)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evaluators.data import Batch
@@ -180,3 +181,32 @@ def test_groups_that_the_user_keeps_in_float_stay_there_when_steps_are_judged(ca
     ranges, record = case.recover([shown], keep=[KeepRule.parse(".*=fp32")])
     assert ranges == case.ranges
     assert "because of the target or of --keep" in record.notes[0]
+
+
+def test_steps_see_samples_in_random_order(case: Case) -> None:
+    """Data are often sorted by class, and steps look at as many of the first samples as they have time for."""
+    indices = np.arange(SAMPLES)
+    divided = case.subject.samples.divide()
+    assert np.sort(np.concatenate(divided)).tolist() == indices.tolist()
+    for some in divided:
+        assert 0.3 < np.mean(np.diff(some) > 0) < 0.7
+    again = case.subject.samples.divide()
+    assert [some.tolist() for some in again] == [some.tolist() for some in divided]
+
+
+class Stumble(RecoveryStep):
+    """Has an error of its own."""
+
+    name = "stumble"
+    summary = "an error"
+
+    def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
+        raise IndexError("beyond the end")
+
+
+def test_a_step_with_an_error_of_its_own_ends_alone(case: Case) -> None:
+    _, record = case.recover([Stumble(), Balance()])
+    assert [step.kept for step in record.steps] == [False, True]
+    assert record.steps[0].reason == "it failed: IndexError: beyond the end"
+    with pytest.raises(EvaluatorError, match="recovering with --recover stumble: IndexError: beyond the end"):
+        case.recover([Stumble()], "stumble")

@@ -77,6 +77,10 @@ def test_samples_far_from_usual_decide_nothing_unless_they_are_many(tmp_path: An
     np.savez(tmp_path / "data.npz", image=shown)
     dataset, indices = open_data(str(tmp_path / "data.npz"), model.inputs), np.arange(40)
     assert sorted(set(indices) - set(usual_samples(dataset, indices, 4))) == [3, 20]
+    hints = np.zeros((40, 3, 8, 8), np.float32)
+    hints[:6] = shown[4]
+    np.savez(tmp_path / "hints.npz", image=hints)
+    assert len(usual_samples(open_data(str(tmp_path / "hints.npz"), model.inputs), indices, 4)) == 40, "most are empty"
     shown[:10] *= 100
     np.savez(tmp_path / "many.npz", image=shown)
     many = open_data(str(tmp_path / "many.npz"), model.inputs)

@@ -137,3 +137,34 @@ def test_batches_may_differ_in_their_numbers_of_channels(tmp_path: Path) -> None
 
 def test_float_models_whose_outputs_differ_in_shape_are_not_equal(tmp_path: Path) -> None:
     assert tokens_held_out(tmp_path).distance(TokenSession(0.0, longer=1)) == np.inf
+
+
+class PartsSession:
+    """Rows that are parts of samples in turn, or that no number of samples divides.
+
+    Args:
+        width: rows for each batch.
+    """
+
+    def __init__(self, noise: float, width: int) -> None:
+        self._noise = noise
+        self._width = width
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        rng = np.random.default_rng(int(inputs["number"][0, 0]))
+        return {"parts": rng.standard_normal((self._width, 5)) * (1 + self._noise)}
+
+
+@pytest.mark.parametrize(
+    ("width", "units", "reason"),
+    [(4 * BATCH, DECIDING * BATCH, "the error falls to"), (BATCH + 1, DECIDING, "3 held-out batches are too few")],
+)
+def test_samples_decide_where_outputs_hold_parts_of_them(width: int, units: int, reason: str, tmp_path: Path) -> None:
+    def samples() -> list[Batch]:
+        return [batch(number) for number in range(DECIDING)]
+
+    held_out = HeldOut(PartsSession(0.0, width), samples, get_metric("sqnr"), tmp_path, seconds=60.0)
+    assert held_out.units == units
+    before, after = (held_out.measure(PartsSession(noise, width)) for noise in (0.1, 0.05))
+    assert len(after.errors) == units
+    assert held_out.compare(before, after).reason.startswith(reason)

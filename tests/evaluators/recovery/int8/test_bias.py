@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT
 from evaluators.recovery.int8.bias import BiasStep, correct_means
+from evaluators.recovery.int8.sample_errors import usual_power
 from evaluators.recovery.step import Proposal
 from search.graph.model import Model
 from search.values import Assignment, Correction, Precision, Ranges, Recovery
@@ -98,7 +99,7 @@ def test_what_cannot_be_corrected_is_left_alone_with_a_note(opset: int) -> None:
     context = context_of(model, placement=COARSE)
     found = proposed(model, ranges)
     corrections = found.ranges.recovery.corrections
-    assert "open is left alone: its weight or its bias is computed" in found.notes
+    assert "open is left alone: its weight or bias is computed, or has no channels" in found.notes
     assert not {"open", "made"} & set(corrections)
     tied = [corrections[name] for name in ("tied1", "tied2") if name in corrections]
     assert all(each.scale is None for each in tied), "a scale of its own would copy the weight"
@@ -124,3 +125,23 @@ def test_ranges_of_samples_that_are_not_finite_correct_nothing() -> None:
         model
     )
     assert np.isfinite(feeds(model)["image"]).all()
+
+
+def test_ops_for_which_no_time_is_left_keep_what_they_had() -> None:
+    model = loaded("residual")
+    before = proposed(model, observed(model)).ranges
+    assert len(before.recovery.corrections) > 1
+    late = context_of(model, placement=COARSE, seconds=0.0)
+    found = correct_means(late, before, late.int8)
+    assert found.ranges == before
+    assert "7 of 7 ops are unchanged, because the time is over" in found.notes
+
+
+def test_a_sample_that_is_not_finite_inside_leaves_the_others_to_correct() -> None:
+    """A logarithm of nothing that a Where hides: the inputs and outputs are finite."""
+    rows = [np.random.default_rng(number).standard_normal((4, 3, 5)).astype(np.float32) for number in range(4)]
+    power = usual_power(rows)
+    rows[1][2, 1, 3] = np.nan
+    np.testing.assert_allclose(usual_power(rows), power, rtol=0.2)
+    only = [np.full((2, 3, 5), np.nan, np.float32)]
+    assert np.isfinite(usual_power(only)).all()
