@@ -269,6 +269,7 @@ def _accuracy(
     clusters = _first(clusters, losses)
     if metric.kind == "accumulating":
         loss = float(metric.loss(reference.value, value))
+        _check_blocks(metric, clusters)
         low, high = bootstrap_interval(losses, np.asarray(tally.counts, dtype=np.float64), loss, clusters=clusters)
     else:
         loss = float(np.mean(losses))
@@ -283,6 +284,14 @@ def _check_enough(metric: Metric, tally: Tally) -> None:
         raise DataError(
             f"metric {metric.name} needs at least two {units} for an interval, got {len(tally.scores)}; "
             f"give more data{' or a smaller batch' if units == 'batches' else ''}"
+        )
+
+
+def _check_blocks(metric: Metric, clusters: NDArray[np.int64] | None) -> None:
+    if clusters is not None and len(np.unique(clusters)) < 2:
+        raise DataError(
+            f"metric {metric.name} needs at least two blocks of batches that share no cluster for an interval, got 1; "
+            "give more clusters or a smaller batch"
         )
 
 

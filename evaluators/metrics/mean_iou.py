@@ -45,12 +45,12 @@ class MeanIoU:
             self._counts = other._counts if self._counts is None else self._counts + other._counts
 
     def compute(self) -> float:
-        """The mean over classes seen; raises DataError when no pixel counted."""
+        """The mean over classes seen; 0 if no pixel counted, as in a batch all of whose labels are 255."""
         counts = np.zeros((1, 1)) if self._counts is None else self._counts
         both = np.diag(counts)
         union = counts.sum(axis=0) + counts.sum(axis=1) - both
         if not union.any():
-            raise DataError("metric miou saw no labelled pixel: all labels are 255, or there were no samples")
+            return 0.0
         return float(np.mean(both[union > 0] / union[union > 0]))
 
 
@@ -92,4 +92,21 @@ def _fit_class_maps(outputs: Outputs, labels: NDArray[Any]) -> object:
     return _class_maps(labels, (len(labels), *scored_output(outputs)[1].shape[1:]))
 
 
-METRICS = (Metric("miou", "share", True, True, True, False, "accumulating", make=MeanIoU, fit=_fit_class_maps),)
+def _has_pixels(labels: NDArray[Any]) -> bool:
+    return bool((labels != IGNORED_LABEL).any())
+
+
+METRICS = (
+    Metric(
+        "miou",
+        "share",
+        higher_is_better=True,
+        ratio=True,
+        needs_labels=True,
+        needs_reference=False,
+        kind="accumulating",
+        make=MeanIoU,
+        fit=_fit_class_maps,
+        has_content=_has_pixels,
+    ),
+)

@@ -140,12 +140,14 @@ class FinalScores:
         reference: FP32's value of the metric there.
         failed: label → message, of engines that are not in `accuracy` because their outputs on the final split are
             not finite.
+        counts: samples of each batch there.
     """
 
     latency: Mapping[str, Latency]
     accuracy: Mapping[str, Accuracy]
     reference: float
     failed: Mapping[str, str]
+    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evaluators.measure.intervals import paired_interval
 from studies.gate.check import Check, Verdict, detectable_excess, one_sided_point
-from studies.gate.paired_shares import detectable_drop, drop_bounds, drop_p_value
+from studies.gate.paired_shares import detectable_drop, drop_bounds, drop_p_value, is_above
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -49,8 +49,13 @@ class PairedScores:
 
     @property
     def is_binary(self) -> bool:
-        """Whether every score is 0 or 1, of samples that are independent."""
-        if not self.ratio or self.clusters is not None or self.counts is not None:
+        """Whether every score is 0 or 1, of samples that are independent.
+
+        A metric that does not say that its scores are shares of one has to show it on so many as others need.
+        """
+        if self.clusters is not None or self.counts is not None:
+            return False
+        if not self.ratio and len(self.candidate) < LEAST_UNITS:
             return False
         return bool(np.isin(self.candidate, (0.0, 1.0)).all() and np.isin(self.baseline, (0.0, 1.0)).all())
 
@@ -80,9 +85,9 @@ def _judge_shares(scores: PairedScores, limit: float, level: float, show: Callab
     drops, samples = scores.drops, len(scores.drops)
     lost, won = int((drops > 0).sum()), int((drops < 0).sum())
     low, high = drop_bounds(lost, won, samples, level)
-    if drop_p_value(lost, won, samples, limit, level) <= level:
+    if is_above(lost, won, samples, limit, level):
         verdict = Verdict.FAILS
-    elif drop_p_value(won, lost, samples, -limit, level) <= level:
+    elif is_above(won, lost, samples, -limit, level):
         verdict = Verdict.HOLDS
     else:
         verdict = Verdict.NOT_JUDGED
@@ -173,11 +178,15 @@ def _detectable(drops: Floats, error: float, limit: float, count: int, level: fl
 def _reason(
     verdict: Verdict, bounds: tuple[float, float], limit: float, smallest: float | None, show: Callable[[float], str]
 ) -> str:
-    low, high = (show(bound) for bound in bounds)
+    low, high = (show(bound + 0.0) for bound in bounds)  # no minus before a zero
+    if verdict is Verdict.FAILS and bounds[0] <= limit:
+        return f"the drop is above the {show(limit)} that are allowed"
     if verdict is Verdict.FAILS:
         return f"the drop is at least {low}, more than the {show(limit)} that are allowed"
     if verdict is Verdict.HOLDS and bounds[1] < 0:
         return f"the candidate is better by at least {show(-bounds[1])}, and a drop of {show(limit)} is allowed"
+    if verdict is Verdict.HOLDS and limit == bounds[1] == 0:
+        return f"the candidate is better, and a drop of {show(limit)} is allowed"
     if verdict is Verdict.HOLDS:
         return f"the drop is at most {high}, within the {show(limit)} that are allowed"
     told = "" if smallest is None else f"; a drop of {show(smallest)} would be found in nine of ten cases"

@@ -28,7 +28,8 @@ def agreement(fast: Arrays, safe: Arrays, *, classes: bool) -> float:
     """Agreement of two answers to one request, at most 1.
 
     With `classes` the share of rows with the same largest score along the last axis, else the least cosine of all float
-    outputs. Fast outputs that are not finite, or of another shape, agree 0. Safe outputs have to be finite.
+    outputs. Fast outputs that are not finite, or of another shape, agree 0; empty ones of one shape agree. Safe outputs
+    have to be finite.
     """
     if fast.keys() != safe.keys():
         return 0.0
@@ -40,14 +41,14 @@ def agreement(fast: Arrays, safe: Arrays, *, classes: bool) -> float:
 
 
 def _classes(fast: NDArray[Any], safe: NDArray[Any]) -> float:
-    return float((fast.argmax(axis=-1) == safe.argmax(axis=-1)).mean())
+    return float((fast.argmax(axis=-1) == safe.argmax(axis=-1)).mean()) if fast.size else 1.0
 
 
 def _cosine(fast: NDArray[Any], safe: NDArray[Any]) -> float:
     one, two = _unit(fast), _unit(safe)
     if not one.any() or not two.any():
         return float(not one.any() and not two.any())
-    return float(one @ two)
+    return min(1.0, float(one @ two))
 
 
 def _unit(array: NDArray[Any]) -> NDArray[np.float64]:

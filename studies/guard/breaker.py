@@ -8,6 +8,7 @@ from studies.guard.options import GuardOptions
 from studies.guard.state import Breaker, BreakerState
 
 _LONGEST_REST = 16
+_ROUNDING = 1e-9  # of a mean: fifty agreements of 0.9 sum to less than 45
 
 
 def add_sample(breaker: Breaker, agreement: float, threshold: float, options: GuardOptions, now: float) -> Breaker:
@@ -31,7 +32,7 @@ def add_sample(breaker: Breaker, agreement: float, threshold: float, options: Gu
 
 
 def _judge_serving(breaker: Breaker, mean: float, threshold: float, options: GuardOptions, now: float) -> Breaker:
-    if mean >= threshold:
+    if mean >= threshold - _ROUNDING:
         return replace(breaker, bad=0, trials=0)
     bad = replace(breaker, bad=breaker.bad + 1)
     if bad.bad < options.windows:
@@ -41,7 +42,7 @@ def _judge_serving(breaker: Breaker, mean: float, threshold: float, options: Gua
 
 
 def _judge_probe(breaker: Breaker, mean: float, threshold: float, options: GuardOptions, now: float) -> Breaker:
-    if mean < return_threshold(threshold):
+    if mean < return_threshold(threshold) - _ROUNDING:
         return leave(breaker, f"tried again, the fast engine agreed {mean:.3g} in a window", options, now)
     good = replace(breaker, good=breaker.good + 1)
     if good.good < options.good_windows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from studies.guard.agreement import Arrays
 
 
 class Compensation:
-    """A running mean of safe − fast, per element of each float output.
+    """A running mean of safe − fast, per element of each float output. Any thread may call it.
 
     It helps where the error of a stream of requests varies slowly, as from frame to frame of a video; where samples
     have nothing to do with each other it adds noise.
@@ -22,18 +23,29 @@ class Compensation:
     """
 
     def __init__(self, samples: int) -> None:
-        self._errors: deque[dict[str, NDArray[Any]]] = deque(maxlen=samples)
+        self._samples = samples
+        self._lock = Lock()
+        self._errors: dict[str, deque[NDArray[Any]]] = {}
         self._mean: dict[str, NDArray[Any]] = {}
 
     def add(self, fast: Arrays, safe: Arrays) -> None:
-        """Take one more compared sample into account; one of another shape than those before begins again."""
+        """Take one more compared sample into account; an output of another shape than before begins again."""
         error = {n: safe[n] - fast[n] for n in safe if safe[n].dtype.kind == "f" and safe[n].shape == fast[n].shape}
         if not all(np.isfinite(array).all() for array in error.values()):
             return
-        if self._errors and any(error[n].shape != array.shape for n, array in self._errors[-1].items() if n in error):
-            self._errors.clear()
-        self._errors.append(error)
-        self._mean = {n: np.mean([each[n] for each in self._errors], axis=0, dtype=error[n].dtype) for n in error}
+        with self._lock:
+            for name, array in error.items():
+                known = self._errors.setdefault(name, deque(maxlen=self._samples))
+                if known and known[-1].shape != array.shape:
+                    known.clear()
+                known.append(array)
+            means = {name: np.mean(self._errors[name], axis=0, dtype=array.dtype) for name, array in error.items()}
+            self._mean = {**self._mean, **means}
+
+    def forget(self) -> None:
+        """Begin again: what the fast engine did wrong before it was left says nothing of it afterwards."""
+        with self._lock:
+            self._errors, self._mean = {}, {}
 
     def apply(self, outputs: Arrays) -> dict[str, NDArray[Any]]:
         """Outputs with the mean error added, where it has their shape."""

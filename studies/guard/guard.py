@@ -135,17 +135,18 @@ class Guard:
         """
         observer = self._observer
         if observer is None:
-            return self._answer(inputs)
+            return self._answer(inputs)[1]
         start = time.perf_counter()
         try:
-            answer = self._answer(inputs)
+            engine, answer = self._answer(inputs)
         except Exception:
             observer.failed()
             raise
-        observer.answered(self._serving(), time.perf_counter() - start)
+        observer.answered(engine, time.perf_counter() - start)
         return answer
 
-    def _answer(self, inputs: Inputs) -> Arrays:
+    def _answer(self, inputs: Inputs) -> tuple[str, Arrays]:
+        """The name of the engine that answered, and its outputs."""
         self._counts.add("requests")
         if self._reservoir is not None:
             self._reservoir.offer(inputs)
@@ -153,20 +154,20 @@ class Guard:
         if name == SAFE:
             breaker = self._keeper.breaker
             why = "the policy wants the safe engine" if breaker.state is BreakerState.CLOSED else breaker.reason
-            return self._sampled(inputs, self._safe.answer(inputs, why), SAFE)
+            return SAFE, self._sampled(inputs, self._safe.answer(inputs, why), SAFE)
         try:
             outputs = self._engines[name](inputs)
         except Exception as error:
             reason = f"the {name} engine raised {type(error).__name__}: {error}"
             answer = self._safe.answer(inputs, reason)
             self._leave(reason)
-            return answer
+            return SAFE, answer
         if not all_finite(outputs):
-            return self._replace_non_finite(inputs, name)
+            return SAFE, self._replace_non_finite(inputs, name)
         self._sampled(inputs, outputs, name)
         if self._compensation is None or name != FAST:  # the mean error is that of the fast engine alone
-            return outputs
-        return self._compensation.apply(outputs)
+            return name, outputs
+        return name, self._compensation.apply(outputs)
 
     def _serving(self) -> str:
         return self._policy.chosen if self._keeper.breaker.state is BreakerState.CLOSED else SAFE
@@ -204,7 +205,7 @@ class Guard:
         if self._classes is None:
             self._classes = looks_like_classes(dict(safe))
         found = agreement(fast, safe, classes=self._classes)
-        if self._compensation is not None and sample.engine == FAST:
+        if self._compensation is not None and (name if probing else sample.engine) == FAST:
             self._compensation.add(fast, safe)
         self._counts.add("compared")
         self._remember(found)
@@ -241,12 +242,19 @@ class Guard:
     def _change(self, change: Callable[[Breaker, float], Breaker]) -> None:
         now = time.time()
         before, after = self._keeper.change(lambda b: change(circuit.at(b, self._options, now), now))
+        self._forget_errors()
         if before.state is not after.state:
             self._tell(circuit.describe(after))
+
+    def _forget_errors(self) -> None:
+        """While the fast engine is left, whoever left it, its errors of before are worth nothing."""
+        if self._compensation is not None and self._keeper.breaker.state is BreakerState.OPEN:
+            self._compensation.forget()
 
     def _look_around(self) -> None:
         """What other processes did, what time it is, and what the policy says."""
         self._keeper.refresh()
+        self._forget_errors()
         known = self._keeper.breaker
         if circuit.at(known, self._options, time.time()) is not known:
             self._change(lambda b, now: b)

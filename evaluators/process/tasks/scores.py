@@ -59,7 +59,7 @@ class Scores:
                 scores[label] = self._score_final(session, reference)
             except NonFiniteError as error:
                 failed[label] = str(error)
-        return FinalScores(measured, scores, reference.value, failed)
+        return FinalScores(measured, scores, reference.value, failed, tuple(reference.counts))
 
     def _score_final(self, session: Session, reference: accuracy.Reference) -> Accuracy:
         """Score an engine on the final split; where classes are scored, count the samples whose class it changes."""

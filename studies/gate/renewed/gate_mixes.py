@@ -124,7 +124,7 @@ class _LossJudge:
             ratio=self._metric.ratio,
             higher_is_better=self._metric.higher_is_better,
             clusters=self._clusters,
-            counts=np.ones(len(now.scores), np.int64) if self._gathers else None,
+            counts=np.asarray(self._scores.counts, np.int64) if self._gathers else None,
             whole_drop=sign * (before.value - now.value) if self._gathers else None,
         )
         return judge_loss(paired, self._limit, self._level, self._metric.text)

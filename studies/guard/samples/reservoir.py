@@ -121,8 +121,8 @@ class Reservoir:
             return
         part = self._write_part(chosen.name, data)
         try:
-            self._remove_surplus(part, hour=chosen.hour, keep=self._per_hour - 1)
-            part.replace(self.folder / chosen.name)
+            if self._make_room(part, chosen):
+                part.replace(self.folder / chosen.name)
         finally:
             part.unlink(missing_ok=True)
         self._failing = False
@@ -134,30 +134,43 @@ class Reservoir:
         if len(names) < self._per_hour:
             return ""
         last = names[self._per_hour - 1]
-        if hour == self._hour:
-            self._below = int(last[len(hour) + 1 :].removesuffix(".npz"), 16) / 16**_DIGITS
+        self._take_below(hour, last)
         return last
 
-    def _remove_surplus(self, part: Path, hour: str, keep: int) -> None:
-        """Make room for a new file: what is too much of this hour goes, then what lies in the future, then the oldest.
+    def _take_below(self, hour: str, last: str) -> None:
+        """From now on only numbers below that of a name are considered, until the hour is over."""
+        if hour == self._hour:
+            self._below = min(self._below, int(last[len(hour) + 1 :].removesuffix(".npz"), 16) / 16**_DIGITS)
 
-        Nothing is removed before the new file is on the disk, so a full disk loses nothing that was kept.
+    def _make_room(self, part: Path, chosen: _Chosen) -> bool:
+        """Whether a new file may stay. What is too much of this hour goes, then what lies in the future, then the oldest.
+
+        Of this hour the largest numbers go, the new one too if it is the largest: so every request of the hour has the
+        same chance, however many of them there is room for. Nothing is removed before the new file is on the disk, so a
+        full disk loses nothing that was kept.
 
         Args:
             part: the new file, not yet under its name.
         """
-        names = sorted(self._names())
-        for name in [name for name in names if name.startswith(f"{hour}-")][keep:]:
+        hour, names = chosen.hour, sorted(self._names())
+        for name in [name for name in names if name.startswith(f"{hour}-")][self._per_hour - 1 :]:
             self._remove(name)
             names.remove(name)
         future = [name for name in names if name[: len(hour)] > hour]  # a clock that was wrong
-        sizes = {name: self._size(name) for name in [*future, *(name for name in names if name not in future)]}
+        older = [name for name in names if name[: len(hour)] < hour]
+        now = [name for name in reversed(names) if name.startswith(f"{hour}-")]
+        sizes = {name: self._size(name) for name in (*future, *older, *now)}
         used = sum(sizes.values()) + part.stat().st_size + self._remove_parts(part)
         for name, size in sizes.items():
             if used <= self._most_bytes:
-                return
+                break
+            if name in now:
+                self._take_below(hour, max(name, chosen.name))
+                if name < chosen.name:
+                    return False
             self._remove(name)
             used -= size
+        return True
 
     def _remove_parts(self, own: Path) -> int:
         """Remove what killed processes left half-written; bytes of what others write just now."""

@@ -6,15 +6,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from evaluators.calibration.sample_statistics import SampleStatistics, read_statistics
 from evaluators.data.opening import open_data
 from evaluators.metrics.registry import get_metric
 from search.errors import StudyError
+from search.values import Accuracy
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.target_ranges import load_ranges
 from studies.events import Events
 from studies.inspect.drift.drift_report import DriftReport
-from studies.inspect.drift.shifts import LossShift, compare_losses, judge_drift
+from studies.inspect.drift.shifts import LEAST_UNITS, LossShift, compare_losses, judge_drift
 from studies.judging.standing import Standing
 from studies.options.config import SearchConfig
 from studies.run.session.setup import Checked, adopt_ranges, checked, load_model
@@ -127,15 +130,50 @@ class _FreshRun:
         point = self._now.point(row)
         line = self._good.keeper.ask("scoring the engine on the fresh data", partial(self._events.step, "scoring"))
         found = line.scores.score_engines({_ENGINE: self._engine(row)})
-        before = (point.final.loss, point.final.low, point.final.high)
+        before = self._before(row)
         if _ENGINE not in found.accuracy:
             nan = float("nan")
             failure = found.failed[_ENGINE]
             return LossShift(point.trial, before, (nan, nan, nan), 0.0, nan, found.reference, 0, failure=failure)
         accuracy = found.accuracy[_ENGINE]
         now = (accuracy.loss, accuracy.loss_low, accuracy.loss_high)
-        p = compare_losses(before, now)
+        units = min(self._units_of_study(row), self._units_of_fresh(accuracy))
+        if units < LEAST_UNITS:
+            self.notes.append(
+                f"The loss takes no part in the verdict: one of both losses is of {units} samples, clusters or batches, "
+                f"and at least {LEAST_UNITS} are needed."
+            )
+        p = compare_losses(before, now, units)
         return LossShift(point.trial, before, now, p, accuracy.value, found.reference, accuracy.samples)
+
+    def _units_of_study(self, row: int) -> int:
+        """Samples, clusters or batches that the interval on the final split comes from."""
+        place = self._now.final.place(row)
+        assert place is not None
+        codes = self._store.studies.score_clusters(self._now.study.id).get("final")
+        if codes is not None:
+            return len(np.unique(codes))
+        samples = int(self._now.final.scores.samples[place])
+        return -(-samples // self._good.model.batch) if self._gathers() else samples
+
+    def _units_of_fresh(self, accuracy: Accuracy) -> int:
+        codes = self._good.keeper.description.score_clusters.get("final")
+        if codes is not None:
+            return len(np.unique(codes))
+        return len(accuracy.scores) if self._gathers() else accuracy.samples
+
+    def _gathers(self) -> bool:
+        return bool(self._good.metric["kind"] == "accumulating")
+
+    def _before(self, row: int) -> tuple[float, float, float]:
+        """The loss on the study's final split with its 95 % interval, not widened for the mixes that were tried."""
+        final = self._now.final
+        place = final.place(row)
+        assert place is not None
+        loss, low, high = (
+            column[place] for column in (final.scores.loss, final.scores.loss_low, final.scores.loss_high)
+        )
+        return float(loss), float(low), float(high)
 
     def _engine(self, row: int) -> Path:
         """The engine of an evaluation, built again where it was not kept."""

@@ -19,6 +19,7 @@ LEVEL = 0.001  # chance of any false alarm at all, over every tensor and statist
 _FACTOR = 2.17  # of the bound of Wei and Dudley
 _LARGEST_MISSED = 0.5  # a comparison that can miss a distance as large as this says nothing
 _Z95 = 1.959963984540054
+LEAST_UNITS = 20  # samples, clusters or batches by which losses are compared
 
 
 class Verdict(str, Enum):
@@ -172,17 +173,23 @@ def reject_by_holm(chances: Sequence[float], level: float) -> list[bool]:
     return rejected
 
 
-def compare_losses(before: tuple[float, float, float], now: tuple[float, float, float]) -> float:
-    """Chance of so much more loss on other samples where nothing has changed.
+def compare_losses(before: tuple[float, float, float], now: tuple[float, float, float], units: int) -> float:
+    """Chance of so much more loss on other samples where nothing has changed, by Student's t.
 
     Args:
         before, now: loss and 95 % interval on each.
+        units: samples, clusters or batches that the shorter of both intervals comes from. Of fewer than 20 nothing is
+            said: an interval of few samples is too uncertain itself for chances as small as these.
     """
+    from scipy.special import stdtr
+
+    if units < LEAST_UNITS:
+        return 1.0
     errors = [(high - low) / (2 * _Z95) for _, low, high in (before, now)]
     error = math.hypot(*errors)
     if error == 0:
         return float(now[0] <= before[0])
-    return 0.5 * math.erfc((now[0] - before[0]) / error / math.sqrt(2))
+    return float(stdtr(units - 1, (before[0] - now[0]) / error))
 
 
 def _smallest_distance(before: int, now: int, comparisons: int, level: float) -> float:

@@ -17,6 +17,21 @@ def shares(candidate: Floats, baseline: Floats, clusters: Codes | None = None) -
     return PairedScores(candidate, baseline, ratio=True, higher_is_better=True, clusters=clusters)
 
 
+@pytest.mark.parametrize(("lost", "won", "samples"), [(0, 10, 50), (27, 50, 300), (50, 27, 300), (3, 1, 40)])
+def test_to_allow_more_never_gives_a_worse_verdict(lost: int, won: int, samples: int) -> None:
+    order = [Verdict.FAILS, Verdict.NOT_JUDGED, Verdict.HOLDS]
+    found = [judge_loss(shares(*answers(samples, lost, won)), limit, LEVEL) for limit in (0, 0.001, 0.01, 0.05, 0.3)]
+    places = [order.index(check.verdict) for check in found]
+    assert places == sorted(places)
+    assert not any("-0 " in check.reason or "-0," in check.reason for check in found)
+
+
+def test_the_reason_of_a_verdict_at_no_drop_at_all() -> None:
+    worse, better = (judge_loss(shares(*answers(300, *counts)), 0.0, LEVEL) for counts in ((50, 27), (27, 50)))
+    assert (worse.verdict, worse.reason) == (Verdict.FAILS, "the drop is above the 0 that are allowed")
+    assert (better.verdict, better.reason) == (Verdict.HOLDS, "the candidate is better, and a drop of 0 is allowed")
+
+
 def answers(samples: int, lost: int, won: int) -> tuple[Floats, Floats]:
     """Scores of candidate and baseline: the first `lost` samples are lost, the next `won` are won."""
     candidate, baseline = np.ones(samples), np.ones(samples)

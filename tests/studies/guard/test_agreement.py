@@ -35,3 +35,12 @@ def test_sums_that_overflow_are_looked_at_again() -> None:
     assert all_finite({"y": np.full(4, 3e38, np.float32)})
     assert not all_finite({"y": np.array([np.inf, -np.inf, 1.0])})
     assert all_finite({"y": np.array([1, 2])})
+
+
+def test_empty_answers_agree_and_equal_ones_agree_by_no_more_than_one() -> None:
+    empty = {"y": np.zeros((0, 4), np.float32)}
+    assert agreement(empty, empty, classes=True) == agreement(empty, empty, classes=False) == 1.0
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        same = {"y": rng.standard_normal((3, 7)).astype(np.float32)}
+        assert 1 - 1e-12 <= agreement(same, same, classes=False) <= 1.0

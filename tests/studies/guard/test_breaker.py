@@ -28,6 +28,15 @@ def test_five_bad_windows_in_a_row_leave_the_fast_engine() -> None:
     assert "5 windows of 10 samples in a row agreed less than 0.9" in left.reason
 
 
+def test_agreements_of_exactly_the_threshold_are_enough() -> None:
+    """Fifty times 0.9 is less than 45 in floating point."""
+    options = GuardOptions(window=50, windows=1)
+    breaker = Breaker()
+    for _ in range(50):
+        breaker = add_sample(breaker, 0.9, 0.9, options, 0.0)
+    assert breaker.state is BreakerState.CLOSED
+
+
 def test_one_good_window_in_between_begins_the_count_anew() -> None:
     breaker = feed(feed(feed(Breaker(), 0.8, 40), 0.95, 10), 0.8, 40)
     assert breaker.state is BreakerState.CLOSED

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from search.errors import ConfigError
 from studies.guard import BreakerState, Guard, GuardError, GuardOptions, GuardState
+from studies.guard.compensation import Compensation
 from studies.guard.state import Breaker
 from tests.support.networks import images, plain_session, residual_cnn, save
 
@@ -287,6 +288,30 @@ def test_a_constant_error_is_compensated(fast: Engine, safe: Engine) -> None:
     with Guard(fast, safe, options) as guard:
         assert np.abs(serve(guard, 1)[0]["y"] - request(0)["x"]).max() == pytest.approx(0.25, abs=1e-6)
         assert np.abs(serve(guard, 1)[0]["y"] - request(0)["x"]).max() < 1e-6
+
+
+def test_errors_of_before_the_fast_engine_was_left_correct_nothing_afterwards(fast: Engine, safe: Engine) -> None:
+    options = GuardOptions(
+        share=1, window=2, windows=1, probe_after_s=0.05, good_windows=1, compensate=50, classes=False
+    )
+    with Guard(fast, safe, options) as guard:
+        serve(guard, 4)
+        fast.change = lambda y: -100 * y
+        serve(guard, 4)
+        assert guard.state().breaker is BreakerState.OPEN
+        fast.change = lambda y: y
+        until(lambda: (serve(guard, 1), guard.state().breaker is BreakerState.CLOSED)[1])
+        np.testing.assert_allclose(guard.run(request(0))["y"], request(0)["x"], atol=1e-6)
+
+
+def test_an_output_that_changes_its_shape_is_corrected_by_itself() -> None:
+    mean = Compensation(10)
+    for rows in (3, 4, 3):
+        safe = {"scores": np.ones((1, 4), np.float32), "boxes": np.ones((rows, 6), np.float32)}
+        mean.add({name: array - 0.5 for name, array in safe.items()}, safe)
+        mean.add({"scores": safe["scores"] - 0.5, "boxes": np.ones((9, 6), np.float32)}, safe)
+    found = mean.apply({"scores": np.zeros((1, 4), np.float32), "boxes": np.zeros((3, 6), np.float32)})
+    assert np.unique(found["scores"]).tolist() == np.unique(found["boxes"]).tolist() == [0.5]
 
 
 def test_the_mean_error_of_the_fast_engine_corrects_no_other(fast: Engine, safe: Engine) -> None:

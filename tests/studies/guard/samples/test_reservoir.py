@@ -87,6 +87,18 @@ def test_late_requests_of_an_hour_stay_as_often_as_early_ones(tmp_path: Path, cl
     assert 40 <= late <= 80  # of 120; the seeds are planted
 
 
+def test_where_bytes_are_few_every_request_has_the_same_chance_too(tmp_path: Path, clock: Clock) -> None:
+    """There is room for 4 of 10: those with the smallest numbers stay, as with room for all."""
+    folders = {}
+    for name, room in (("wide", 2**20), ("narrow", 4 * 4400 + 2000)):
+        folders[name] = tmp_path / name
+        with closing(Reservoir(folders[name], per_hour=10, most_bytes=room, clock=clock, seed=3)) as reservoir:
+            fill(reservoir, np.random.default_rng(0).standard_normal(300), 1024)
+    assert len(kept(folders["wide"])) == 10
+    assert len(kept(folders["narrow"])) >= 3
+    assert kept(folders["narrow"]) == kept(folders["wide"])[: len(kept(folders["narrow"]))]
+
+
 def test_two_processes_share_the_folder_and_its_bound(tmp_path: Path, clock: Clock) -> None:
     one, two = (Reservoir(tmp_path / "kept", per_hour=5, clock=clock, seed=seed) for seed in (1, 2))
     with closing(one), closing(two):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from evaluators.calibration.sample_statistics import BINS, SampleStatistics
+from evaluators.measure.intervals import paired_interval
 from studies.inspect.drift.shifts import (
     LEVEL,
     LossShift,
@@ -106,7 +107,7 @@ def test_the_distance_is_that_of_the_cumulative_shares() -> None:
 
 def loss(now: tuple[float, float, float]) -> LossShift:
     before = (0.01, 0.0, 0.02)
-    return LossShift(3, before, now, compare_losses(before, now), 0.9, 0.91, 1000)
+    return LossShift(3, before, now, compare_losses(before, now, 150), 0.9, 0.91, 1000)
 
 
 def test_a_loss_that_grows_is_drift_by_itself(population: np.ndarray) -> None:
@@ -121,9 +122,30 @@ def test_a_loss_that_grows_is_drift_by_itself(population: np.ndarray) -> None:
 def test_a_loss_that_shrinks_is_none(population: np.ndarray) -> None:
     before, now = statistics(population[:, :150]), statistics(population[:, 150:300])
     assert judge_drift(before, now, loss((-0.2, -0.22, -0.18))).verdict is Verdict.NO_DRIFT
-    assert compare_losses((0.01, 0.0, 0.02), (0.01, 0.0, 0.02)) == 0.5
-    assert compare_losses((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)) == 1.0
-    assert compare_losses((0.0, 0.0, 0.0), (0.1, 0.1, 0.1)) == 0.0
+    assert compare_losses((0.01, 0.0, 0.02), (0.01, 0.0, 0.02), 150) == 0.5
+    assert compare_losses((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), 150) == 1.0
+    assert compare_losses((0.0, 0.0, 0.0), (0.1, 0.1, 0.1), 150) == 0.0
+
+
+def test_losses_of_few_samples_are_no_alarm() -> None:
+    """The interval of three samples is often far too narrow."""
+    before, now = (0.01, 0.0, 0.02), (0.2, 0.18, 0.22)
+    chances = [compare_losses(before, now, units) for units in (3, 19, 20, 40, 1000)]
+    assert chances[:2] == [1.0, 1.0]
+    assert chances[2:] == sorted(chances[2:], reverse=True)
+    assert chances[2] > 1e6 * chances[4]
+
+
+def test_unchanged_losses_raise_an_alarm_as_seldom_as_promised() -> None:
+    rng = np.random.default_rng(0)
+
+    def loss_of(samples: int) -> tuple[float, float, float]:
+        drawn = rng.normal(1, 1, samples)
+        return float(drawn.mean()), *paired_interval(drawn, ratio=False)
+
+    chances = np.array([compare_losses(loss_of(500), loss_of(20), 20) for _ in range(4000)])
+    for level in (0.001, 0.01, 0.1):
+        assert (chances <= level).mean() <= 1.5 * level + 0.0005
 
 
 def test_the_level_is_a_thousandth() -> None:
