@@ -311,10 +311,15 @@ def _candidates(graph: ir.Graph, placement: Placement, result: Plan, weighted: l
 
 
 def _keeps_scale(node: ir.Node) -> bool:
-    """A Resize that interpolates makes new values; a binary op with a constant would need it quantized too."""
+    """Whether INT8 passes through a node as it is.
+
+    A Resize that interpolates, or fills up with a number, makes new values; a binary op with a constant would need it
+    quantized too.
+    """
     if node.op_type == "Resize":
-        mode = node.attributes.get("mode")
-        return mode is None or mode.as_string() == "nearest"
+        mode, placed = (node.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
+        fills = placed is not None and placed.as_string() == "tf_crop_and_resize"
+        return not fills and (mode is None or mode.as_string() == "nearest")
     return node.op_type not in ("Add", "Mul") or len(float_inputs(node)) == 2
 
 

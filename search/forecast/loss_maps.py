@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _DECIBELS = 10 / np.log(10)  # of one unit of the natural logarithm
+_MOST_DECIBELS = 1000.0  # of a loss; what is told to be worse is as lost
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Decibels:
 
     @staticmethod
     def start(worst: float) -> tuple[float, float, float]:
-        return float(np.log(np.expm1(worst / _DECIBELS))), 0.0, 0.0
+        many = min(worst, _MOST_DECIBELS) / _DECIBELS
+        return float(many + np.log(-np.expm1(-many))), 0.0, 0.0  # log(exp(many) - 1), which may not be a number itself
 
     @staticmethod
     def per_noise(loss: Floats) -> Floats:

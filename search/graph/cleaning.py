@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ def clean(model: ir.Model) -> ir.Model:
         passes.ShapeInferencePass(strict_mode=False),
     )
     _remove_identities(model)
+    _spread_resizes(model.graph)
     own = {node.name for node in model.graph}
     names = {node.outputs[0].name: _weighted_source(node).name for node in model.graph if node.outputs}
     with _silent_folding():
@@ -186,7 +187,13 @@ def _fold_gemm_factors(graph: ir.Graph) -> None:
         for name, index in (("alpha", 1), ("beta", 2)):
             factor = node.attributes.get(name)
             value = node.inputs[index] if index < len(node.inputs) else None
-            if factor is None or (value is not None and value.const_value is None):
+            if factor is None:
+                continue
+            if name == "beta" and factor.as_float() == 0.0:  # what is added counts for nothing, NaN neither
+                node.replace_input_with(index, None) if value is not None else None
+                node.attributes.pop(name)
+                continue
+            if value is not None and value.const_value is None:
                 continue
             if value is not None and factor.as_float() != 1.0 and value.const_value is not None:
                 _give_own_constant(graph, node, index, value.const_value.numpy() * np.float32(factor.as_float()))
@@ -196,10 +203,37 @@ def _fold_gemm_factors(graph: ir.Graph) -> None:
 def _give_own_constant(graph: ir.Graph, node: ir.Node, index: int, array: NDArray[Any]) -> None:
     old = node.inputs[index]
     assert old is not None
-    tensor = ir.tensor(array, name=f"{node.name}/{old.name}")
-    own = ir.Value(name=tensor.name, type=old.type, shape=old.shape, const_value=tensor)
+    name = f"{node.name}/{old.name}"
+    names = chain([name], (f"{name}/{number}" for number in count()))
+    tensor = ir.tensor(array, name=next(each for each in names if each not in graph.initializers))
+    own = ir.Value(name=tensor.name, type=old.type, shape=ir.Shape(array.shape), const_value=tensor)
     graph.register_initializer(own)
     node.replace_input_with(index, own)
+
+
+def _spread_resizes(graph: ir.Graph) -> None:
+    """Give scales and sizes of a Resize for all axes: ONNX Runtime's INT8 layouts do not know its `axes`."""
+    for node in graph:
+        policy, axes = (node.attributes.get(name) for name in ("keep_aspect_ratio_policy", "axes"))
+        plain = policy is None or policy.as_string() == "stretch"
+        crops = len(node.inputs) > 1 and node.inputs[1] is not None
+        if node.op_type == "Resize" and not node.domain and axes is not None and plain and not crops:
+            _spread(graph, node, list(axes.as_ints()))
+
+
+def _spread(graph: ir.Graph, node: ir.Node, axes: list[int]) -> None:
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    for index in (2, 3):
+        given = node.inputs[index] if index < len(node.inputs) else None
+        if shape is None or given is None or given.const_value is None or not given.const_value.size:
+            continue
+        known = {axis % len(shape) for axis in axes}
+        full = [1 if index == 2 or axis in known else size for axis, size in enumerate(shape)]
+        if all(isinstance(size, int) for size in full):
+            array = np.array(full, given.const_value.numpy().dtype)
+            array[axes] = given.const_value.numpy()
+            _give_own_constant(graph, node, index, array)
+            node.attributes.pop("axes", None)
 
 
 def _unshare_biases(graph: ir.Graph) -> None:

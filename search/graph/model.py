@@ -18,6 +18,7 @@ from search.graph import onnx_file
 from search.graph.cleaning import clean, infer_shapes
 from search.graph.element_types import settle_types
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
+from search.graph.opset_upgrade import at_least_opset, nodes
 from search.graph.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
 from search.values import Recovery, digest_of
 
@@ -112,7 +113,7 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
     _refuse_quantized(proto, path)
     _refuse_repeated_outputs(proto, path)
     with onnx_file.understanding(path):
-        graph = onnx_file.to_graph(onnx_file.at_least_opset(proto, path), path)
+        graph = onnx_file.to_graph(at_least_opset(proto, path), path)
         profiles = fix_shapes(graph, request, batch, path)
         graph = clean(graph)
         settle_types(graph)
@@ -129,7 +130,7 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
 
 
 def _refuse_quantized(proto: onnx.ModelProto, path: Path) -> None:
-    for node in (*onnx_file.nodes(proto.graph), *(node for function in proto.functions for node in function.node)):
+    for node in (*nodes(proto.graph), *(node for function in proto.functions for node in function.node)):
         if node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear"):
             raise ModelError(
                 f"loading {path}: expected a float model, but node {node.name!r} is a {node.op_type}: the model is "

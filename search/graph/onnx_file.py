@@ -14,14 +14,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
-from onnx import external_data_helper, version_converter
+from onnx import external_data_helper
 
 from search.errors import BitfrontError, ModelError
 from search.graph.shapes import ShapeRequest
 from search.values import digest_of
 
-OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
-UPGRADE_OPSET = 17  # the newest that TensorRT 8.6 reads
 _PACKED = frozenset(
     number for name, number in onnx.TensorProto.DataType.items() if name.endswith(("INT4", "E2M1", "INT2"))
 )
@@ -154,34 +152,6 @@ def refer_to(proto: onnx.ModelProto, location: str) -> None:
     """Let all external constants of a model refer to another file in its folder; changes the model in place."""
     for tensor, _ in _external(proto):
         next(entry for entry in tensor.external_data if entry.key == "location").value = location
-
-
-def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """Give the model, converted to a newer opset if its own does not support per-channel quantization.
-
-    Raises:
-        ModelError: ONNX's own converter cannot convert the model.
-    """
-    version = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
-    if version >= OLDEST_OPSET:
-        return proto
-    try:
-        converted: onnx.ModelProto = version_converter.convert_version(proto, UPGRADE_OPSET)
-        return converted
-    except Exception as error:
-        raise ModelError(
-            f"converting {path} from opset {version} to {UPGRADE_OPSET}: ONNX's converter failed: "
-            f"{_first_line(error)}. Export the model with opset {OLDEST_OPSET} or newer."
-        ) from error
-
-
-def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, including those in bodies of If and Loop."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from nodes(body)
 
 
 def digest(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, ShapeRequest], batch: int | None) -> str:

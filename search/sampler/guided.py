@@ -124,7 +124,8 @@ class GuidedSampler(BaseSampler):
             models = self.models(history)
             rng = np.random.default_rng([self._seed % 2**32, trial.number])
             fixed = self._fixed(trial)
-            pool = Pool(self.layout, unbuildable, history.tried, fixed, self._ties)
+            # A pair that was asked for is proposed though it was refused before: building says so again.
+            pool = Pool(self.layout, unbuildable - self._pairs(fixed), history.tried, fixed, self._ties)
             codes, how = None, "tpe"
             if models is None and rng.random() < _FALLBACK and not fixed:
                 codes = self._from_tpe(study, trial, search_space, pool, unbuildable)
@@ -140,6 +141,15 @@ class GuidedSampler(BaseSampler):
         """The codes by decision that a trial was enqueued with; wrong codes were refused before."""
         asked = trial.system_attrs.get("fixed_params", {})
         return {i: int(asked[v.id]) for i, v in enumerate(self.layout.space.variables) if v.id in asked}
+
+    def _pairs(self, fixed: Mapping[int, int]) -> frozenset[tuple[str, Precision]]:
+        """Groups with the precisions that codes of some decisions give them."""
+        layout = self.layout
+        return frozenset(
+            (layout.groups[group], layout.palette[row])
+            for decision, code in fixed.items()
+            for group, row in zip(layout.members[decision], layout.effects[decision][code], strict=True)
+        )
 
     def _from_tpe(
         self,
@@ -188,7 +198,9 @@ class GuidedSampler(BaseSampler):
         # Where all are as good as FP32, what their losses can be told apart by.
         worst = max((max(history.loss[row], _Z95 * history.loss_std[row]) for row in rows), default=0.0)
         band = self.guidance.latency_band() or 0.0
-        return forecast_quality(trials, history.repaired, float(worst) or None, band)
+        # Beside losses of nothing at all every error would be many times the measurement, and none of them matters.
+        scale = None if not len(rows) else float(worst) or float("inf")
+        return forecast_quality(trials, history.repaired, scale, band)
 
     def forecast_mix(self, trials: Sequence[FrozenTrial], asked: Assignment) -> Predicted | None:
         """The forecast of an enqueued mix; None for uniform assignments, and before any of them was measured."""

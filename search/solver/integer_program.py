@@ -102,7 +102,7 @@ def solve(
 
 def tolerated(terms: Terms, limit: float) -> float:
     """A limit with a tolerance for rounding."""
-    return limit + 1e-9 * (abs(limit) + _largest(terms))
+    return limit + 1e-9 * (abs(limit) + float(np.abs(terms[np.isfinite(terms)]).max(initial=0)))
 
 
 def _allowed(structure: Structure, terms: Terms, limited: tuple[Terms, float] | None, codes: Codes) -> bool:

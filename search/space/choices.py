@@ -70,6 +70,10 @@ class Space:
         wanted = {group: v.precisions[codes[v.id]] for v in self.variables for group in v.groups}
         return self.nearest(wanted)
 
+    def effect(self, variable: Variable, code: int) -> dict[str, Precision]:
+        """What one code gives the groups of its variable."""
+        return {group: _nearest(self.choices[group], variable.precisions[code]) for group in variable.groups}
+
     def codes(self, assignment: Assignment) -> dict[str, int]:
         """The codes of an assignment by variable id; a block takes the lowest precision of its groups."""
         return {v.id: v.precisions.index(max(assignment[group] for group in v.groups)) for v in self.variables}

@@ -318,7 +318,7 @@ def make_layout(
     members, effects, fixed = [], [], np.full(len(place), -1, np.int8)
     lowest = {variable.id: 0 for variable in space.variables}
     for variable in space.variables:
-        given = [space.assignment({**lowest, variable.id: code}) for code in range(len(variable.precisions))]
+        given = [space.effect(variable, code) for code in range(len(variable.precisions))]
         members.append(np.array([place[group] for group in variable.groups], dtype=np.int64))
         effects.append(np.array([[number[a[group]] for group in variable.groups] for a in given], dtype=np.int8))
     decided = {group for variable in space.variables for group in variable.groups}

@@ -16,6 +16,8 @@ def command(verb: str, study: str, *words: str, storage: str | None = None) -> s
     """
     elsewhere = storage and _shown(storage) != _shown(default_url())
     where = ("--storage", shlex.quote(hide_password(storage))) if storage and elsewhere else ()
+    if study.startswith("-"):  # which would be read as an option
+        return " ".join(["bitfront", verb, *words, *where, "--", shlex.quote(study)])
     return " ".join(["bitfront", verb, shlex.quote(study), *words, *where])
 
 

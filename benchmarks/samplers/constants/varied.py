@@ -33,6 +33,7 @@ FIXED: Mapping[str, str] = {
     "search/forecast/latency_model.py _RANGE_OF_THREE": "mathematics",
     "search/forecast/history.py _NANOSECOND_MS": "rounding",
     "search/forecast/loss_maps.py _DECIBELS": "mathematics",
+    "search/forecast/loss_maps.py _MOST_DECIBELS": "no metric that is measured loses so much",
     "search/forecast/loss_model.py _LEAST_NOISE": "rounding",
     "search/forecast/loss_model.py _UNMEASURED_STD": "rounding",
     "search/forecast/transfer.py": "only where another target was searched before",

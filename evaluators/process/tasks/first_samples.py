@@ -73,14 +73,15 @@ class FirstSamples:
             blocks = data.score_orders[name].clusters
             if blocks is not None and len(np.unique(blocks)) < 2:
                 raise DataError(
-                    f"splitting the data: all clusters to {name} on fit into one batch, and metric {data.metric.name} "
-                    "needs two batches that share no cluster, for an interval. Give more data or a smaller batch."
+                    f"splitting the data: all clusters of the {name} samples fit into one batch, and metric "
+                    f"{data.metric.name} needs two batches that share no cluster, for an interval. Give more data "
+                    "or a smaller batch."
                 )
             if units < 2:
                 wanted = f"more than {batch} (one batch)" if gathers else "at least 2"
                 raise DataError(
-                    f"splitting the data: metric {data.metric.name} needs {wanted} samples to {name} on, for an "
-                    f"interval; of {len(data.data)} samples, {len(indices)} are for that. Give more data."
+                    f"splitting the data: metric {data.metric.name} needs {wanted} {name} samples, for an interval; of "
+                    f"all {len(data.data)} samples, the {name} ones are {len(indices)}. Give more data."
                 )
 
 

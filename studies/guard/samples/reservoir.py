@@ -143,11 +143,12 @@ class Reservoir:
             self._below = min(self._below, int(last[len(hour) + 1 :].removesuffix(".npz"), 16) / 16**_DIGITS)
 
     def _make_room(self, part: Path, chosen: _Chosen) -> bool:
-        """Whether a new file may stay. What is too much of this hour goes, then what lies in the future, then the oldest.
+        """Whether a new file may stay.
 
-        Of this hour the largest numbers go, the new one too if it is the largest: so every request of the hour has the
-        same chance, however many of them there is room for. Nothing is removed before the new file is on the disk, so a
-        full disk loses nothing that was kept.
+        What is too much of this hour goes, then what lies in the future, then the oldest. Of this hour the largest
+        numbers go, the new one too if it is the largest: so every request of the hour has the same chance, however many
+        of them there is room for. Nothing is removed before the new file is on the disk, so a full disk loses nothing
+        that was kept.
 
         Args:
             part: the new file, not yet under its name.

@@ -140,7 +140,7 @@ class _FreshRun:
         units = min(self._units_of_study(row), self._units_of_fresh(accuracy))
         if units < LEAST_UNITS:
             self.notes.append(
-                f"The loss takes no part in the verdict: one of both losses is of {units} samples, clusters or batches, "
+                f"The loss takes no part in the verdict: one of both is of {units} samples, clusters or batches, "
                 f"and at least {LEAST_UNITS} are needed."
             )
         p = compare_losses(before, now, units)

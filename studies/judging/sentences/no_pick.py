@@ -8,6 +8,7 @@ from studies.judging.rules.feasibility import Near
 from studies.judging.sentences.evaluations import kind_text, list_text
 from studies.judging.standing import Standing
 from studies.options.limits import Limit, MetricScale
+from studies.options.value_kinds import RATE
 from studies.store import suggestions
 from studies.store.records import FAILED
 
@@ -77,6 +78,9 @@ def _miss_text(limit: Limit, bound: float, share: float, metric: MetricScale) ->
     Args:
         share: how far the measure is beyond the bound, relative to it; the plain difference where the bound is zero.
     """
+    if limit.kind is RATE and bound > 0:
+        rates = [f"{1000 / ms:,.4g} a second" for ms in (bound * (1 + share), bound)]
+        return f"{limit.word} is {rates[0]}, the limit is {rates[1]}"
     name, sign = "budget" if limit.unit == "ms" else "limit", limit.sign(metric.higher_is_better)
     if sign > 0 and bound > 0:
         return f"{limit.word} is {_times_text(1 + share)} × the {name} of {limit.format(bound, metric)}"

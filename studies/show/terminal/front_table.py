@@ -91,7 +91,8 @@ def limits_word(now: Standing, point: Point) -> str:
     if not now.limits or point.status != OK:
         return ""
     verdict = point.final.verdict
-    if verdict is Verdict.UNCONFIRMED and not point.feasible:
+    # An engine that did not run as asked is no candidate either, which a note says, whatever its numbers are.
+    if not point.feasible and (verdict is Verdict.UNCONFIRMED or not point.mismatch):
         verdict = Verdict.FAILS
     return LIMIT_WORDS[verdict][0] if verdict in LIMIT_WORDS else ""
 

@@ -442,3 +442,21 @@ def test_exposed_groups_give_what_the_float_model_has_there(name: str) -> None:
     for group, exact, half in zip(model.groups, *(session.run(None, batch) for session in exposed), strict=True):
         assert exact.shape == group.shape
         assert sqnr_db(exact, half) > 50
+
+
+def test_a_resize_that_fills_up_with_a_number_has_a_range_of_its_own(tmp_path: Path) -> None:
+    net = Net()
+    x = net.op(
+        "Resize",
+        [net.conv("image", "first", 3, 8), net.const("roi", np.array([0, 0, -0.3, -0.2, 1, 1, 1.4, 1.1], np.float32)),
+         "", net.const("size", np.array([2, 8, 10, 10], np.int64))],
+        "crop", mode="nearest", coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=50.0,
+    )  # fmt: skip
+    net.conv(x, "second", 8, 8)
+    model = load(save(net.model([2, 3, 8, 8], "y", [2, 8, 10, 10]), tmp_path / "crop.onnx"))
+    batch = feeds(model)
+    expected = plain_session(ir.to_proto(model.graph)).run(None, batch)[0]
+    for placement in (ONNXRUNTIME_CPU, TENSORRT):
+        lowered = lower(model, uniform(model, Precision.INT8), observed(model), placement)
+        found = plain_session(ir.to_proto(lowered)).run(None, batch)[0]
+        assert np.square(found - expected).mean() < 1e-3 * np.square(expected).mean()

@@ -365,7 +365,10 @@ def test_trying_out_finds_nothing_wrong_and_leaves_nothing(warm: Warm) -> None:
 
 @pytest.mark.parametrize(
     ("metric", "samples", "words"),
-    [("top1", 4, "needs at least 2 samples to final on"), ("miou", 6, "more than 2 .one batch. samples to final on")],
+    [
+        ("top1", 4, "needs at least 2 final samples"),
+        ("miou", 6, "more than 2 .one batch. final samples"),
+    ],
 )
 def test_too_few_samples_for_an_interval_are_refused_at_once(
     tmp_path: Path, metric: str, samples: int, words: str

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from optuna.distributions import IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from search.forecast import acquisition
@@ -537,3 +538,22 @@ def test_a_bound_on_the_metric_becomes_one_on_the_loss(tmp_path, monkeypatch):
     assert made[0].priors().noise.log_std < 1, "as measured"
     assert not made[0].priors().decibels
     assert made[0].aim() == Aim(5000.0, pytest.approx(1.0 - 0.7))  # labels are what the float model says
+
+
+def test_a_refused_pair_that_is_enqueued_is_proposed_again() -> None:
+    """Building it says again that it is refused; the other decisions are chosen as usual."""
+    search = Search(make_problem(6), unbuildable=lambda: frozenset({("g000", Precision.INT8)})).run(5)
+    search.study.enqueue_trial({"g000": 2})
+    _, assignment = search.ask()
+    assert assignment["g000"] is Precision.INT8
+
+
+def test_a_loss_beyond_all_decibels_breaks_no_later_proposal() -> None:
+    problem = make_problem(8)
+    priors = replace(problem.priors(), decibels=True)
+    for loss in (4000.0, 1e50):
+        search = Search(problem, priors=lambda: priors).run(5)
+        codes = {f"g{number:03d}": 1 + (number == 3) for number in range(8)}
+        sizes = dict.fromkeys(codes, IntDistribution(0, 2))
+        search.study.add_trial(create_trial(params=codes, distributions=sizes, values=[0.5, loss]))
+        assert len(search.ask()[1]) == 8

@@ -1,0 +1,125 @@
+"""Bringing models of old opsets to a newer one, with what ONNX's own converter leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, inliner, numpy_helper, version_converter
+
+from search.errors import ModelError
+
+OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
+UPGRADE_OPSET = 17  # the newest that TensorRT 8.6 reads
+_FLAT_HARDMAX = 13  # before it Hardmax takes everything from its axis on as one row
+_HALF_PIXEL = 11  # before it Resize and Upsample had one way to place samples, which is no longer the default
+
+
+def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """Give the model, converted to a newer opset if its own does not support per-channel quantization.
+
+    ONNX's converter drops functions, and converts Resize, Upsample and Hardmax to ops that compute something else. What
+    they compute in the old opset is written out.
+
+    Raises:
+        ModelError: ONNX's own converter cannot convert the model, or a Resize of an old opset cannot be expressed.
+    """
+    version = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    if version >= OLDEST_OPSET:
+        return proto
+    try:
+        if proto.functions:
+            proto = inliner.inline_local_functions(proto)
+        if version < _FLAT_HARDMAX:
+            proto = _with_flat_hardmax(proto)
+        converted: onnx.ModelProto = version_converter.convert_version(proto, UPGRADE_OPSET)
+    except Exception as error:
+        first = f"{error}".strip().splitlines()
+        raise ModelError(
+            f"converting {path} from opset {version} to {UPGRADE_OPSET}: ONNX's converter failed: "
+            f"{first[0] if first else type(error).__name__}. Export the model with opset {OLDEST_OPSET} or newer."
+        ) from error
+    if version < _HALF_PIXEL:
+        _place_samples(converted, version, path)
+    return converted
+
+
+def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, including those in bodies of If and Loop."""
+    for inner in _graphs(graph):
+        yield from inner.node
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _graphs(body)
+
+
+def _with_flat_hardmax(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which every Hardmax is between a Flatten and a Reshape back."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for graph in _graphs(copy.graph):
+        found: list[onnx.NodeProto] = []
+        for node in graph.node:
+            if node.op_type != "Hardmax" or node.domain not in ("", "ai.onnx"):
+                found.append(node)
+                continue
+            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+            source, made = node.input[0], node.output[0]
+            flat, shape, hard = (f"{made}/{part}" for part in ("flat", "shape", "hard"))
+            found += [
+                helper.make_node("Flatten", [source], [flat], f"{node.name}/flatten" if node.name else "", axis=axis),
+                helper.make_node("Hardmax", [flat], [hard], node.name, axis=1),
+                helper.make_node("Shape", [source], [shape], f"{node.name}/shape" if node.name else ""),
+                helper.make_node("Reshape", [hard, shape], [made], f"{node.name}/back" if node.name else ""),
+            ]
+        del graph.node[:]
+        graph.node.extend(found)
+    return copy
+
+
+def _place_samples(proto: onnx.ModelProto, version: int, path: Path) -> None:
+    """Write into every Resize how samples were placed before opset 11, in place."""
+    constants = _constants(proto.graph)
+    for node in nodes(proto.graph):
+        if node.op_type != "Resize" or node.domain not in ("", "ai.onnx"):
+            continue
+        kept = [each for each in node.attribute if each.name not in ("coordinate_transformation_mode", "nearest_mode")]
+        mode = next((attribute.s.decode() for attribute in kept if attribute.name == "mode"), "nearest")
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute("coordinate_transformation_mode", "asymmetric")])
+        if mode == "nearest":
+            rounding = _rounding(constants.get(node.input[2] if len(node.input) > 2 else ""), node, version, path)
+            node.attribute.append(helper.make_attribute("nearest_mode", rounding))
+
+
+def _rounding(scales: NDArray[np.float32] | None, node: onnx.NodeProto, version: int, path: Path) -> str:
+    """Which sample is the nearest: the one before where the tensor grows, the one behind where it shrinks."""
+    grows, shrinks = (None, None) if scales is None else (bool((scales > 1).any()), bool((scales < 1).any()))
+    if grows is None or (grows and shrinks):
+        why = "its scales are computed" if grows is None else "it enlarges one axis and shrinks another"
+        raise ModelError(
+            f"converting {path} from opset {version} to {UPGRADE_OPSET}: Resize {node.name!r} of mode nearest cannot "
+            f"be expressed in a newer opset, because {why}. Export the model with opset {OLDEST_OPSET} or newer."
+        )
+    return "ceil" if shrinks else "floor"
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[np.float32]]:
+    """Float constants of up to eight values by name, as scales are."""
+    found: dict[str, NDArray[np.float32]] = {}
+    for inner in _graphs(graph):
+        tensors = {tensor.name: tensor for tensor in inner.initializer}
+        for node in inner.node:
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+                tensors[node.output[0]] = node.attribute[0].t
+        small = {n: t for n, t in tensors.items() if t.data_type == onnx.TensorProto.FLOAT and np.prod(t.dims) <= 8}
+        found |= {name: numpy_helper.to_array(tensor) for name, tensor in small.items()}
+    return found
