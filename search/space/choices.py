@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from search.errors import ConfigError
 from search.graph.model import Group, Model
 from search.space.rules import KeepRule
 from search.values import FP16_MAX, Assignment, Capability, Precision, Ranges, digest_of
+
+_FACTORS = frozenset({"BatchNormalization", "Div", "Mul"})  # whose constants must not be cut off in FP16
 
 
 @dataclass(frozen=True)
@@ -204,9 +207,11 @@ def _why_not_fp16(group: Group, model: Model, ranges: Ranges | None) -> str:
 
 
 def _constants(group: Group, model: Model) -> list[str]:
-    """Weights and biases of a group's weighted ops."""
-    nodes = [model.graph.graph.node(name) for name in group.anchors]
-    return [v.name or "" for node in nodes for v in node.inputs if v is not None and v.is_initializer()]
+    """Weights, biases and factors of a group's nodes; not bounds and masks, which may be cut off."""
+    every = [model.graph.graph.node(name) for name in group.nodes]
+    nodes = [node for node in every if node.name in group.anchors or node.op_type in _FACTORS]
+    values = [value for node in nodes for value in node.inputs if value is not None and value.is_initializer()]
+    return [value.name or "" for value in values if value.dtype is ir.DataType.FLOAT]
 
 
 def _weight(model: Model, name: str) -> NDArray[np.generic]:

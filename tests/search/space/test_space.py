@@ -15,7 +15,7 @@ from search.errors import ConfigError
 from search.graph.model import Model, load
 from search.space.choices import Choice, KeepRule, Space, Variable, make_space
 from search.values import Assignment, Capability, Precision, Ranges, TensorRange
-from tests.support.networks import NETWORKS, loaded, ranged, residual_cnn, save
+from tests.support.networks import NETWORKS, Net, loaded, ranged, residual_cnn, save
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 CPU = Capability({INT8: frozenset({"Conv", "Gemm", "MatMul"})})
@@ -317,3 +317,18 @@ def test_the_size_without_pairs_counts_what_is_left() -> None:
     for pairs in (set(), {("a", INT8)}, {("c", FP32)}, {("b", INT8), ("c", INT8)}, {("a", FP16), ("b", FP32)}):
         every = [space.assignment({"v0": i, "v1": j}) for i in range(3) for j in range(3)]
         assert space.size_without(pairs) == sum(pairs.isdisjoint(one.items()) for one in every)
+
+
+@pytest.mark.parametrize(("kind", "large", "offered"), [("Mul", 1e5, False), ("Mul", 2.0, True), ("Add", -1e9, True)])
+def test_a_factor_beyond_half_precision_keeps_its_group_out_of_it(
+    kind: str, large: float, offered: bool, tmp_path: Path
+) -> None:
+    """A mask may be cut off at FP16's largest number; a factor would compute something else."""
+    net = Net()
+    x = net.op(kind, [net.conv("image", "conv", 3, 16), net.const("large", np.array(large, np.float32))], "absorbed")
+    net.head(net.op("Relu", [x], "relu"), 16)
+    model = load(save(net.model([2, 3, 8, 8], "logits", [2, 10]), tmp_path / "net.onnx"))
+    assert "absorbed" in model.groups[0].nodes
+    space = make_space(model, Capability({Precision.FP16: frozenset({"Conv", "Gemm"})}))
+    [half] = [choice for choice in space.choices[model.groups[0].id] if choice.precision is Precision.FP16]
+    assert (half.offered, "constant large holds 1e+05" in half.reason) == (offered, not offered)
