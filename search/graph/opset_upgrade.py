@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from search.errors import ModelError
 OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
 UPGRADE_OPSET = 17  # the newest that TensorRT 8.6 reads
 _FLAT_HARDMAX = 13  # before it Hardmax takes everything from its axis on as one row
+_SHRINKING = 10  # before it there is only Upsample
 _HALF_PIXEL = 11  # before it Resize and Upsample had one way to place samples, which is no longer the default
 
 
@@ -102,6 +104,8 @@ def _place_samples(proto: onnx.ModelProto, version: int, path: Path) -> None:
 
 def _rounding(scales: NDArray[np.float32] | None, node: onnx.NodeProto, version: int, path: Path) -> str:
     """Which sample is the nearest: the one before where the tensor grows, the one behind where it shrinks."""
+    if version < _SHRINKING:
+        return "floor"
     grows, shrinks = (None, None) if scales is None else (bool((scales > 1).any()), bool((scales < 1).any()))
     if grows is None or (grows and shrinks):
         why = "its scales are computed" if grows is None else "it enlarges one axis and shrinks another"
@@ -120,6 +124,10 @@ def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[np.float32]]:
         for node in inner.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
                 tensors[node.output[0]] = node.attribute[0].t
-        small = {n: t for n, t in tensors.items() if t.data_type == onnx.TensorProto.FLOAT and np.prod(t.dims) <= 8}
-        found |= {name: numpy_helper.to_array(tensor) for name, tensor in small.items()}
+        found |= {name: numpy_helper.to_array(tensor) for name, tensor in tensors.items() if _is_small(tensor)}
     return found
+
+
+def _is_small(tensor: onnx.TensorProto) -> bool:
+    inside = tensor.data_location != onnx.TensorProto.EXTERNAL
+    return inside and tensor.data_type == onnx.TensorProto.FLOAT and math.prod(tensor.dims) <= 8

@@ -78,6 +78,18 @@ def test_a_nearest_resize_that_enlarges_one_axis_and_shrinks_another_is_refused(
         load(tmp_path / "old.onnx")
 
 
+def test_an_upsample_by_computed_scales_never_shrinks(tmp_path: Path) -> None:
+    shape = helper.make_node("Shape", ["c"], ["size"], "shape")
+    nodes = [
+        shape,
+        helper.make_node("Cast", ["size"], ["sizes"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["sizes", "s"], ["more"], "mul"),
+        helper.make_node("Div", ["more", "sizes"], ["scales"], "div"),
+        helper.make_node("Upsample", ["c", "scales"], ["y"], "up", mode="nearest"),
+    ]
+    check(model(9, nodes, {"s": np.array([1, 1, 2, 3], np.float32)}), tmp_path)
+
+
 @pytest.mark.parametrize("axis", [1, 2, -1])
 def test_a_hardmax_of_an_old_opset_has_one_row_from_its_axis_on(axis: int, tmp_path: Path) -> None:
     proto = model(11, [helper.make_node("Hardmax", ["c"], ["y"], "hard", axis=axis)], {})
