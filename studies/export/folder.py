@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -34,20 +35,32 @@ def staged_folder(out: Path, doing: str) -> Iterator[Path]:
         ArtifactError: the folder cannot be written.
     """
     try:
+        out = out.resolve()
+        inside = out.exists() and _must_stay(out)
         out.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
+        staging = Path(tempfile.mkdtemp(dir=out if inside else out.parent, prefix=f".{out.name}-"))
     except OSError as error:
         raise ArtifactError(f"{doing}: {error}.") from error
     try:
         yield staging
+        if inside:
+            for path in staging.iterdir():
+                path.rename(out / path.name)
+            return
         staging.chmod(0o755)
         if out.exists():
             out.rmdir()
         staging.rename(out)
     except OSError as error:
-        raise ArtifactError(f"{doing}: {error}. Free some space and try again.") from error
+        advice = " Free some space and try again." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise ArtifactError(f"{doing}: {error}.{advice}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _must_stay(folder: Path) -> bool:
+    """Whether an empty folder is filled where it is: a volume, where this process is, or what cannot be replaced."""
+    return folder.is_mount() or folder == Path.cwd() or not os.access(folder.parent, os.W_OK)
 
 
 def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, triton: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,16 @@ def measured_batch() -> int:
 def read_samples(path: Path) -> dict[str, Any]:
     """One array for each input, from a file; other arrays in it, say labels, are left alone."""
     try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            arrays = {next(iter(INPUTS)): found} if isinstance(found, np.ndarray) else found
+            missing = [name for name in INPUTS if name not in arrays]
+            if not missing:
+                return {name: arrays[name] for name in INPUTS}
+            names = ", ".join(arrays)
+        raise SystemExit(f"run.py: --data {path}: expected arrays {', '.join(INPUTS)}, found {names}.")
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise SystemExit(f"run.py: --data {path} cannot be read: {error}.") from error
-    arrays = {next(iter(INPUTS)): found} if isinstance(found, np.ndarray) else dict(found)
-    missing = [name for name in INPUTS if name not in arrays]
-    if missing:
-        raise SystemExit(f"run.py: --data {path}: expected arrays {', '.join(INPUTS)}, found {', '.join(arrays)}.")
-    return {name: arrays[name] for name in INPUTS}
 
 
 def random_samples(batch: int) -> dict[str, Any]:

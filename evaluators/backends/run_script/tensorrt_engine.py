@@ -22,6 +22,16 @@ def checked(result: Any) -> Any:
     return values[0] if values else None
 
 
+def load_plugins(registry: Any, library: str) -> None:
+    """Open a library of plugins; those that do not register themselves are asked for them."""
+    every = "all_creators" if hasattr(registry, "all_creators") else "plugin_creator_list"
+    before = len(getattr(registry, every))
+    opened = ctypes.CDLL(library)
+    entries = ("getCreators", "getPluginCreators")
+    if len(getattr(registry, every)) == before and any(hasattr(opened, name) for name in entries):
+        registry.load_library(library)
+
+
 class Engine:
     """A TensorRT plan in one execution context, launched through a CUDA graph as it was when it was measured."""
 
@@ -34,7 +44,7 @@ class Engine:
         logger = tensorrt.Logger(tensorrt.Logger.WARNING)
         tensorrt.init_libnvinfer_plugins(logger, "")
         for library in PLUGINS:
-            ctypes.CDLL(library)
+            load_plugins(tensorrt.get_plugin_registry(), library)
         self.runtime = tensorrt.Runtime(logger)
         self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
@@ -88,6 +98,8 @@ class Engine:
             self.context.set_tensor_address(name, self.pointers[name])
         for name in self.inputs:
             array = np.ascontiguousarray(inputs[name], self._dtype(name))
+            if array.dtype.kind in "iu" and not np.array_equal(array, inputs[name]):
+                raise SystemExit(f"run.py: input {name} is {array.dtype}, and the data hold numbers beyond it.")
             self._copy(self.pointers[name], array.ctypes.data, array.nbytes, "cudaMemcpyHostToDevice")
 
     def _download(self, name: str) -> Any:

@@ -140,19 +140,34 @@ class TensorRTSession:
     def profile(self, inputs: Mapping[str, NDArray[Any]], count: int) -> dict[str, float]:
         """Mean milliseconds of every layer by name, in the order they run.
 
-        In a context of its own: one with a profiler cannot be captured in a graph.
+        In a context of its own: one with a profiler cannot be captured in a graph. Before version 10 two contexts
+        cannot share the only optimization profile of a dynamic engine, so there this one makes way for it.
         """
         self._fill(inputs)
+        self._upload()
+        if self._is_dynamic():
+            self._wait()
+            self._forget_graph()
+            self._context = None
         context, profiler = self._new_context(), make_profiler(self._trt)
         self._point(context)
         context.profiler = profiler
-        self._upload()
-        for i in range(_PROFILE_WARM_UP + count):
-            if i == _PROFILE_WARM_UP:
-                profiler.times.clear()
-            self._enqueue(context)
-            self._wait()
+        try:
+            for i in range(_PROFILE_WARM_UP + count):
+                if i == _PROFILE_WARM_UP:
+                    profiler.times.clear()
+                self._enqueue(context)
+                self._wait()
+        finally:
+            context.profiler = None
+            del context
+            if self._context is None:
+                self._context = self._new_context()
+                self._point(self._context)
         return {name: sum(times) / count for name, times in profiler.times.items()}
+
+    def _is_dynamic(self) -> bool:
+        return any(-1 in tuple(self._engine.get_tensor_shape(name)) for name in self._inputs)
 
     def close(self) -> None:
         self._release()
@@ -165,14 +180,18 @@ class TensorRTSession:
 
     def _release(self) -> None:
         """Give back what depends on the shapes: the captured graph, and the memory of inputs and outputs."""
-        if self._graph is not None:
-            self._cuda.cudaGraphExecDestroy(self._graph)
+        self._forget_graph()
         for pointer in self._device.values():
             self._cuda.cudaFree(pointer)
         self._host = {}
         for pointer in self._pinned.values():
             self._cuda.cudaFreeHost(pointer)
-        self._device, self._pinned, self._graph = {}, {}, None
+        self._device, self._pinned = {}, {}
+
+    def _forget_graph(self) -> None:
+        if self._graph is not None:
+            self._cuda.cudaGraphExecDestroy(self._graph)
+        self._graph = None
 
     # -- one step --------------------------------------------------------------------------------------------------
 
@@ -319,7 +338,11 @@ def new_context(engine: Any, shapes: Mapping[str, tuple[int, ...]], log: Any) ->
     if context is None:
         raise no_context(log.errors[before:])
     for name, shape in shapes.items():
-        context.set_input_shape(name, tuple(shape))
+        if not context.set_input_shape(name, tuple(shape)):
+            raise RefusedError(
+                f"TensorRT does not take the shape {_spelled(shape)} for input {name!r}: "
+                f"{api.first_error(log.errors[before:])}"
+            )
     return context
 
 

@@ -18,6 +18,8 @@ from evaluators.backends.kind import Recipe
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.session import open_session
 from evaluators.backends.registry import kind_named
+from evaluators.backends.run_script import command
+from evaluators.backends.run_script.tensorrt_engine import Engine
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.graph.model import Model, ShapeRequest, load
@@ -251,3 +253,37 @@ def test_a_plan_is_run_and_timed_through_a_graph(
     with np.load(tmp_path / "out.npz") as found:
         assert {name: found[name].shape for name in found} == {spec.name: spec.shape for spec in model.outputs}
         assert all((found[name] == 1).all() for name in found)  # what the stand-in's engines give
+
+
+@pytest.mark.parametrize("kind", ["labels", "empty", "cut", "few"])
+def test_only_the_arrays_of_inputs_are_read(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside them may be anything; a file that is cut off is refused in a sentence."""
+    monkeypatch.setattr(command, "INPUTS", {"x": {"dtype": "float32"}})
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.ones((2, 3), np.float32), labels=np.array(["cat", "dog"], dtype=object))
+    if kind == "labels":
+        assert command.read_samples(path)["x"].shape == (2, 3)
+        return
+    if kind == "few":
+        np.savez(path, y=np.ones(2))
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if kind == "empty" else 200])
+    with pytest.raises(SystemExit, match="expected arrays x, found y" if kind == "few" else "cannot be read"):
+        command.read_samples(path)
+
+
+def test_numbers_that_an_engine_cannot_hold_are_not_wrapped() -> None:
+    """TensorRT 8.6 takes INT64 as INT32."""
+    engine: Any = Engine.__new__(Engine)
+    engine.inputs, engine.outputs, engine.pointers = ["ids"], [], {}
+    engine.context = SimpleNamespace(
+        set_input_shape=lambda *_: True, get_tensor_shape=lambda name: (2,), set_tensor_address=lambda *_: True
+    )
+    copied: list[int] = []
+    engine.cuda = SimpleNamespace(cudaMalloc=lambda size: (0, 1), cudaFree=lambda pointer: (0,))
+    engine._dtype = lambda name: np.dtype(np.int32)
+    engine._copy = lambda *given: copied.append(given[2])
+    engine._upload({"ids": np.array([1, -(2**31)])})
+    assert copied == [8]
+    with pytest.raises(SystemExit, match="input ids is int32, and the data hold numbers beyond it"):
+        engine._upload({"ids": np.array([1, 2**32 + 5])})

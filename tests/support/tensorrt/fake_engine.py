@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import weakref
 from collections.abc import Mapping
 from itertools import count
 from types import SimpleNamespace
@@ -228,13 +229,21 @@ class FakeEngines:
         }
 
     def _context(self, engine: Any) -> Any:
-        return self.fake.create("IExecutionContext", plan=_plan(engine), shapes={}, addresses={}, profiler=None)
+        """Before version 10 contexts do not share an optimization profile: only one at a time has the single one."""
+        alive = engine._state.setdefault("contexts", weakref.WeakSet())
+        taken = self.major < 10 and any(context._state["has_profile"] for context in alive)
+        state = {"plan": _plan(engine), "shapes": {}, "addresses": {}, "profiler": None}
+        context = self.fake.create("IExecutionContext", **state, has_profile=not (_plan(engine)["profile"] and taken))
+        alive.add(context)
+        return context
 
     def _execute(self, context: Any, stream_handle: Any) -> bool:
         assert int(stream_handle) in self.cuda.streams
         if self.cuda.device_of[int(stream_handle)] != self.cuda.cudaGetDevice()[1]:
             return False
         state = context._state
+        if not state["has_profile"]:
+            return False
         for name, tensor in state["plan"]["tensors"].items():
             ones = np.ones(_shape_of(context, name), _NUMPY[tensor["dtype"]])
             assert self.cuda.holds(state["addresses"][name], ones.nbytes), f"{name} lies nowhere"
@@ -387,6 +396,8 @@ def _set_profile(profile: Any, input: str, min: Any, opt: Any, max: Any) -> None
 
 def _set_shape(context: Any, name: str, shape: Any) -> bool:
     ends = _plan(context)["profile"].get(name)
+    if not context._state["has_profile"]:
+        return False
     if ends is not None and not all(a <= n <= c for a, n, c in zip(ends[0], shape, ends[2], strict=True)):
         return False
     context._state["shapes"][name] = tuple(shape)

@@ -124,6 +124,26 @@ def test_a_capture_leaves_other_streams_to_other_threads(tmp_path: Path, version
 
 
 @pytest.mark.parametrize("version", [V8, V10])
+def test_an_engine_with_dynamic_shapes_is_profiled_between_its_runs(tmp_path: Path, version: str) -> None:
+    """Before version 10 the session's own context holds the only optimization profile."""
+    low, best, high = ((n, 3, 16, 16) for n in (1, 4, 8))
+    path = save(residual_cnn(batch="n"), tmp_path / "net.onnx")
+    model = load(path, shapes={"image": ShapeRequest(low, best, high)})
+    with standing_in(version) as engines:
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
+        session = builder.load(builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "a.plan").path)
+        expected = session.run(feeds(model))
+        times = session.profile(feeds(model), 3)
+        assert times
+        assert set(times.values()) == {0.5}
+        np.testing.assert_equal(session.run(feeds(model)), expected)
+        assert session.time(2).tolist() == [0.25] * 2
+        assert session.notes == ()
+        session.close()
+        assert engines.cuda.graphs == 0, "a graph was not given back"
+
+
+@pytest.mark.parametrize("version", [V8, V10])
 def test_a_dynamic_plan_is_opened_without_its_model_at_the_shapes_it_was_optimized_for(
     tmp_path: Path, version: str
 ) -> None:
