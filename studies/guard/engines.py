@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -75,7 +75,7 @@ def open_engine(folder: Path, manifest: Mapping[str, Any], device: str | None, t
     if backend == "onnxruntime":
         return _open_onnxruntime(folder, manifest, device, threads)
     if backend == "tensorrt":
-        return _open_tensorrt(folder, device)
+        return _open_tensorrt(folder, manifest.get("plugins", ()), device)
     raise GuardError(f"opening a guard: {folder} is an export of backend {backend}, whose engines it cannot run.")
 
 
@@ -96,13 +96,13 @@ def _open_onnxruntime(folder: Path, manifest: Mapping[str, Any], device: str | N
     return run
 
 
-def _open_tensorrt(folder: Path, device: str | None) -> Run:
+def _open_tensorrt(folder: Path, plugins: Sequence[str], device: str | None) -> Run:
     from evaluators.backends.nvidia.discovery import cuda_index
     from evaluators.backends.tensorrt.device import cudart, make_current
     from evaluators.backends.tensorrt.session import open_plan
 
     named = device or "cuda"
-    session, index = open_plan(folder / "model.plan", named), cuda_index(named) or 0
+    session, index = open_plan(folder / "model.plan", named, plugins), cuda_index(named) or 0
     cuda, lock = cudart(), Lock()
 
     def run(inputs: Mapping[str, NDArray[Any]]) -> Arrays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -100,11 +101,20 @@ def _read(file: str | Path, profile: str | Path | None) -> EngineFile:
     return read_engine_file(Path(file), profile=None if profile is None else Path(profile), inspect_plan=_inspect_plan)
 
 
+def _plugins_beside(path: Path) -> list[str]:
+    """The plugin libraries that the manifest beside an exported plan names."""
+    try:
+        found = json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["plugins"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # no export, or one of before they were named
+    return [library for library in found if isinstance(library, str)]
+
+
 def _inspect_plan(path: Path) -> str:
     from evaluators.backends.tensorrt.session import inspect_plan
 
     try:
-        return inspect_plan(path)
+        return inspect_plan(path, plugins=_plugins_beside(path))
     except BitfrontError as error:
         raise TargetError(
             f"inspecting {path}: {error} A plan can be read only with the version of TensorRT and on the kind of GPU "

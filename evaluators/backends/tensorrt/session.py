@@ -382,9 +382,9 @@ def open_plan(path: Path, device: str, plugins: Sequence[str] = ()) -> TensorRTS
     return TensorRTSession(trt, engine, _best_shapes(trt, engine), path.stat().st_size, log)
 
 
-def inspect_plan(path: Path, device: str = "cuda") -> str:
+def inspect_plan(path: Path, device: str = "cuda", plugins: Sequence[str] = ()) -> str:
     """The engine inspector's JSON of a plan; arguments and errors as those of `open_plan`."""
-    trt, engine, log = load_plan(path, device)
+    trt, engine, log = load_plan(path, device, plugins)
     inspector, shapes = engine.create_engine_inspector(), _best_shapes(trt, engine)
     if any(-1 in tuple(engine.get_tensor_shape(name)) for name in shapes):
         # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes"; in 8.6.0 they always are.

@@ -17,9 +17,11 @@ from evaluators.backends.tensorrt.kind import TensorRTKind
 from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.errors import ConfigError, ModelError
 from search.graph.model import load
+from studies import verbs
+from studies.guard import Guard
 from tests.support.assignments import uniform_and_mixed
 from tests.support.command_line import ok, write_inputs
-from tests.support.networks import Net, loaded, ranged, save
+from tests.support.networks import Net, feeds, loaded, ranged, save
 from tests.support.shared_libraries import compiled, needs_gcc
 from tests.support.tensorrt.fake_engine import FakeEngines
 from tests.support.tensorrt.stand_in import V8, V10, V11, standing_in
@@ -102,6 +104,29 @@ def test_a_plan_without_its_model_is_opened_with_the_plugins_of_the_backend(vers
         backend = TensorRTBackend("cuda", TensorRTOptions(plugins=(str(library),)))
         TensorRTKind().open_engine(backend, plan, None).session.close()
         assert registry.loaded == [str(library)]
+
+
+@needs_gcc
+@VERSIONS
+def test_an_export_is_opened_with_the_plugins_that_its_manifest_names(version: str, tmp_path: Path) -> None:
+    """By a guard and by `inspect`, which know nothing of the study."""
+    with standing_in(version) as engines:
+        registry = Registry(engines, tmp_path)
+        model = loaded("residual")
+        builder = TensorRTBackend().builder(model, ranged("residual"))
+        libraries = [compiled(tmp_path / f"{name}.so", GIVEN) for name in ("guarded", "inspected")]
+        plans = []
+        for library in libraries:
+            folder = tmp_path / library.stem
+            folder.mkdir()
+            target = {"backend": "tensorrt", "options": {}}
+            facts = {"model": {"digest": model.digest}, "target": target, "files": {}, "plugins": [str(library)]}
+            (folder / "manifest.json").write_text(json.dumps(facts))
+            plans.append(builder.build(builder.lower(uniform_and_mixed(model)[0]), folder / "model.plan").path)
+        with Guard.open(plans[0].parent, plans[0].parent) as guard:
+            guard.run(feeds(model))
+        verbs.inspect(plans[1])
+        assert registry.loaded == [str(library) for library in libraries]
 
 
 @needs_gcc
