@@ -13,6 +13,7 @@ from search.references import short
 
 Inputs = Sequence[str] | Mapping[str, str]
 
+_NARROWED = frozenset("int8 int16 int32 uint8 uint16 uint32 uint64 float16".split())
 _ROWS = 32  # of a Hugging Face data set, read at a time
 _LABEL_COLUMNS = (LABELS, "label")  # what most data sets call them
 
@@ -99,9 +100,13 @@ class _Columns:
             yield from self._data
             return
         data = self._data
-        if not _is_transformed(data):
-            data = data.select_columns(self._read_columns()).with_format("numpy")
-        yield from data.iter(batch_size=_ROWS)
+        if _is_transformed(data):
+            yield from data.iter(batch_size=_ROWS)
+            return
+        data = data.select_columns(self._read_columns()).with_format("numpy")
+        kinds = {name: _kind_of(feature) for name, feature in (getattr(data, "features", None) or {}).items()}
+        for batch in data.iter(batch_size=_ROWS):
+            yield {name: _as_declared(column, kinds.get(name, "")) for name, column in batch.items()}
 
     def _read_columns(self) -> list[str]:
         known = _columns_of(self._data)
@@ -148,6 +153,20 @@ _ADVICE = "Pad its rows to one length, or turn them into arrays with map()."
 
 def _no_column(column: str, known: Sequence[str]) -> DataError:
     return DataError(f"inputs: expected columns of the data, got {column!r}. There are {_listed(known)}.")
+
+
+def _kind_of(feature: Any) -> str:
+    """The dtype that a column is declared with, whatever it is nested in; empty if it has none."""
+    while (inner := getattr(feature, "feature", None)) is not None:
+        feature = inner
+    return str(getattr(feature, "dtype", ""))
+
+
+def _as_declared(column: Any, kind: str) -> Any:
+    """The numbers of a column in its own type: reading as NumPy makes int64 and float32 of all that are narrower."""
+    if kind in _NARROWED and isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
+        return column.astype(kind)
+    return column
 
 
 def _is_hugging_face(data: Any) -> bool:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bitfront.columns import Inputs, take_columns, unread_labels_text
 from bitfront.inputs import InputFiles
 from bitfront.metrics import Metric, OwnMetric, lend, metric_name, name_in_study
@@ -28,6 +30,7 @@ from studies.options.urls import default_url, mask_password
 from studies.run.search_result import SearchResult
 from studies.store.store import Store
 from studies.verbs.deletion import remove_inputs
+from studies.verbs.searches import check_search
 
 if TYPE_CHECKING:
     import onnx
@@ -147,6 +150,7 @@ def _prepare(
         changes = {**_changes(config, given), "model": files.model, "data": files.data}
         return lambda events: verbs.resume(name, changes, storage=url, events=events)
     if there:
+        check_search(config.changed({"model": files.model, "data": files.data}))  # a mistake costs no study
         verbs.delete(name, url)
     files.keep()
     new = config.changed({"model": files.model, "data": files.data})
@@ -312,6 +316,8 @@ def _text(value: Any) -> Any:
         return [_text(each) for each in value]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, np.generic):  # of a table of trials
+        value = value.item()
     if isinstance(value, float):
         return f"{value:.17f}".rstrip("0").rstrip(".") if abs(value) < 1 else repr(value)  # no exponents
     return value

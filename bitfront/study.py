@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import math
+import operator
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -205,7 +206,8 @@ class Study:
         Raises:
             KeyError: there is no such trial.
         """
-        if isinstance(which, int):
+        if not isinstance(which, str):
+            which = operator.index(which)
             found = {int(number): row for row, number in enumerate(self._now.table.trial)}
             if which not in found:
                 raise KeyError(f"study {self.name!r} has no trial {which}; it has {len(found)}")
@@ -218,6 +220,10 @@ class Study:
         except StudyError as error:
             named = ", ".join((*NAMES, *(f"{_ALL}{name}" for name in self._baselines())))
             raise KeyError(f"{which!r}: {in_python(str(error))} By name there are {named}.") from error
+
+    def __iter__(self) -> Iterator[Trial]:
+        """All trials, sorted by number."""
+        return iter(self.trials)
 
     def __len__(self) -> int:
         """The number of trials."""

@@ -33,6 +33,7 @@ from evaluators.data.reading.stored_arrays import (
     map_npz,
     read_folder,
     read_npy,
+    read_rows,
     size_of,
 )
 from search.errors import DataError
@@ -52,6 +53,8 @@ class Shard:
 
     name: str
     read: Callable[[], RowArrays]
+    rows: Indices | None = None
+    """Where its samples stand in the data, if they do not stand there one after the other."""
 
 
 def npz_shard(path: Path) -> Shard:
@@ -76,7 +79,7 @@ def npy_shard(path: Path, inputs: Sequence[TensorSpec]) -> Shard:
 
 def folder_shards(folder: Path, name: str) -> list[Shard]:
     """A folder of `.npy` files, one for each array, which are named as the arrays; a part for each form of samples."""
-    return [Shard(name, partial(_read_arrays, each)) for each in form_folders(folder)]
+    return [Shard(name, partial(_read_arrays, each), read_rows(each)) for each in form_folders(folder)]
 
 
 def _read_arrays(folder: Path) -> RowArrays:
@@ -184,7 +187,12 @@ class ArrayDataset:
             order = np.argsort(forms, kind="stable")  # samples of one form stand together, however they came
             self._shards = [shards[place] for place in order]
             firsts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-            self._given = np.concatenate([firsts[place] + np.arange(sizes[place]) for place in order])
+            self._given = np.concatenate(
+                [
+                    firsts[place] + np.arange(sizes[place]) if (rows := shards[place].rows) is None else rows
+                    for place in order
+                ]
+            )
             sizes, forms = ([values[place] for place in order] for values in (sizes, forms))
             ids = [ids[place] for place in order] if ids else ids
             self._cache = Cache[Rows]()

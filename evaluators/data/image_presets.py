@@ -166,6 +166,11 @@ class _Reader:
         """One sample without the batch axis: of float32, normalized, or of uint8 as it is in the file."""
         form, preset = self._form, self._preset
         with self._images.open(path) as image:
+            if image.mode == "F" or image.mode.startswith("I"):
+                raise DataError(
+                    f"reading {path}: expected an image of 8 bits, got one of mode {image.mode}, whose numbers a "
+                    "preset would cut off; write a function of your own: --preprocess file.py:function"
+                )
             cropped = self._crop(image.convert("RGB" if form.channels == 3 else "L"))
         pixels = np.asarray(cropped).reshape(form.height, form.width, form.channels)
         if preset.order == "bgr":
@@ -186,6 +191,10 @@ class _Reader:
         shorter = self._preset.resize or round(min(height, width) * _RESIZE)
         # A crop that is larger than the resized image would be filled up with black.
         scale = max(shorter / min(image.size), height / image.height, width / image.width)
-        resized = image.resize((round(image.width * scale), round(image.height * scale)), way)
-        left, top = (resized.width - width) // 2, (resized.height - height) // 2
+        size = (round(image.width * scale), round(image.height * scale))
+        if scale == shorter / min(image.size):  # as torchvision rounds it
+            longer = int(shorter * max(image.size) / min(image.size))
+            size = (shorter, longer) if image.width <= image.height else (longer, shorter)
+        resized = image.resize(size, way)
+        left, top = round((resized.width - width) / 2), round((resized.height - height) / 2)
         return resized.crop((left, top, left + width, top + height))

@@ -150,8 +150,13 @@ def _file_digest(path: Path) -> str:
     return sha.hexdigest()
 
 
-def find_images(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix.lower() in IMAGE_SUFFIXES and not hidden and path.is_file():
+def find_images(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Images below a folder, through links too; neither hidden ones nor a folder within itself again."""
+    above = (*above, folder.resolve())
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() and path.resolve() not in above:
+            yield from find_images(path, above)
+        elif path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
             yield path

@@ -14,6 +14,7 @@ from evaluators.data.dataset import Dataset
 from evaluators.data.images import ImageDataset, find_images
 from evaluators.data.limited import limit
 from evaluators.data.reading.read_source import write_function
+from evaluators.data.reading.stored_arrays import visible_files
 from search.errors import DataError
 from search.graph.model import TensorSpec
 from search.references import is_file, names_function, parse_call
@@ -136,7 +137,7 @@ def _missing_source(source: str) -> DataError:
 
 
 def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | None) -> Dataset:
-    arrays, single = (sorted(folder.glob(pattern)) for pattern in ("*.npz", "*.npy"))
+    arrays, single = (visible_files(folder, pattern) for pattern in ("*.npz", "*.npy"))
     images = sorted(find_images(folder), key=lambda image: image.relative_to(folder).as_posix())
     kinds = [kind for kind, found in ((".npz files", arrays), (".npy files", single), ("images", images)) if found]
     if len(kinds) > 1:

@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 from search.errors import StudyError
 from search.values import digest_of
 from studies.crew.presence import Presence
+from studies.store.database.database_url import parse_url
 from studies.store.records import Taken
 
 
@@ -54,14 +55,18 @@ class Alone(Presence):
 
 
 @contextmanager
-def locked_study(folder: Path, study: str) -> Iterator[None]:
+def locked_study(folder: Path, database: str, study: str) -> Iterator[None]:
     """One process at a time runs or deletes a study on SQLite; the kernel frees the lock of a process that dies.
+
+    Args:
+        folder: of the lock; those of several databases may lie in one.
+        database: URL of the study's.
 
     Raises:
         StudyError: another process has it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f"{digest_of(study)[:16]}.lock")
+    lock = FileLock(folder / f"{digest_of([str(parse_url(database)), study])[:16]}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:

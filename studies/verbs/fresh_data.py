@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +32,7 @@ from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, checked
-from studies.run.session.study_rows import check_unchanged, create_study, metric_name, resolved
+from studies.run.session.study_rows import check_unchanged, complete_study, create_study, metric_name, resolved
 from studies.run_clock import clocked_run
 from studies.store import suggestions
 from studies.store.records import StudyRecord
@@ -138,16 +139,19 @@ def renew(
         with checked(config, more=[lambda: check_artifacts(config)], events=told, cache=study_cache(config)) as good:
             _check_inputs(good, before, known)
             resolve_drop(request.limits, MetricScale.of(good.metric))
+            if known is not None:  # killed before its target was written, it is completed now
+                complete_study(store, good, known.id)
             study = known or _create(store, good, before, told)
-            with taken_back(config):
+            with nullcontext() if known is not None else taken_back(config):
                 run_here(store, good, study, target_of(store, study, good), told)
-            now = standing_of(store, study.name, wanted=good.target.fingerprint)
+            own = good.target.fingerprint
+            now = standing_of(store, study.name, wanted=own)
             gated = gate_renewal(store, before, now, good, request.limits, told)
     best = None if now.picks.best is None else int(now.table.trial[now.picks.best])
     done = Renewal(config.study, name, data, now.metric, gated, best)
     if request.out is None or done.verdict is not Verdict.HOLDS:
         return done
-    export(config.study, request.out, storage=storage, events=told)
+    export(config.study, request.out, storage=storage, target=own, events=told)
     return replace(done, folder=request.out)
 
 

@@ -28,7 +28,7 @@ from studies.run.session.data_caches import forget_samples, study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.frozen_batch import frozen_batch_text
 from studies.run.session.join import target_of
-from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked, load_checked
+from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked
 from studies.run.session.study_rows import create_study
 from studies.run_clock import clocked_run
 from studies.store.store import Store, check_usable, default_url
@@ -56,10 +56,26 @@ def search(config: SearchConfig, events: SearchEvents | None = None, *, replace:
         return _search(config, slots, shown, replace=replace)
 
 
+def check_search(config: SearchConfig) -> None:
+    """Check everything that `search` checks before it makes a study; creates nothing.
+
+    Raises:
+        InputError: naming what cannot be used.
+        EvaluatorError: the evaluator process does not start.
+    """
+    config, _ = crew_of(check_config(config))
+    _check_all(config, [partial(check, config) for check in (check_artifacts, calibration_cache_of)])
+
+
+def _check_all(config: SearchConfig, more: Sequence[Callable[[], object]]) -> None:
+    with checked(config, more=more) as good:
+        check_searchable(good)
+
+
 def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents, *, replace: bool) -> SearchResult:
     more: list[Callable[[], object]] = [partial(check, config) for check in (check_artifacts, calibration_cache_of)]
     if replace and exists(config.study, storage=config.storage):
-        load_checked(config, more)  # a mistake in the command costs no study
+        _check_all(config, more)  # a mistake in the command costs no study
         delete(config.study, config.storage)
     more.append(partial(_refuse_existing, config))
     cache = study_cache(config)

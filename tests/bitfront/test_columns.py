@@ -141,3 +141,13 @@ def test_a_column_that_looks_like_the_labels_and_is_not_read_is_named() -> None:
         assert not unread_labels_text(take_columns(read_too, ["input_ids"]))
     assert not unread_labels_text(take_columns(Rows(columns), {"input_ids": "input_ids", "labels": "target"}))
     assert not unread_labels_text(columns)
+
+
+def test_numbers_keep_the_type_of_their_column() -> None:
+    """Read as NumPy by the package, all of them would be int64 and float32."""
+    datasets = pytest.importorskip("datasets")
+    kinds = {"ids": "int32", "bytes": "uint8", "half": "float16", "whole": "int64", "single": "float32"}
+    columns = {name: [[1, 2], [3, 4]] * 40 for name in kinds}
+    features = datasets.Features({name: datasets.Sequence(datasets.Value(kind)) for name, kind in kinds.items()})
+    found = read(datasets.Dataset.from_dict(columns, features), list(kinds))
+    assert {name: str(array.dtype) for name, array in found.items()} == kinds

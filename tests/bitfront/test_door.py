@@ -19,7 +19,7 @@ import optuna
 import pytest
 
 import bitfront as bf
-from search.errors import ConfigError, StudyError
+from search.errors import ConfigError, InputError, StudyError
 from studies.judging.rounding import estimate_text
 from studies.options.limits import MetricScale
 from studies.store.store import Store
@@ -209,6 +209,15 @@ def test_a_name_that_is_there_is_refused_resumed_or_replaced(here: Path) -> None
     assert len(search(trials=4, max_drop="20%", if_exists="resume")) == 4
     with pytest.raises(StudyError, match="made with another seed"):
         search(seed=7, if_exists="resume")
+    for wrong in (
+        {"metric": "nosuch"},
+        {"max_drop": "3dB"},
+        {"keep": ["nolayer=fp32"]},
+        {"calibration_data": "no.npz"},
+    ):
+        with pytest.raises(InputError):
+            search(**wrong, if_exists="replace")
+        assert len(bf.load(first.name)) == 4, "a mistake costs no study"
     assert len(search(seed=7, if_exists="replace")) == 3
     with Store.open(URL, write=False) as store:
         assert [each.name for each in store.studies.summaries()] == [first.name]
@@ -222,6 +231,11 @@ def test_a_study_gives_trials_by_number_pick_and_precision(small: bf.Study) -> N
     numbers = [trial.number for trial in small.trials]
     assert len(small) == len(numbers) == 4
     assert numbers == sorted(numbers)
+    assert [trial.number for trial in small] == numbers
+    assert small[np.int64(numbers[0])] == small[numbers[0]]
+    assert (
+        bf.load(small.name, max_drop=np.float64(0.5), accuracy_limit=np.float64(1.0), storage=small.storage) is not None
+    )
     best = small.best
     assert best is not None
     assert "best" in best.picks

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluators.data.reading.read_source import bind_function
-from evaluators.data.reading.stored_arrays import form_folders, form_of, read_folder, read_npy, read_npz_shapes
+from evaluators.data.reading.stored_arrays import (
+    form_folders,
+    form_of,
+    read_folder,
+    read_npy,
+    read_npz_shapes,
+    visible_files,
+)
 from evaluators.data.reading.user_batches import batches_of
 from search.errors import DataError
 from search.references import names_function, short
@@ -67,7 +74,7 @@ def join_spans(parts: Iterable[Mapping[str, Shape]]) -> Mapping[str, Span]:
 
 def _of_files(path: Path, names: Sequence[str]) -> list[Mapping[str, Shape]]:
     """Shapes of a row of each array, of every part of the data."""
-    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    files = visible_files(path, "*.npz") if path.is_dir() else [path]
     if path.suffix == ".npy":
         return [{names[0]: read_npy(path).shape[1:]}] if len(names) == 1 else []
     if files:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.data.reading.stored_arrays import Form, file_name, form_folder, form_of
+from evaluators.data.reading.stored_arrays import ROWS, Form, file_name, form_folder, form_of
 from evaluators.data.reading.user_batches import count_samples
 from search.errors import DataError
 
@@ -37,6 +37,7 @@ class SampleFiles:
         self._folder = folder
         self._partial = folder.with_name(f"{_PARTIAL}{os.getpid()}-{secrets.token_hex(4)}")
         self._forms: dict[Form, dict[str, _ArrayFile]] = {}
+        self._rows: dict[Form, list[NDArray[np.int64]]] = {}  # where samples of each form stand among all
         self._dtypes: dict[str, str] = {}
         self._batches = self._samples = 0
 
@@ -52,10 +53,16 @@ class SampleFiles:
                 for array in arrays.values():
                     array.close()
             if error is None:
+                self._write_rows()
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._partial.rename(self._folder)
         finally:
             shutil.rmtree(self._partial, ignore_errors=True)
+
+    def _write_rows(self) -> None:
+        """Where samples stood before those of one form were brought together."""
+        for number, rows in enumerate(self._rows.values() if len(self._rows) > 1 else ()):
+            np.save(form_folder(self._partial, number) / ROWS, np.concatenate(rows), allow_pickle=False)
 
     @property
     def samples(self) -> int:
@@ -77,8 +84,10 @@ class SampleFiles:
             self._forms[form] = {name: _ArrayFile(folder / file_name(name)) for name in batch}
         for name, array in batch.items():
             self._forms[form][name].add(array)
+        count = count_samples(batch)
+        self._rows.setdefault(form, []).append(np.arange(self._samples, self._samples + count))
         self._batches += 1
-        self._samples += count_samples(batch)
+        self._samples += count
 
     def _check_kinds(self, batch: Mapping[str, NDArray[Any]]) -> None:
         found = {name: _kind_of(array) for name, array in batch.items()}

@@ -15,6 +15,7 @@ from search.errors import DataError
 from search.references import short
 
 BLOCK_BYTES = 8 * 2**20  # of what is looked at in one go
+ROWS = ".rows.npy"  # hidden, for it is no array of the data
 _SUFFIX = ".npy"
 
 
@@ -189,7 +190,18 @@ def read_folder(folder: Path) -> dict[str, StoredArray]:
     Raises:
         DataError: one cannot be read.
     """
-    return {unquote(path.name.removesuffix(_SUFFIX)): read_npy(path) for path in sorted(folder.glob(f"*{_SUFFIX}"))}
+    return {unquote(path.name.removesuffix(_SUFFIX)): read_npy(path) for path in visible_files(folder, f"*{_SUFFIX}")}
+
+
+def read_rows(folder: Path) -> NDArray[np.int64] | None:
+    """Where the samples of one form stand among all of the data; None where the folder does not say it."""
+    path = folder / ROWS
+    return np.load(path, allow_pickle=False) if path.exists() else None
+
+
+def visible_files(folder: Path, pattern: str) -> list[Path]:
+    """Files of a folder by name, without hidden ones: copies of editors, and what macOS writes beside files."""
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
 def form_of(arrays: Mapping[str, Rows]) -> Form:

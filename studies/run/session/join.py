@@ -53,7 +53,7 @@ def join_study(
     with ExitStack() as held:
         held.enter_context(reported_deletion(store, study))
         if not store.shared:
-            held.enter_context(locked_study(local_folder(config), study.name))
+            held.enter_context(locked_study(local_folder(config), config.storage, study.name))
         if _is_settled(target):
             _space(store, artifacts, good, target, progress)  # what is refused is refused with nothing written
         crew = held.enter_context(_join_crew(store, study, target, good, state, progress))
@@ -181,7 +181,7 @@ def unused(store: Store, study: StudyRecord, config: SearchConfig) -> Iterator[N
         StudyError: naming who works on it.
     """
     if not store.shared:
-        with locked_study(local_folder(config), study.name):
+        with locked_study(local_folder(config), config.storage, study.name):
             yield
         return
     live = at_work(store, study)

@@ -45,7 +45,8 @@ def parse_url(url: str) -> URL:
             f"The database {hide_password(parsed)} has options, {', '.join(parsed.query)}, but an SQLite file takes "
             "none. Leave out the ? and everything behind it."
         )
-    return parsed.set(database=os.path.abspath(parsed.database))
+    # Through links too: locks and engines lie beside the file, wherever it is looked at from.
+    return parsed.set(database=os.path.realpath(parsed.database))
 
 
 def is_file(url: URL) -> bool:

@@ -46,6 +46,43 @@ def test_imagenet_crops_the_middle_and_normalizes(photo: Path) -> None:
     np.testing.assert_allclose(sample[1, :, 2:4], (128 / 255 - 0.456) / 0.224, rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [(640, 427), (427, 640), (1024, 683), (500, 375), (300, 301), (256, 256)])
+def test_sizes_are_rounded_as_torchvision_rounds_them(size: tuple[int, int], tmp_path: Path) -> None:
+    """`Resize(256)` and `CenterCrop(224)` of torchvision, which networks were trained and published with."""
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    reader = make_preset("unit", (TensorSpec("image", "uint8", (4, 224, 224, 3)),))
+    assert reader is not None
+    width, height = size
+    new = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
+    resized = image.fromarray(pixels).resize(new, image.Resampling.BILINEAR)
+    left, top = (int(round((side - 224) / 2.0)) for side in new)  # noqa: RUF046, as torchvision spells it
+    np.testing.assert_array_equal(reader(tmp_path / "a.png"), resized.crop((left, top, left + 224, top + 224)))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+def test_images_of_more_than_eight_bits_are_refused(dtype: type, tmp_path: Path) -> None:
+    """Pillow would cut them off at 255."""
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(np.full((16, 16), 1000, dtype)).save(tmp_path / "deep.tif")
+    reader = make_preset("imagenet", GRAY)
+    assert reader is not None
+    with pytest.raises(DataError, match="expected an image of 8 bits, got one of mode"):
+        reader(tmp_path / "deep.tif")
+
+
+def test_class_folders_may_be_links(photo: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere/deep").mkdir(parents=True)
+    (photo / "cat/a.png").rename(tmp_path / "elsewhere/deep/a.png")
+    (photo / "cat").rmdir()
+    (photo / "cat").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/again").symlink_to(photo / "cat")  # which ends nowhere
+    dataset = open_data(str(photo), NCHW, preprocess="imagenet")
+    assert len(dataset) == 2
+    assert dataset.labels(np.arange(2)).tolist() == [0, 1]  # type: ignore[union-attr]
+
+
 def test_the_whole_image_without_a_crop(photo: Path) -> None:
     sample = read(photo, "unit?resize=0&interpolation=nearest", NCHW)
     assert sample[1, 0, [0, 2, 3, 5]].tolist() == pytest.approx([1, 128 / 255, 128 / 255, 0])

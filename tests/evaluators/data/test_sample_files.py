@@ -43,6 +43,34 @@ def test_batches_of_any_size_are_one_array(tmp_path: Path) -> None:
     assert open_data(str(tmp_path / "s"), IMAGE).digest == open_data(str(tmp_path / "whole.npz"), IMAGE).digest
 
 
+def test_samples_of_several_shapes_are_known_by_where_they_came(tmp_path: Path) -> None:
+    """Though those of one shape lie together."""
+    wide = (TensorSpec("image", "float32", (4, 3), (1, 3), (8, 9)),)
+    with SampleFiles(tmp_path / "s") as files:
+        for number in range(6):
+            given = batch(3, 3 * number)
+            files.add({**given, "image": np.repeat(given["image"], 1 + number % 2, axis=1)})
+    dataset = open_data(str(tmp_path / "s"), wide)
+    assert dataset.forms is not None
+    every = np.arange(18)
+    np.testing.assert_array_equal(
+        dataset.source_rows(every), np.concatenate([dataset.batch(every[:9])[1], dataset.batch(every[9:])[1]])
+    )
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy"])
+def test_hidden_files_are_no_data(suffix: str, tmp_path: Path) -> None:
+    """What editors copy, and macOS writes beside files."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name in ("image", "._image"):
+        if suffix == "npz":
+            np.savez(folder / f"{name}.npz", image=np.ones((5, 3), np.float32))
+        else:
+            np.save(folder / f"{name}.npy", np.ones((5, 3), np.float32))
+    assert len(open_data(str(folder), IMAGE)) == 5
+
+
 def test_texts_may_become_longer(tmp_path: Path) -> None:
     with SampleFiles(tmp_path / "s") as files:
         for name in ("a", "street"):

@@ -167,7 +167,7 @@ def test_a_failed_trial_has_nothing_to_measure(here: Path) -> None:
 
 
 def test_it_takes_the_lock_of_the_study(here: Path) -> None:
-    with locked_study(here / f"{DATABASE}.artifacts", "small"):
+    with locked_study(here / f"{DATABASE}.artifacts", f"sqlite:///{here / DATABASE}", "small"):
         said = run("remeasure", "small", "--trial", 1)
     assert said.exit_code == 2
     assert rounds(1)

@@ -20,6 +20,7 @@ from search.errors import StudyError
 from search.values import Precision
 from studies.store.database import database, migrations, tables
 from studies.store.database.database import artifact_folder, close_optuna, default_url, hide_password
+from studies.store.database.database_url import parse_url
 from studies.store.store import NewStudy, Store, optuna_storage
 from tests.support import toy_migration
 from tests.support.paths import DATA, ROOT
@@ -313,3 +314,12 @@ def test_the_tables_fit_every_database(dialect: Dialect, blob: str, number: str)
     assert f"scores {blob} NOT NULL" in text["bf_score"]
     assert f"raw_ms {number}" in text["bf_evaluation"]
     assert ("log LONGTEXT" in text["bf_evaluation"]) == (dialect.name == "mysql")
+
+
+def test_a_link_to_a_database_is_the_database(tmp_path: Path) -> None:
+    """Locks and engines lie beside the file, so every way to it has to lead to the same place."""
+    (tmp_path / "real.db").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/link.db").symlink_to("../real.db")
+    real, link = (parse_url(f"sqlite:///{tmp_path / name}") for name in ("real.db", "other/link.db"))
+    assert link == real
