@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 from search.errors import StudyError
 from search.values import digest_of
 from studies.crew.presence import Presence
+from studies.store.database.database import artifact_folder
 from studies.store.database.database_url import parse_url
 from studies.store.records import Taken
 
@@ -66,7 +67,9 @@ def locked_study(folder: Path, database: str, study: str) -> Iterator[None]:
         StudyError: another process has it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f"{digest_of([str(parse_url(database)), study])[:16]}.lock")
+    own = folder.resolve() == artifact_folder(database).resolve()
+    key = study if own else [str(parse_url(database)), study]
+    lock = FileLock(folder / f"{digest_of(key)[:16]}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:

@@ -22,8 +22,9 @@ from evaluators.backends.tensorrt.device import (
     no_context,
     select,
 )
+from evaluators.backends.tensorrt.input_checks import check_fits, check_shape, spelled
 from evaluators.engine import Arrays, DeviceError, RefusedError
-from search.errors import DataError, TargetError
+from search.errors import TargetError
 from search.graph.model import TensorSpec
 
 _AROUND_COUNT = 20
@@ -211,7 +212,7 @@ class TensorRTSession:
                 held = self._host[name].shape
                 for known, before in self._shapes.items():
                     self._context.set_input_shape(known, tuple(before))
-                _check_shape(name, shape, held)
+                check_shape(name, shape, held)
         self._wait()
         self._release()
         self._shapes = given
@@ -222,8 +223,8 @@ class TensorRTSession:
     def _fill(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         self._take_shapes(inputs)
         for name in self._inputs:
-            _check_shape(name, inputs[name].shape, self._host[name].shape)
-            _check_fits(name, inputs[name], self._host[name].dtype)
+            check_shape(name, inputs[name].shape, self._host[name].shape)
+            check_fits(name, inputs[name], self._host[name].dtype)
             np.copyto(self._host[name], inputs[name], casting="same_kind")
 
     def _upload(self) -> None:
@@ -292,41 +293,6 @@ class TensorRTSession:
         return error, made[0] if int(error) == 0 else None
 
 
-def _check_shape(name: str, given: tuple[int, ...], held: tuple[int, ...]) -> None:
-    """Refuse what numpy would repeat to fill the input.
-
-    Raises:
-        DataError: naming the input and both shapes.
-    """
-    if given != held:
-        raise DataError(
-            f"running the engine: its input {name} is {_spelled(held)}, and the data are {_spelled(given)}. Give it "
-            "batches of the shape it was built for."
-        )
-
-
-def _spelled(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "a single number"
-
-
-def _check_fits(name: str, values: NDArray[Any], held: np.dtype[Any]) -> None:
-    """Refuse integers that an engine's narrower input cannot hold: before version 10 all INT64 are INT32.
-
-    Raises:
-        DataError: naming the input and the value.
-    """
-    if held.kind not in "iu" or not values.size or np.can_cast(values.dtype, held):
-        return
-    bounds = np.iinfo(held)
-    for value in (values.min(), values.max()):
-        if not bounds.min <= int(value) <= bounds.max:
-            raise DataError(
-                f"running the engine: its input {name} is {held.name}, and the data hold {int(value)}, which does not "
-                f"fit ({bounds.min} to {bounds.max}). Bring the data into that range, or use TensorRT 10 or newer, "
-                "which keeps INT64."
-            )
-
-
 def new_context(engine: Any, shapes: Mapping[str, tuple[int, ...]], log: Any) -> Any:
     """An execution context with its input shapes set.
 
@@ -340,7 +306,7 @@ def new_context(engine: Any, shapes: Mapping[str, tuple[int, ...]], log: Any) ->
     for name, shape in shapes.items():
         if not context.set_input_shape(name, tuple(shape)):
             raise RefusedError(
-                f"TensorRT does not take the shape {_spelled(shape)} for input {name!r}: "
+                f"TensorRT does not take the shape {spelled(shape)} for input {name!r}: "
                 f"{api.first_error(log.errors[before:])}"
             )
     return context
