@@ -1,0 +1,54 @@
+"""`bitfront renew` of a study with two targets, and after a kill at the worst moment; with invented numbers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.command_line import ok, write_inputs
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+OTHER = ("--new-target", "--backend-option", "fake-seed=7", "--quiet")
+KILLED = """
+import os, signal
+from studies import verbs
+from studies.run.session import study_rows
+from studies.verbs.fresh_data import RenewalRequest
+study_rows.complete_study = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+verbs.renew("s", "fresh.npz", request=RenewalRequest(study="k"))
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path, samples=400)
+    with np.load("data.npz") as data:
+        np.savez("fresh.npz", **{**data, "image": data["image"] + np.float32(0.001)})
+    ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "fake", "--recover", "none",
+       "--trials", 3, "--quiet")  # fmt: skip
+    return tmp_path
+
+
+def test_the_target_that_was_judged_is_exported(here: Path) -> None:
+    ok("resume", "s", *OTHER)
+    ok("renew", "s", "--data", "fresh.npz", "--max-drop", "90%")
+    ok("resume", "s-renewed", *OTHER)
+    ok("renew", "s", "--target", "2", "--data", "fresh.npz", "--max-drop", "90%", "--out", "exported")
+    manifest = json.loads((here / "exported/manifest.json").read_text())
+    assert manifest["target"]["options"]["seed"] == "7"
+
+
+def test_a_renewal_that_was_killed_as_its_study_was_made_goes_on(here: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED], env={"PYTHONPATH": str(ROOT)}, check=False)
+    assert killed.returncode == -9
+    assert "k" in ok("studies")
+    ok("renew", "s", "--data", "fresh.npz", "--study", "k", "--max-drop", "90%")
+    assert json.loads(ok("status", "k", "--json"))["renewed_from"] == "s"
