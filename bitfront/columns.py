@@ -13,6 +13,7 @@ from search.references import short
 
 Inputs = Sequence[str] | Mapping[str, str]
 
+# What the package hands out as int64 or float32 and what fits in again without loss.
 _NARROWED = frozenset("int8 int16 int32 uint8 uint16 uint32 uint64 float16".split())
 _ROWS = 32  # of a Hugging Face data set, read at a time
 _LABEL_COLUMNS = (LABELS, "label")  # what most data sets call them

@@ -30,7 +30,6 @@ from studies.options.urls import default_url, mask_password
 from studies.run.search_result import SearchResult
 from studies.store.store import Store
 from studies.verbs.deletion import remove_inputs
-from studies.verbs.searches import check_search
 
 if TYPE_CHECKING:
     import onnx
@@ -150,7 +149,7 @@ def _prepare(
         changes = {**_changes(config, given), "model": files.model, "data": files.data}
         return lambda events: verbs.resume(name, changes, storage=url, events=events)
     if there:
-        check_search(config.changed({"model": files.model, "data": files.data}))  # a mistake costs no study
+        verbs.check_search(config.changed({"model": files.model, "data": files.data}))  # a mistake costs no study
         verbs.delete(name, url)
     files.keep()
     new = config.changed({"model": files.model, "data": files.data})

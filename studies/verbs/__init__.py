@@ -12,7 +12,7 @@ from typing import Any
 # Each with the module it is in, which is imported when the function is first asked for. No module has the name of a
 # function: importing it would put it in the function's place.
 _MODULES = {
-    **dict.fromkeys(("search", "resume", "worker"), "searches"),
+    **dict.fromkeys(("search", "check_search", "resume", "worker"), "searches"),
     **dict.fromkeys(("front", "trials", "show", "status", "watch", "studies", "targets", "exists"), "readings"),
     **dict.fromkeys(("layers", "profile", "remeasure", "compare", "sensitivity", "evaluate"), "analyses"),
     **dict.fromkeys(("export", "report"), "deliveries"),

@@ -141,34 +141,32 @@ class TensorRTSession:
     def profile(self, inputs: Mapping[str, NDArray[Any]], count: int) -> dict[str, float]:
         """Mean milliseconds of every layer by name, in the order they run.
 
-        In a context of its own: one with a profiler cannot be captured in a graph. Before version 10 two contexts
-        cannot share the only optimization profile of a dynamic engine, so there this one makes way for it.
+        They run in a context of its own, because one with a profiler cannot be captured in a graph. Before version 10
+        the contexts of an engine with dynamic shapes cannot share its optimization profile, so the session's own one is
+        given up for it and made again. After an error such a session can only be closed.
         """
         self._fill(inputs)
         self._upload()
-        if self._is_dynamic():
-            self._wait()
-            self._forget_graph()
-            self._context = None
+        if not any(-1 in tuple(self._engine.get_tensor_shape(name)) for name in self._inputs):
+            return self._profiled(count)
+        self._wait()
+        self._forget_graph()
+        self._context = None
+        found = self._profiled(count)
+        self._context = self._new_context()
+        self._point(self._context)
+        return found
+
+    def _profiled(self, count: int) -> dict[str, float]:
         context, profiler = self._new_context(), make_profiler(self._trt)
         self._point(context)
         context.profiler = profiler
-        try:
-            for i in range(_PROFILE_WARM_UP + count):
-                if i == _PROFILE_WARM_UP:
-                    profiler.times.clear()
-                self._enqueue(context)
-                self._wait()
-        finally:
-            context.profiler = None
-            del context
-            if self._context is None:
-                self._context = self._new_context()
-                self._point(self._context)
+        for i in range(_PROFILE_WARM_UP + count):
+            if i == _PROFILE_WARM_UP:
+                profiler.times.clear()
+            self._enqueue(context)
+            self._wait()
         return {name: sum(times) / count for name, times in profiler.times.items()}
-
-    def _is_dynamic(self) -> bool:
-        return any(-1 in tuple(self._engine.get_tensor_shape(name)) for name in self._inputs)
 
     def close(self) -> None:
         self._release()

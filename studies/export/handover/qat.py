@@ -66,12 +66,13 @@ def _weight(node: ir.Node | None, bits: int, axes: tuple[int, ...] | None) -> di
     """
     assert node is not None
     scale = np.atleast_1d(_array(node.inputs[1]))
-    axis = node.attributes.get("axis")
+    along = node.attributes.get("axis")
+    axis = None if along is None else along.as_int()
     limit = 2 ** (bits - 1) - 1
     return {
         "bits": bits,
         "granularity": "per_tensor" if axis is None else "per_channel",
-        "axis": None if axis is None else axes[axis.as_int()] if axes is not None else axis.as_int(),
+        "axis": axis if axis is None or axes is None else axes[axis],
         "symmetric": True,
         "quant_min": -limit,
         "quant_max": limit,
