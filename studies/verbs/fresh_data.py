@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -139,11 +138,7 @@ def renew(
         with checked(config, more=[lambda: check_artifacts(config)], events=told, cache=study_cache(config)) as good:
             _check_inputs(good, before, known)
             resolve_drop(request.limits, MetricScale.of(good.metric))
-            if known is not None:  # killed before its target was written, it is completed now
-                complete_study(store, good, known.id)
-            study = known or _create(store, good, before, told)
-            with nullcontext() if known is not None else taken_back(config):
-                run_here(store, good, study, target_of(store, study, good), told)
+            study = _run(store, good, before, known, told)
             own = good.target.fingerprint
             now = standing_of(store, study.name, wanted=own)
             gated = gate_renewal(store, before, now, good, request.limits, told)
@@ -153,6 +148,18 @@ def renew(
         return done
     export(config.study, request.out, storage=storage, target=own, events=told)
     return replace(done, folder=request.out)
+
+
+def _run(store: Store, good: Checked, before: Standing, known: StudyRecord | None, told: SearchEvents) -> StudyRecord:
+    """Run the new study, or go on with the one that was begun before, which may have been killed as it was made."""
+    if known is not None:
+        complete_study(store, good, known.id)
+        run_here(store, good, known, target_of(store, known, good), told)
+        return known
+    study = _create(store, good, before, told)
+    with taken_back(good.config):
+        run_here(store, good, study, target_of(store, study, good), told)
+    return study
 
 
 def _plan_renewal(
