@@ -23,7 +23,7 @@ from evaluators.diagnose.compare import (
 )
 from evaluators.engine import Backend, Builder, RefusedError, Runner, Session
 from evaluators.lowering.exposure import expose_groups
-from evaluators.lowering.half import spelled_out
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.measure.flips import ClassRecorder
 from search.errors import EvaluatorError

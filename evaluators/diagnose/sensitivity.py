@@ -27,7 +27,7 @@ from evaluators.diagnose.probes import Measured, Probe, estimates, singles
 from evaluators.diagnose.schedule import Schedule
 from evaluators.diagnose.subset import Batches, Floats, Indices, Subset, choose
 from evaluators.engine import Arrays
-from evaluators.lowering.half import spelled_out
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.measure.output_noise import OutputNoise, compared_names
 from search.errors import EvaluatorError, ModelError

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.data import Batch
-from evaluators.lowering.half import spelled_out
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
 from search.graph.model import Model

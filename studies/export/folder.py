@@ -13,8 +13,11 @@ from pathlib import Path
 
 from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
 from evaluators.calibration import cache as calibration_cache
+from evaluators.lowering.int8_plan import with_shared_scales
+from evaluators.lowering.placement import TENSORRT_WEAK
 from search.errors import ArtifactError
 from search.graph import onnx_file
+from search.graph.model import Model
 from search.values import Assignment, Ranges, Target
 from studies.export.triton import triton_config
 from studies.run.session.backend_values import backend_kind, runs_on_gpu
@@ -85,14 +88,19 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
 
 
 def _write_ranges(folder: Path, work: Work, assignment: Assignment) -> None:
-    write_ranges(folder, work.ledger.ranges().for_mix(assignment), work.ledger.target.target)
+    write_ranges(
+        folder, work.ledger.ranges().for_mix(assignment), work.ledger.target.target, work.problem.model, assignment
+    )
 
 
-def write_ranges(folder: Path, ranges: Ranges, target: Target) -> None:
-    """Write ranges as JSON, with what recovery changed, and as TensorRT's calibration cache."""
+def write_ranges(folder: Path, ranges: Ranges, target: Target, model: Model, assignment: Assignment) -> None:
+    """Write ranges as JSON, with what recovery changed, and as TensorRT's calibration cache.
+
+    In the cache the tensors around a Resize, and those of a Concat, have one range, as a builder has to be told.
+    """
     (folder / RANGES).write_text(json.dumps(ranges.to_json(), indent=1), encoding="utf-8")
     version = target.versions.get("tensorrt", calibration_cache.DEFAULT_VERSION)
-    text = calibration_cache.write(ranges, version)
+    text = calibration_cache.write(with_shared_scales(model, assignment, TENSORRT_WEAK, ranges), version)
     (folder / CALIBRATION_FILE).write_text(text, encoding="utf-8", newline="\n")
 
 

@@ -121,4 +121,5 @@ def _write(good: Checked, ranges: Ranges, record: RecoveryRecord, out: Path) -> 
     _adopt(good, ranges)
     with staged_folder(out, f"writing to {out}") as staging:
         write_float_model(staging, good.keeper, record)
-        write_ranges(staging, ranges, good.target)
+        int8 = make_space(good.model, good.capability, ranges, good.config.keep).uniform(Precision.INT8)
+        write_ranges(staging, ranges, good.target, good.model, int8)

@@ -19,11 +19,11 @@ from evaluators.backends.tensorrt.device import checked, cudart
 from evaluators.backends.tensorrt.session import inspect_plan, open_plan
 from evaluators.calibration import cache as calibration_cache
 from evaluators.engine import OutOfMemoryError, RefusedError
-from evaluators.lowering.half import spelled_out
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.errors import ConfigError
-from search.values import Answer, Assignment, Precision
+from search.values import Answer, Assignment, Precision, TensorRange
 from tests.support.tensorrt.gpu_benches import QUICK, Bench, backend, bench, sqnr
 
 pytestmark = pytest.mark.gpu
@@ -120,6 +120,20 @@ def test_one_head_in_int8_leaves_the_other_as_exact_as_it_was(others, tmp_path):
     assert sqnr(exact[:, 8:], maps[:, 8:]) > 25
 
 
+def test_a_resize_in_int8_keeps_its_values_whatever_range_it_has(tmp_path):
+    """It hands on its codes: with twice the range behind it, its values were twice as large."""
+    bed = bench("unet", **QUICK)
+    resized = {node.outputs[0].name for node in bed.model.graph.graph if node.op_type == "Resize"}
+    assert resized
+    wider = {n: TensorRange(2 * r.low, 2 * r.high) if n in resized else r for n, r in bed.ranges.tensors.items()}
+    knobs, timing = bed.builder.knobs, bed.builder.timing
+    builder = TensorRTBuilder(backend().trt, bed.model, replace(bed.ranges, tensors=wider), knobs, timing=timing)
+    engine = builder.build(builder.lower(bed.space.uniform(INT8)), tmp_path / "out.plan")
+    session = builder.load(engine.path)
+    assert worst_sqnr(bed, session.run(bed.inputs)) > 20
+    session.close()
+
+
 def test_constants_keep_their_values_where_layers_may_run_in_int8(tmp_path):
     """As Q/DQ, which leaves the arithmetic between the convolutions in float, ONNX Runtime has 38 dB."""
     bed = bench("arithmetic", **QUICK)
@@ -137,6 +151,10 @@ def test_a_dynamic_batch_is_built_audited_and_run_at_the_measured_one(tmp_path):
     outputs = session.run(bed.inputs)
     assert outputs["logits"].shape == (4, 10)
     assert worst_sqnr(bed, outputs) > 20
+    profiled = session.profile(bed.inputs, 5)
+    assert profiled
+    assert sum(profiled.values()) > 0
+    assert np.array_equal(session.run(bed.inputs)["logits"], outputs["logits"])  # the session goes on after it
     session.close()
     if api.version(backend().trt) >= (10, 0):  # 8.6.0 does not tell formats, though it is given shapes
         assert "N/A due to dynamic shapes" not in inspect_plan(tmp_path / "out.plan")

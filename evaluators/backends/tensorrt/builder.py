@@ -20,8 +20,9 @@ from evaluators.cores import usable_processors
 from evaluators.engine import Audit, Engine, OutOfMemoryError, RefusedError
 from evaluators.lowering.corrections import corrected_model
 from evaluators.lowering.exposure import expose_groups
+from evaluators.lowering.int8_plan import with_shared_scales
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK, with_shared_scales
+from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.errors import ModelError
 from search.graph import onnx_file
 from search.graph.model import Model

@@ -16,7 +16,7 @@ from evaluators.calibration.graph_sessions import float_tensors
 from evaluators.calibration.sample_runs import SampleRuns, Steps, runs_of
 from evaluators.calibration.sample_statistics import SampleStatistics, choose_independent, observe_samples
 from evaluators.cores import usable_processors
-from evaluators.lowering.half import spelled_out
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.process.results import Calibrated, Recovered
 from evaluators.process.tasks.open_data import OpenData

@@ -22,7 +22,7 @@ from evaluators.diagnose.local_noise import Network
 from evaluators.diagnose.sensitivity import sensitivity
 from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison, compare_wrapper
 from evaluators.engine_files import KnownGroup, read_engine_built_here, with_profile, write_layers
-from evaluators.lowering.half import spelled_out
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
 from evaluators.measure import accuracy

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evaluators.data import Batch
 from evaluators.engine import Arrays
 from evaluators.lowering.corrections import OpConstants, find_constants
-from evaluators.lowering.half import spelled_out
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.weights import channel_axis
 from evaluators.recovery.context import RecoveryContext

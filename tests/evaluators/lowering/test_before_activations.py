@@ -1,4 +1,4 @@
-"""Weakly typed TensorRT rounds before a SiLU that a residual Add follows: both are a kernel of their own there."""
+"""Weakly typed TensorRT rounds before an activation that is computed in a kernel of its own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from evaluators.lowering.int8_plan import quantized_tensors
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK, quantized_tensors
+from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.graph.model import Model, load
 from search.values import Precision
 from tests.support.assignments import uniform, uniform_and_mixed
@@ -40,7 +41,7 @@ def test_the_input_of_a_silu_before_an_add_is_rounded(residual: Model) -> None:
     assert added(residual) == outputs_of(residual, "silu.1", "silu.2", "silu.3", "silu.4")
 
 
-@pytest.mark.parametrize("name", ["residual", "mobile", "transformer", "activations"])
+@pytest.mark.parametrize("name", ["residual", "mobile", "transformer"])
 def test_nothing_is_added_where_kernels_compute_the_activation(name: str) -> None:
     assert not added(loaded(name))
 

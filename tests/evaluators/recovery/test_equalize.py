@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from evaluators.lowering.half import spelled_out
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from evaluators.recovery.context import RecoveryContext
