@@ -301,20 +301,20 @@ def _share_scales(graph: ir.Graph, placement: Placement, result: Plan) -> None:
             source = node.inputs[0]
             if source is not None and result.root(source) is not made:
                 result.scale_of[made] = source
-        if placement.shared_moves and (made in result.stored or _read_quantized(made, result)):
+        if placement.shared_resize:
             _share_with_source(made, result)
         if node.op_type == "Concat" and placement.shared_concat and _read_quantized(made, result):
             for i in float_inputs(node):
                 source = node.inputs[i]
                 if source is not None:
-                    origin = _share_with_source(source, result) if placement.shared_moves else source
+                    origin = _share_with_source(source, result) if placement.shared_resize else source
                     result.scale_of.setdefault(origin, made)
 
 
 def _share_with_source(value: ir.Value, result: Plan) -> ir.Value:
-    """Give a value the scale of the value that it was moved from; that value."""
+    """Give a value the scale of the value that Resizes made it from; that value."""
     maker = value.producer()
-    while maker is not None and maker.op_type in SAME_SCALE and float_inputs(maker)[:1] == [0]:
+    while maker is not None and maker.op_type == "Resize":
         source = maker.inputs[0]
         if source is None or is_constant(source):
             break

@@ -33,7 +33,7 @@ class Placement:
         float_output: weighted op types that are INT8 even without a Q behind them.
         int32_bias: biases quantized too (ONNX Runtime); otherwise float (TensorRT).
         shared_concat: all inputs of a Concat take its output's scale.
-        shared_moves: what an op of `SAME_SCALE` reads and makes has one scale, because a Resize hands on its codes.
+        shared_resize: what a Resize reads and makes has one scale, because the engine's Resize hands on codes.
         before_activations: an INT8 convolution hands on INT8 to an activation that is computed in a kernel of its own:
             a SiLU or the like with the residual Add behind it, a PRelu, and most activations of a convolution that
             reads few channels.
@@ -50,7 +50,7 @@ class Placement:
     int32_bias: bool
     half: bool
     shared_concat: bool = False
-    shared_moves: bool = False
+    shared_resize: bool = False
     before_activations: bool = False
     followers: frozenset[str] = frozenset()
     float_output: frozenset[str] = frozenset()
@@ -96,5 +96,5 @@ TENSORRT = Placement(
     name="tensorrt-s8s8", symmetric=True, quantize_outputs=False, int32_bias=False, half=True, shared_concat=True
 )
 # With precisions set on layers: what engines of 8.6.0 on an H100 and an H200 did.
-TENSORRT_WEAK = replace(TENSORRT, name="tensorrt-weak-s8s8", before_activations=True, shared_moves=True)
+TENSORRT_WEAK = replace(TENSORRT, name="tensorrt-weak-s8s8", before_activations=True, shared_resize=True)
 TENSORRT_BY_TYPING = {"weak": TENSORRT_WEAK, "strong": TENSORRT}

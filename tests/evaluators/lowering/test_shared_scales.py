@@ -53,19 +53,24 @@ def test_both_sides_of_a_resize_have_the_range_of_the_concat(network: Model) -> 
 def test_without_a_concat_both_sides_have_the_range_of_what_is_read(tmp_path: Path) -> None:
     n = Net(8)
     x = n.op("Relu", [n.conv("image", "first", 3, 16)], "first/relu")
-    x = n.op("MaxPool", [x], "pooled", kernel_shape=[2, 2], strides=[2, 2])
     x = n.op("Resize", [x, "", n.const("scales", np.array([1, 1, 2, 2], np.float32))], "enlarged", mode="linear")
+    x = n.op("MaxPool", [x], "pooled", kernel_shape=[5, 5], strides=[4, 4])
+    x = n.op("Resize", [x, "", n.const("more", np.array([1, 1, 2, 2], np.float32))], "again", mode="linear")
     n.conv(x, "maps", 16, 8)
     model = load(save(n.model([4, 3, 16, 16], "maps", [4, 8, 16, 16]), tmp_path / "net.onnx"))
     ranges, shared = ranges_for(model, uniform(model, INT8))
+    assert ranges.tensors["pooled_out"].magnitude != ranges.tensors["again_out"].magnitude
+    assert shared["again_out"] == shared["pooled_out"] == ranges.tensors["pooled_out"].magnitude
     assert ranges.tensors["first/relu_out"].magnitude != ranges.tensors["enlarged_out"].magnitude
-    assert len({shared[name] for name in ("first/relu_out", "pooled_out", "enlarged_out")}) == 1
+    assert shared["enlarged_out"] == shared["first/relu_out"]
+    assert shared["pooled_out"] != shared["enlarged_out"]  # a MaxPool rounds anew
 
 
-def test_a_resize_that_no_int8_layer_reads_shares_nothing(network: Model) -> None:
+def test_a_concat_that_no_int8_layer_reads_shares_nothing(network: Model) -> None:
     maps = next(group.id for group in network.groups if group.name == "maps")
     ranges, shared = ranges_for(network, uniform(network, INT8).replace({maps: FP16}))
-    assert shared == {name: range_.magnitude for name, range_ in ranges.tensors.items()}
+    known = {name: range_.magnitude for name, range_ in ranges.tensors.items()}
+    assert shared == {**known, "enlarged_out": known["coarse/relu_out"]}
 
 
 def test_a_tensor_of_two_concats_keeps_the_range_of_the_first(tmp_path: Path) -> None:
