@@ -25,8 +25,8 @@ from studies.judging.rules.verdicts import Verdict
 from studies.judging.selection import find_row
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_pick import nobody_text
-from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.limits import MetricScale
@@ -375,7 +375,7 @@ class Study:
     def _said(self) -> list[str]:
         """Sentences about the final samples, plain INT8, and limits that nothing keeps."""
         nearest = [] if self.best is not None else [nobody_text(self._now)]
-        return [text for text in (*final_notes(self._now), plain_int8_text(self._now), *nearest) if text]
+        return [text for text in (*final_notes(self._now), int8_everywhere_text(self._now), *nearest) if text]
 
     def _title(self) -> str:
         on_front = int(self._now.judgement.front.sum())

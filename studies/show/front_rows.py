@@ -15,9 +15,9 @@ from studies.judging.findings.optimization_levels import (
 from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
 from studies.judging.sentences.final_split import disagreement_text, final_notes
+from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_pick import nearest_text
 from studies.judging.sentences.picks import ties_text
-from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
 
@@ -119,7 +119,7 @@ def front_json(
         "evaluations": len(now.table),
         "rows": front_rows(now, mixes),
         "warnings": pick_warnings(now),
-        "notes": [*final_notes(now), *filter(None, [plain_int8_text(now)])],
+        "notes": [*final_notes(now), *filter(None, [int8_everywhere_text(now)])],
         "nearest": [] if best is not None else [nearest_text(now, near) for near in now.judgement.nearest()],
         "stopped_early": [int(trial) for trial in now.table.trial[now.judgement.regained]],
     }

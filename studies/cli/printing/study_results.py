@@ -21,6 +21,7 @@ from studies.judging.findings.rescue_table import HEADER, RescueRow, rescue_cell
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.no_pick import (
     all_failed_text,
@@ -31,7 +32,6 @@ from studies.judging.sentences.no_pick import (
     regained_text,
 )
 from studies.judging.sentences.picks import band_text
-from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
@@ -95,7 +95,13 @@ def print_front(now: Standing, mixes: Mapping[int, str], storage: str | None = N
         _print_nearest(now)
     tied = now.target.band_is_provisional and table.rows and not now.only_fp32
     provisional = band_text(now) if tied else ""
-    texts = (plain_int8_text(now), no_gain_text(now), regained_text(now), provisional, only_fp32_text(now, storage))
+    texts = (
+        int8_everywhere_text(now),
+        no_gain_text(now),
+        regained_text(now),
+        provisional,
+        only_fp32_text(now, storage),
+    )
     for text in (*final_notes(now), *texts):
         if text:
             say(f"{text}.")

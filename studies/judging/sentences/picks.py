@@ -66,7 +66,7 @@ def _less_loss_text(now: Standing, point: Point, rows: Sequence[int]) -> str:
 
 def _name(now: Standing, row: int) -> str:
     kind, _, precision = str(now.table.role[row]).partition(":")
-    return f"plain {precision.upper()}" if kind == "baseline" else f"trial {now.table.trial[row]}"
+    return f"all {precision.upper()}" if kind == "baseline" else f"trial {now.table.trial[row]}"
 
 
 def band_text(now: Standing) -> str:

@@ -18,10 +18,10 @@ from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.evaluations import mix_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
 from studies.judging.sentences.flips import flip_texts
+from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing_text, regained_text
 from studies.judging.sentences.picks import band_text, best_label, best_text, ties_text
-from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated_text
 from studies.judging.standing import Standing
@@ -279,7 +279,7 @@ def _warnings(store: Store, now: Standing) -> list[str]:
     if now.picks.best is None:
         near, nothing = [nearest_text(now, near) for near in now.judgement.nearest()], nothing_text(now)
         texts.append(f"{_sentence(nobody_text(now))}. " + ("; ".join(near) or _sentence(nothing)))
-    texts += [plain_int8_text(now), no_gain_text(now), _sentence(regained_text(now))]
+    texts += [int8_everywhere_text(now), no_gain_text(now), _sentence(regained_text(now))]
     return [f"{text.rstrip('. ')}." for text in texts if text]
 
 

@@ -20,9 +20,9 @@ from studies.judging.point_lists import engines_to_keep
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import disagreement_text, final_notes
+from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.picks import numbers_text
-from studies.judging.sentences.plain_int8 import plain_int8_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.run import finalists
@@ -212,12 +212,12 @@ def test_without_limits_nothing_is_said_to_miss_them(tmp_path: Path) -> None:
     assert not re.search("limits", printed)
 
 
-# -- plain INT8 ------------------------------------------------------------------------------------------------------
+# -- INT8 everywhere -------------------------------------------------------------------------------------------------
 
 NEAR_INT8 = Limits(max_drop=0.095)  # the fixture's INT8 loses 10 ± 1 points: over the limit, and not surely
 
 
-def test_plain_int8_near_the_limit_is_a_finalist_and_its_engine_is_kept(store: Store) -> None:
+def test_int8_everywhere_near_the_limit_is_a_finalist_and_its_engine_is_kept(store: Store) -> None:
     assert 1 not in finalist_rows(judged(store)), "10 points are far from one"
     now = judged(store, NEAR_INT8)
     assert not now.judgement.feasible[1]
@@ -235,22 +235,20 @@ def test_plain_int8_near_the_limit_is_a_finalist_and_its_engine_is_kept(store: S
         (0.12, 0.01, r"that misses the limits$"),
     ],
 )
-def test_whether_plain_int8_is_enough_is_said_where_it_is_faster_than_the_best(
+def test_whether_int8_everywhere_is_enough_is_said_where_it_is_faster_than_the_best(
     store: Store, loss: float, half: float, says: str
 ) -> None:
-    assert plain_int8_text(judged(store, NEAR_INT8)) == "", "not scored on the final samples yet"
+    assert int8_everywhere_text(judged(store, NEAR_INT8)) == "", "not scored on the final samples yet"
     score(store, 2, 0.008, 0.004)
     score(store, 1, loss, half)
     now = judged(store, NEAR_INT8)
     assert now.picks.best == 2
-    text = plain_int8_text(now)
-    assert text.startswith(
-        "Plain INT8 (trial 1) is faster than the best: 1.00 ms against 2.00 ms. On the final samples"
-    )
+    text = int8_everywhere_text(now)
+    assert text.startswith("All INT8 (trial 1) is faster than the best: 1.00 ms against 2.00 ms. On the final samples")
     assert "the best 0.8 ± 0.4 %" in text
     assert re.search(says, text)
     assert now.point(1).final.tries == 2, "it is compared with the best alone, however many were tried"
-    assert plain_int8_text(judged(store)) == "", "far from that limit nobody asks"
+    assert int8_everywhere_text(judged(store)) == "", "far from that limit nobody asks"
 
 
 # -- who is looked at --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The sentence that says whether plain INT8 is good enough, where it is faster than what is recommended."""
+"""The sentence that says whether INT8 everywhere is good enough, where it is faster than what is recommended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JUDGED = {
 }
 
 
-def plain_int8_text(now: Standing) -> str:
+def int8_everywhere_text(now: Standing) -> str:
     """What the final samples say of uniform INT8, beside the recommended mix.
 
     Returns:
@@ -34,7 +34,7 @@ def plain_int8_text(now: Standing) -> str:
         return ""
     take = "" if plain.final.verdict is Verdict.FAILS else f"; --trial {plain.trial} exports it"
     return (
-        f"Plain INT8 (trial {plain.trial}) is faster than the best: {latency_text(plain.latency_ms, now.target.band)} "
+        f"All INT8 (trial {plain.trial}) is faster than the best: {latency_text(plain.latency_ms, now.target.band)} "
         f"against {latency_text(best.latency_ms, now.target.band)}. On the final samples it loses "
         f"{_loss_text(now, plain)}{_beside(now, best)}; {judged}{take}"
     )
