@@ -127,8 +127,8 @@ def _is_separate(conv: ir.Node, inside: set[ir.Node], adds: set[ir.Node]) -> boo
         return False
     if "PRelu" in kinds or (adds and not inside & adds):
         return True
-    read = conv.inputs[1]
-    few = read is not None and read.shape is not None and read.shape[1] in range(2, _FEW_CHANNELS + 1)
+    read = conv.inputs[0]
+    few = read is not None and read.shape is not None and read.shape[1] in range(1, _FEW_CHANNELS + 1)
     alone = len(inside) == 1 and kinds <= _ARITHMETIC  # with a constant, which is folded into the convolution
     return few and not adds and not alone and kinds != _SILU
 

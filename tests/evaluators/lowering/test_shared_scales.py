@@ -102,6 +102,7 @@ def test_the_emulation_rounds_with_the_shared_range(network: Model) -> None:
 @pytest.mark.parametrize(
     ("kind", "channels", "is_separate"),
     [
+        ("HardSwish", 1, True),
         ("HardSwish", 3, True),
         ("HardSwish", 16, False),
         ("Relu", 3, False),
