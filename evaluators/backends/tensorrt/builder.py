@@ -128,7 +128,9 @@ class TensorRTBuilder:
         config = self._config()
         weak_typing.set_flags(self.trt, config, set(Precision), obey=False)
         if onnx is None:
-            weak_typing.set_ranges(self.trt, network, self.ranges, self._tensors)
+            int8 = Assignment({group.id: Precision.INT8 for group in self.model.groups})
+            ranges = with_shared_scales(self.model, int8, TENSORRT_WEAK, self.ranges)
+            weak_typing.set_ranges(self.trt, network, ranges, self._tensors)
         return self._written(network, config, out, [], parser, None)
 
     def probe(self, assignment: Assignment, engine: Path | None = None) -> TensorRTSession:
