@@ -13,7 +13,7 @@ from search.errors import ConfigError
 from studies.cli import main
 from studies.cli.main import VERBS, register_verb
 from studies.options.limits import LIMITS, Limit, register_limit
-from tests.support.command_line import copy_finished, invoke, ok
+from tests.support.command_line import copy_finished, finished, invoke, ok
 from tests.support.extensions.toy_limit import MAX_SIZE
 
 TOY = "tests.support.extensions.toy_verb"
@@ -43,6 +43,7 @@ def test_the_verb_of_an_installed_package_is_found(greeting: None, monkeypatch: 
 
 @pytest.fixture
 def largest_engine() -> Iterator[Limit]:
+    finished()  # the study that all tests share has no such limit
     limit = register_limit(MAX_SIZE)
     yield limit
     del LIMITS[limit.name]
