@@ -373,7 +373,7 @@ class Study:
         return "\n".join([f"{self._title()}:", *lines, *(text for text in below if text)])
 
     def _said(self) -> list[str]:
-        """Sentences about the final samples, plain INT8, and limits that nothing keeps."""
+        """Sentences about the final samples, INT8 everywhere, and limits that nothing keeps."""
         nearest = [] if self.best is not None else [nobody_text(self._now)]
         return [text for text in (*final_notes(self._now), int8_everywhere_text(self._now), *nearest) if text]
 

@@ -78,13 +78,26 @@ def with_shared_scales(model: Model, assignment: Assignment, placement: Placemen
     """The ranges, but that tensors of one scale have the range that the scale is of, as the lowered assignment has it.
 
     What an engine's builder is told of an input of a Concat is then no other range than that of the Concat. Ranges that
-    a user set stay.
+    a user set stay, except that of what a Resize makes: it has to be the range of what the Resize reads.
     """
     planned = plan(model.graph.graph, model, assignment, placement)
-    roots = {_name(value): _name(planned.root(value)) for value in planned.scale_of}
+    owners = {_name(value): _name(_told_owner(value, planned, ranges)) for value in planned.scale_of}
     known = ranges.tensors
-    shared = {name: known[root] for name, root in roots.items() if root in known and name not in ranges.fixed}
+    shared = {name: known[owner] for name, owner in owners.items() if owner in known}
     return replace(ranges, tensors={**known, **shared})
+
+
+def _told_owner(value: ir.Value, planned: Plan, ranges: Ranges) -> ir.Value:
+    """The value whose range a builder is told for this one."""
+    while value in planned.scale_of and (_name(value) not in ranges.fixed or _resized(value) is not None):
+        value = planned.scale_of[value]
+    return value
+
+
+def _resized(value: ir.Value) -> ir.Value | None:
+    """What a Resize makes a value of; None for a value that no Resize makes."""
+    maker = value.producer()
+    return maker.inputs[0] if maker is not None and maker.op_type == "Resize" else None
 
 
 def activation_indices(anchor: ir.Node) -> list[int]:
@@ -301,26 +314,15 @@ def _share_scales(graph: ir.Graph, placement: Placement, result: Plan) -> None:
             source = node.inputs[0]
             if source is not None and result.root(source) is not made:
                 result.scale_of[made] = source
-        if placement.shared_resize:
-            _share_with_source(made, result)
+        if placement.shared_resize and (source := _resized(made)) is not None:
+            result.scale_of[made] = source
         if node.op_type == "Concat" and placement.shared_concat and _read_quantized(made, result):
             for i in float_inputs(node):
                 source = node.inputs[i]
+                while placement.shared_resize and source is not None and _resized(source) is not None:
+                    source = _resized(source)
                 if source is not None:
-                    origin = _share_with_source(source, result) if placement.shared_resize else source
-                    result.scale_of.setdefault(origin, made)
-
-
-def _share_with_source(value: ir.Value, result: Plan) -> ir.Value:
-    """Give a value the scale of the value that Resizes made it from; that value."""
-    maker = value.producer()
-    while maker is not None and maker.op_type == "Resize":
-        source = maker.inputs[0]
-        if source is None or is_constant(source):
-            break
-        result.scale_of[value] = source
-        value, maker = source, source.producer()
-    return value
+                    result.scale_of.setdefault(source, made)
 
 
 def _read_quantized(value: ir.Value, result: Plan) -> bool:

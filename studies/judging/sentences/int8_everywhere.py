@@ -26,17 +26,17 @@ def int8_everywhere_text(now: Standing) -> str:
     row, best = now.near_int8, best_point(now)
     if row is None or best is None or row == best.row:
         return ""
-    plain = now.point(row)
-    if not plain.final.scored or not plain.latency_ms * (1 + now.target.band) < best.latency_ms:
+    int8 = now.point(row)
+    if not int8.final.scored or not int8.latency_ms * (1 + now.target.band) < best.latency_ms:
         return ""
-    judged = _JUDGED.get(plain.final.verdict)
+    judged = _JUDGED.get(int8.final.verdict)
     if judged is None:
         return ""
-    take = "" if plain.final.verdict is Verdict.FAILS else f"; --trial {plain.trial} exports it"
+    take = "" if int8.final.verdict is Verdict.FAILS else f"; --trial {int8.trial} exports it"
     return (
-        f"All INT8 (trial {plain.trial}) is faster than the best: {latency_text(plain.latency_ms, now.target.band)} "
+        f"All INT8 (trial {int8.trial}) is faster than the best: {latency_text(int8.latency_ms, now.target.band)} "
         f"against {latency_text(best.latency_ms, now.target.band)}. On the final samples it loses "
-        f"{_loss_text(now, plain)}{_beside(now, best)}; {judged}{take}"
+        f"{_loss_text(now, int8)}{_beside(now, best)}; {judged}{take}"
     )
 
 

@@ -46,6 +46,10 @@ def test_nothing_is_added_where_kernels_compute_the_activation(name: str) -> Non
     assert not added(loaded(name))
 
 
+def test_the_input_of_a_prelu_and_of_a_gate_with_few_channels_is_rounded() -> None:
+    assert added(loaded("activations")) == {"prelu_out", "se/expand_out"}
+
+
 def test_nothing_is_added_before_a_silu_alone(tmp_path: Path) -> None:
     assert not added(load(save(silu_network(residual=False), tmp_path / "net.onnx")))
 

@@ -1,7 +1,8 @@
-"""Weakly typed TensorRT: a Resize in INT8 hands on its codes, so what it reads and makes has one range."""
+"""Weakly typed TensorRT: a Resize in INT8 copies the codes of its input, so what it reads and makes has one range."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from evaluators.lowering.int8_plan import quantized_tensors, with_shared_scales
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.graph.model import Model, load
-from search.values import Precision, Ranges
+from search.values import Assignment, Precision, Ranges, TensorRange
 from tests.support.assignments import uniform
 from tests.support.networks import Net, feeds, observed, save, session_of, sqnr_db
 
@@ -37,9 +38,16 @@ def network(tmp_path: Path) -> Model:
     return load(save(u_network(), tmp_path / "net.onnx"))
 
 
-def ranges_for(model: Model, assignment, placement=TENSORRT_WEAK) -> tuple[Ranges, dict[str, float]]:
+def ranges_for(model: Model, assignment: Assignment, **fixed: float) -> tuple[Ranges, dict[str, float]]:
+    """Observed ranges, and by name the magnitudes that a builder is told.
+
+    Args:
+        fixed: magnitudes that a user set.
+    """
     ranges = observed(model)
-    shared = with_shared_scales(model, assignment, placement, ranges)
+    by_hand = {name: TensorRange(-most, most) for name, most in fixed.items()}
+    ranges = replace(ranges, tensors={**ranges.tensors, **by_hand}, fixed=tuple(fixed))
+    shared = with_shared_scales(model, assignment, TENSORRT_WEAK, ranges)
     return ranges, {name: range_.magnitude for name, range_ in shared.tensors.items()}
 
 
@@ -88,6 +96,17 @@ def test_a_tensor_of_two_concats_keeps_the_range_of_the_first(tmp_path: Path) ->
     ranges, shared = ranges_for(model, uniform(model, INT8))
     assert shared["enlarged_out"] == shared["stem/relu_out"] == ranges.tensors["joined.1_out"].magnitude
     assert shared["other_out"] == shared["two_out"] == ranges.tensors["joined.2_out"].magnitude
+
+
+def test_a_range_set_by_hand_never_parts_the_sides_of_a_resize(network: Model) -> None:
+    int8 = uniform(network, INT8)
+    ranges, shared = ranges_for(network, int8, enlarged_out=1.0)
+    joined = ranges.tensors["joined_out"].magnitude
+    assert shared["enlarged_out"] == shared["coarse/relu_out"] == joined
+    _, shared = ranges_for(network, int8, **{"coarse/relu_out": 2.0, "fine/relu_out": 3.0})
+    assert shared["enlarged_out"] == shared["coarse/relu_out"] == 2.0
+    assert shared["fine/relu_out"] == 3.0  # a Concat converts what it reads
+    assert shared["joined_out"] == joined
 
 
 def test_the_emulation_rounds_with_the_shared_range(network: Model) -> None:
