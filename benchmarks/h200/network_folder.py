@@ -32,6 +32,7 @@ from tests.support.evaluator_jobs import float_labels
 from tests.support.networks import images, residual_cnn, save
 
 SOURCE = "benchmarks.h200.networks.scenes"
+SPLITS = {"data": "search", "calibration-data": "calibration", "final-data": "final"}  # by option of bitfront search
 BUDGETED = "study"  # the search within a latency budget, whose ranges and engines other measurements take
 
 
@@ -67,8 +68,7 @@ class NetworkFolder:
 
     def inputs(self) -> dict[str, str]:
         """Options of `bitfront search` but for model, study and storage."""
-        splits = {"data": "search", "calibration-data": "calibration", "final-data": "final"}
-        return {**{option: f"{SOURCE}:{split}" for option, split in splits.items()}, "backend": self.backend}
+        return {**{option: f"{SOURCE}:{split}" for option, split in SPLITS.items()}, "backend": self.backend}
 
     def search(self, study: str, trials: int, limits: Mapping[str, str], **first: str) -> None:
         """Begin a study on the command line, or go on with it, until it has so many trials.

@@ -24,15 +24,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.command_line import bitfront
-from benchmarks.h200.network_folder import SOURCE
+from benchmarks.h200 import rows
+from benchmarks.h200.network_folder import SPLITS, NetworkFolder
 from benchmarks.h200.networks import scenes
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.keeper import EvaluatorProcess
 from studies import verbs
-from studies.artifacts.folder import Artifacts
 from studies.options.read_options import read_config
 from studies.run.session.setup import _job
-from studies.store.store import Store
 
 METRICS = {
     "detector": {"metric": "map", "decode": "yolov8"},
@@ -45,99 +44,85 @@ _UNIFORM = 3  # trials: FP32, FP16, INT8
 _ROUNDS = 20
 
 
-def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def measure(network: NetworkFolder, given: argparse.Namespace) -> dict[str, Any]:
     """Search a network without and with recovery; what the command line says of both studies, and their engines."""
-    file = folder / "recovery.json"
+    file = network.path / "recovery.json"
     found = json.loads(file.read_text()) if file.exists() else {}
     if not given.beside:
         for recover, trials in (("none", _UNIFORM), ("auto", given.trials)):
-            found[recover] = search(folder, recover, trials, given)
+            found[recover] = search(network, recover, trials, given)
             file.write_text(json.dumps(found, indent=1) + "\n")
-    found["together"] = side_by_side(folder, given)
+    found["together"] = side_by_side(network, given)
     file.write_text(json.dumps(found, indent=1) + "\n")
     return found
 
 
-def search(folder: Path, recover: str, trials: int, given: argparse.Namespace) -> dict[str, Any]:
+def search(network: NetworkFolder, recover: str, trials: int, given: argparse.Namespace) -> dict[str, Any]:
     """Begin a study, or go on with it, until it has so many trials or its time is over."""
-    storage = ("--storage", _storage(folder, recover))
+    storage = ("--storage", network.storage(recover))
     limits = ("--max-drop", "0.3%", "--trials", str(trials), "--time-limit", given.time_limit)
-    if _database(folder, recover).exists():
-        words = ["resume", recover, *storage, *limits]
+    if network.database(recover).exists():
+        words = ["resume", network.name, *storage, *limits]
     else:
-        own = {**_inputs(folder, given), "study": recover, "recover": recover, "keep-engines": "all"}
+        own = {**_inputs(network, given), "study": network.name, "recover": recover, "keep-engines": "all"}
         own |= {"recover-time": given.recover_time} if given.recover_time else {}
-        words = ["search", str(folder / "model.onnx"), *_words(own), *storage, *limits]
+        words = ["search", str(network.model_file), *_words(own), *storage, *limits]
     printed = bitfront(*words)
-    (folder / f"{recover}.txt").write_text(printed)
+    (network.path / f"{recover}.txt").write_text(printed)
     print(printed, flush=True)
-    return {verb: json.loads(bitfront(verb, recover, *storage, "--json")) for verb in ("front", "status")}
+    return {verb: json.loads(bitfront(verb, network.name, *storage, "--json")) for verb in ("front", "status")}
 
 
-def side_by_side(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def side_by_side(network: NetworkFolder, given: argparse.Namespace) -> dict[str, dict[str, float]]:
     """The uniform engines of both studies and the pick of the second: latencies timed in turn, losses on final data."""
-    engines = {label: file for label, file in uniform_engines(folder, "auto").items() if label != "int8"}
-    for label, recover in (("plain int8", "none"), ("recovered int8", "auto")):
-        int8 = uniform_engines(folder, recover).get("int8")
-        if int8 is not None:
-            engines[label] = int8
-    pick = picked_engine(folder)
-    if pick is not None:
-        engines["best"] = pick
-    config = read_config({"model": str(folder / "model.onnx"), **_inputs(folder, given)})
+    plain, recovered = (uniform_engines(network, recover) for recover in ("none", "auto"))
+    named = {"plain int8": plain.get("int8"), "recovered int8": recovered.pop("int8", None)}
+    named = {**recovered, **named, "best": picked_engine(network)}
+    engines = {label: file for label, file in named.items() if file is not None}
+    with network.reading("auto") as (_, _study, target):
+        # An evaluator wants ranges before it opens engines, which have their own.
+        ranges = network.artifact("auto", str(target.ranges_digest))
+    config = read_config({"model": str(network.model_file), **_inputs(network, given)})
     with TemporaryDirectory() as work:
-        job = replace(_job(config, Path(work)), ranges=str(ranges_file(folder)))
-        with EvaluatorProcess(job, folder / "log", ProcessLimits(540)) as keeper:
-            found = keeper.ask().scores.score_finalists(engines, _ROUNDS)
-    figures = {}
-    for label, file in engines.items():
-        latency, accuracy = found.latency[label], found.accuracy[label]
-        scores = {name: getattr(accuracy, name) for name in ("value", "loss", "loss_low", "loss_high", "samples")}
-        figures[label] = {"engine": file.name, "ms": latency.value_ms, "spread": latency.spread, **scores}
-        low, high = 100 * accuracy.loss_low, 100 * accuracy.loss_high
+        job = replace(_job(config, Path(work)), ranges=str(ranges))
+        with EvaluatorProcess(job, network.path / "log", ProcessLimits(540)) as keeper:
+            figures = rows.of_finalists(keeper.ask().scores.score_finalists(engines, _ROUNDS))
+    for label, row in figures.items():
+        loss, low, high = (100 * row[name] for name in ("loss", "loss_low", "loss_high"))
         print(
-            f"{folder.name} {label}: {latency.value_ms:.4f} ms, loses {100 * accuracy.loss:.3f} points ({low:.3f} to "
-            f"{high:.3f}) on {accuracy.samples} final samples",
+            f"{network.name} {label}: {row['ms']:.4f} ms, loses {loss:.3f} points ({low:.3f} to {high:.3f}) on "
+            f"{row['samples']} final samples",
             flush=True,
         )
     return figures
 
 
-def ranges_file(folder: Path) -> Path:
-    """The ranges of the study with recovery. An evaluator wants some before it opens engines, which have their own."""
-    with Store.open(_storage(folder, "auto"), write=False) as store:
-        target = store.targets.of_study(store.studies.load("auto").id)[0]
-    return _artifact(folder, "auto", str(target.ranges_digest))
-
-
-def uniform_engines(folder: Path, recover: str) -> dict[str, Path]:
+def uniform_engines(network: NetworkFolder, recover: str) -> dict[str, Path]:
     """`fp32`, `fp16`, `int8` → the engine file of this uniform assignment, for those that the study has measured."""
-    with Store.open(_storage(folder, recover), write=False) as store:
-        target = store.targets.of_study(store.studies.load(recover).id)[0]
+    with network.reading(recover) as (store, _, target):
         records = [store.evaluations.load(number) for number in store.evaluations.baselines(target.id)]
     found = {record.role.removeprefix("baseline:"): record.artifact for record in records}
-    return {label: _artifact(folder, recover, str(digest)) for label, digest in found.items() if digest}
+    return {label: network.artifact(recover, str(digest)) for label, digest in found.items() if digest}
 
 
-def picked_engine(folder: Path) -> Path | None:
-    """The engine of the pick `best` of the study with recovery; None if it has none or the pick is FP32."""
-    now = verbs.front("auto", storage=_storage(folder, "auto")).standing
+def picked_engine(network: NetworkFolder) -> Path | None:
+    """The engine of the pick `best` of the study with recovery; None if there is none."""
+    now = verbs.front(network.name, storage=network.storage("auto")).standing
     if now.picks.best is None:
         return None
-    with Store.open(_storage(folder, "auto"), write=False) as store:
+    with network.reading("auto") as (store, _, _target):
         record = store.evaluations.load(int(now.table.id[now.picks.best]))
-    return _artifact(folder, "auto", str(record.artifact)) if record.artifact else None
+    return network.artifact("auto", str(record.artifact)) if record.artifact else None
 
 
-def _inputs(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def _inputs(network: NetworkFolder, given: argparse.Namespace) -> dict[str, Any]:
     """Options of `bitfront search` for the data and the target; networks made uneven draw their data."""
-    splits = {"data": "search", "calibration-data": "calibration", "final-data": "final"}
-    if (folder / "search.npz").exists():
-        data = {option: str(folder / f"{split}.npz") for option, split in splits.items()}
+    data = network.inputs()
+    if (network.path / "search.npz").exists():
+        data |= {option: str(network.path / f"{SPLITS[option]}.npz") for option in SPLITS}
     else:
-        os.environ[scenes.FOLDER_VARIABLE] = str((folder / "data").absolute())  # evaluator processes inherit it
-        data = {option: f"{SOURCE}:{split}" for option, split in splits.items()}
-    return {**data, **METRICS[folder.name], "backend": given.backend, "backend-option": given.backend_option}
+        os.environ[scenes.FOLDER_VARIABLE] = str(network.path / "data")  # evaluator processes inherit it
+    return {**data, **METRICS[network.name], "backend-option": given.backend_option}
 
 
 def _words(options: dict[str, Any]) -> list[str]:
@@ -146,18 +131,6 @@ def _words(options: dict[str, Any]) -> list[str]:
         (name, each) for name, value in options.items() for each in (value if isinstance(value, list) else [value])
     ]
     return [word for name, value in pairs for word in (f"--{name}", value)]
-
-
-def _database(folder: Path, recover: str) -> Path:
-    return folder / f"{recover}.db"
-
-
-def _storage(folder: Path, recover: str) -> str:
-    return f"sqlite:///{_database(folder, recover).absolute()}"
-
-
-def _artifact(folder: Path, recover: str, digest: str) -> Path:
-    return Artifacts(folder / f"{recover}.db.artifacts").path(digest)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -175,7 +148,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     for name in given.only or METRICS:
         if (given.work / name / "model.onnx").exists():
-            measure(given.work / name, given)
+            measure(NetworkFolder((given.work / name).absolute(), given.backend), given)
 
 
 if __name__ == "__main__":

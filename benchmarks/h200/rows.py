@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.h200.network_folder import BUDGETED, NetworkFolder
+from evaluators.process.results import FinalScores
 from search.values import Assignment, Evaluation, Precision
 from studies.judging.status.time_table import end_times
 from studies.store.store import Store
@@ -67,6 +68,17 @@ def of_study(network: NetworkFolder, study: str) -> list[dict[str, Any]]:
             more = {**final, **role, "trial": each.trial, "wall": ended[each.id]}
             found.append({**row(each.evaluation, groups), **more})
     return found
+
+
+def of_finalists(found: FinalScores) -> dict[str, dict[str, float]]:
+    """By label: `ms` and its `spread`, and on the final data `value`, `loss`, `loss_low`, `loss_high`, `samples`.
+
+    An engine whose outputs are not finite there is left out.
+    """
+    names = ("value", "loss", "loss_low", "loss_high", "samples")
+    scores = {label: {name: getattr(score, name) for name in names} for label, score in found.accuracy.items()}
+    times = {label: {"ms": found.latency[label].value_ms, "spread": found.latency[label].spread} for label in scores}
+    return {label: {**times[label], **scores[label]} for label in scores}
 
 
 def of_mixes(network: NetworkFolder) -> list[dict[str, Any]]:

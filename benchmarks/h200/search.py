@@ -119,12 +119,9 @@ def together(network: NetworkFolder, engines: Mapping[str, Path], **changes: Any
     """Engines timed in turns by one process and scored on the final images: figures by label."""
     with network.evaluator(**changes) as keeper:
         found = keeper.ask().scores.score_finalists(engines, _ROUNDS)
-    figures = {}
-    for label in engines:
-        latency, accuracy = found.latency[label], found.accuracy[label]
-        scores = {name: getattr(accuracy, name) for name in ("value", "loss", "loss_low", "loss_high", "samples")}
-        figures[label] = {"ms": latency.value_ms, "spread": latency.spread, **scores}
-        print(f"{label:8} {latency.value_ms:.4f} ms, top-1 {accuracy.value:.2%}, loss {100 * accuracy.loss:.2f} points")
+    figures = rows.of_finalists(found)
+    for label, row in figures.items():
+        print(f"{label:8} {row['ms']:.4f} ms, top-1 {row['value']:.2%}, loss {100 * row['loss']:.2f} points")
     return figures
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from search.errors import ConfigError, StudyError
 from search.space.choices import make_space
-from search.values import Precision, Ranges, RecoveryRecord
+from search.values import Assignment, Precision, Ranges, RecoveryRecord
 from studies.events import Events, Quiet
 from studies.export.export import check_folder
 from studies.export.float_model import write_float_model
@@ -105,10 +105,14 @@ def _latencies(good: Checked, plain: Ranges, recovered: Ranges) -> tuple[float, 
     for name, ranges in (("plain", plain), ("recovered", recovered)):
         _adopt(good, ranges)
         engines[name] = good.folder / f"{name}.engine"
-        int8 = make_space(good.model, good.capability, ranges, good.config.keep).uniform(Precision.INT8)
-        good.keeper.ask(f"building {name} INT8").builds.rebuild(int8, engines[name])
+        good.keeper.ask(f"building {name} INT8").builds.rebuild(_int8(good, ranges), engines[name])
     found = good.keeper.ask("timing INT8").timings.time_together(engines, _ROUNDS)
     return found["plain"].value_ms, found["recovered"].value_ms
+
+
+def _int8(good: Checked, ranges: Ranges) -> Assignment:
+    """INT8 wherever the target offers it."""
+    return make_space(good.model, good.capability, ranges, good.config.keep).uniform(Precision.INT8)
 
 
 def _adopt(good: Checked, ranges: Ranges) -> None:
@@ -121,5 +125,4 @@ def _write(good: Checked, ranges: Ranges, record: RecoveryRecord, out: Path) -> 
     _adopt(good, ranges)
     with staged_folder(out, f"writing to {out}") as staging:
         write_float_model(staging, good.keeper, record)
-        int8 = make_space(good.model, good.capability, ranges, good.config.keep).uniform(Precision.INT8)
-        write_ranges(staging, ranges, good.target, good.model, int8)
+        write_ranges(staging, ranges, good.target, good.model, _int8(good, ranges))
