@@ -10,7 +10,7 @@ from evaluators.calibration.scales import activation_scale
 from evaluators.lowering.constants import array_of
 from evaluators.lowering.edits import Edits
 from evaluators.lowering.float_types import FLOAT, HALF, FloatTypes
-from evaluators.lowering.int8_plan import Plan
+from evaluators.lowering.int8.nodes import Plan
 from evaluators.lowering.placement import Placement
 from evaluators.lowering.weights import half_scales
 from search.errors import ModelError

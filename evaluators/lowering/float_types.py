@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from evaluators.lowering.constants import array_of
-from evaluators.lowering.int8_plan import Plan, float_inputs
+from evaluators.lowering.int8.nodes import Plan, float_inputs
 from evaluators.lowering.placement import HALF_SAFE, Placement
 from search.graph.grouping import is_constant
 from search.graph.model import Group

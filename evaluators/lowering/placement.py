@@ -35,8 +35,9 @@ class Placement:
         shared_concat: all inputs of a Concat take its output's scale.
         shared_resize: what a Resize reads and makes has one scale, because the engine's Resize hands on codes.
         before_activations: an INT8 convolution hands on INT8 to an activation that is computed in a kernel of its own:
-            a SiLU or the like with the residual Add behind it, a PRelu, and most activations of a convolution that
-            reads few channels.
+            a SiLU or the like with the residual Add behind it, a PRelu, and most activations of a depthwise
+            convolution and of one that reads few channels.
+        between_groups: ops outside all groups, between INT8 convolutions and INT8 groups, read and make INT8.
         half: float sides of INT8 groups, and free ops of `HALF_SAFE` between half tensors, are float16.
         weight_bits: width of the codes of weights.
         pair_limit: of the sum of two codes of a weight, where the kernel adds their products in 16 bits; see
@@ -52,6 +53,7 @@ class Placement:
     shared_concat: bool = False
     shared_resize: bool = False
     before_activations: bool = False
+    between_groups: bool = False
     followers: frozenset[str] = frozenset()
     float_output: frozenset[str] = frozenset()
     weight_bits: int = 8
@@ -96,5 +98,7 @@ TENSORRT = Placement(
     name="tensorrt-s8s8", symmetric=True, quantize_outputs=False, int32_bias=False, half=True, shared_concat=True
 )
 # With precisions set on layers: what engines of 8.6.0 on an H100 and an H200 did.
-TENSORRT_WEAK = replace(TENSORRT, name="tensorrt-weak-s8s8", before_activations=True, shared_resize=True)
+TENSORRT_WEAK = replace(
+    TENSORRT, name="tensorrt-weak-s8s8", before_activations=True, between_groups=True, shared_resize=True
+)
 TENSORRT_BY_TYPING = {"weak": TENSORRT_WEAK, "strong": TENSORRT}

@@ -14,7 +14,7 @@ from evaluators.lowering.biases import Bias, find_bias
 from evaluators.lowering.constants import array_of
 from evaluators.lowering.edits import Edits
 from evaluators.lowering.float_types import FLOAT, HALF
-from evaluators.lowering.int8_plan import activation_indices
+from evaluators.lowering.int8.nodes import activation_indices
 from evaluators.lowering.placement import DATA_ONLY, Placement
 from search.graph.grouping import is_constant
 from search.values import FP16_MAX, Correction

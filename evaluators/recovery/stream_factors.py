@@ -9,7 +9,7 @@ import numpy as np
 
 from evaluators.calibration.channels import ChannelValues, observe_channels
 from evaluators.cores import usable_processors
-from evaluators.lowering.int8_plan import quantized_tensors
+from evaluators.lowering.int8.plan import quantized_tensors
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.step import Proposal
 from evaluators.recovery.streams.choice import Stream, kept_axes, magnitudes_of

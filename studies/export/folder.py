@@ -13,7 +13,7 @@ from pathlib import Path
 
 from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
 from evaluators.calibration import cache as calibration_cache
-from evaluators.lowering.int8_plan import with_shared_scales
+from evaluators.lowering.int8.plan import with_shared_scales
 from evaluators.lowering.placement import TENSORRT_WEAK
 from search.errors import ArtifactError
 from search.graph import onnx_file

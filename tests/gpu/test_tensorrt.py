@@ -73,6 +73,20 @@ def test_the_emulation_rounds_where_the_engine_does(name, tmp_path):
     assert sqnr(outputs, emulated.run(bed.inputs)["logits"]) > 40
 
 
+def test_the_emulation_rounds_between_groups_where_the_engine_does(tmp_path):
+    """Pools and gates read INT8, and so do activations of depthwise convolutions. If they did not, the
+    outputs would agree to 22 dB."""
+    bed = bench("gated", **QUICK)
+    int8 = bed.space.uniform(INT8)
+    _, audit, session = built(bed, int8, tmp_path / "out.plan")
+    outputs = session.run(bed.inputs)["logits"]
+    session.close()
+    assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
+    emulator = Emulator(OnnxRuntimeBackend("cpu"), TENSORRT_WEAK)
+    emulated = emulator.open(spelled_out(lower(bed.model, int8, bed.ranges, TENSORRT_WEAK)))
+    assert sqnr(outputs, emulated.run(bed.inputs)["logits"]) > 30
+
+
 @pytest.mark.parametrize("int8_group", ["first", "box"])
 def test_what_no_int8_layer_reads_stays_in_float(int8_group, tmp_path):
     bed = bench("boxes", **QUICK)

@@ -86,6 +86,34 @@ def _squeeze_block(n: Net, x: str, name: str, widths: tuple[int, int, int], *, k
     return n.conv(n.op("Mul", [s, x], f"{name}.scaled"), f"{name}.project", middle, after, 1)
 
 
+def gated_network(channels: int = 64) -> onnx.ModelProto:
+    """MobileNetV3's blocks: depthwise convolutions with HardSwish, and gates of HardSigmoid and of Sigmoid. What is
+    before these activations reaches far below 0."""
+    n, small = Net(43), channels // 2
+    x = n.op("Relu", [n.conv("image", "stem", 3, small)], "stem/act")
+    for name, kind, gate in (("b1", "HardSwish", "HardSigmoid"), ("b2", "Relu", "Sigmoid")):
+        y = n.op("Relu", [n.conv(x, f"{name}.expand", small, channels, 1)], f"{name}.expand/act")
+        y = n.op(kind, [n.conv(y, f"{name}.depthwise", channels, channels, group=channels)], f"{name}.depthwise/act")
+        s = n.op("GlobalAveragePool", [y], f"{name}.pool")
+        s = n.op("Relu", [n.conv(s, f"{name}.squeeze", channels, 32, 1)], f"{name}.squeeze/act")
+        s = n.op(gate, [n.conv(s, f"{name}.excite", 32, channels, 1)], f"{name}.excite/act")
+        x = n.conv(n.op("Mul", [s, y], f"{name}.scaled"), f"{name}.project", channels, small, 1)
+    x = n.op("HardSwish", [n.conv(x, "last", small, channels, 1)], "last/act")
+    x = n.op("Flatten", [n.op("GlobalAveragePool", [x], "pool")], "flatten")
+    n.gemm(x, "fc", channels, 16)
+    _reach_below_zero(n, ("b1.depthwise", "b1.excite", "b2.excite"))
+    return n.model([8, 3, 32, 32], "logits", [8, 16])
+
+
+def _reach_below_zero(n: Net, layers: tuple[str, ...], lowest: float = -60) -> None:
+    """In four channels, so that the others have coarse codes."""
+    for index, tensor in enumerate(n.weights):
+        if tensor.name.removesuffix(".b") in layers and tensor.name.endswith(".b"):
+            far = numpy_helper.to_array(tensor).copy()
+            far[:4] = lowest
+            n.weights[index] = numpy_helper.from_array(far, tensor.name)
+
+
 def _silu(n: Net, x: str, name: str) -> str:
     return n.op("Mul", [x, n.op("Sigmoid", [x], f"{name}/sigmoid")], f"{name}/act")
 

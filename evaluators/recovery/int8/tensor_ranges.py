@@ -17,7 +17,7 @@ from evaluators.calibration.activations import AUTO
 from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values
 from evaluators.data import Batch
 from evaluators.engine import Arrays
-from evaluators.lowering.int8_plan import plan
+from evaluators.lowering.int8.plan import plan
 from evaluators.measure.group_tensors import Piece, batches_in, cut, tensors_of_pieces
 from evaluators.measure.output_noise import sample_noise
 from evaluators.recovery.context import RecoveryContext

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from evaluators.lowering.int8_plan import quantized_tensors, with_shared_scales
+from evaluators.lowering.int8.plan import quantized_tensors, with_shared_scales
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.graph.model import Model, load

@@ -25,7 +25,7 @@ from search.graph.model import Model, ShapeRequest, load
 from search.space.choices import Space, make_space
 from search.values import Assignment, Ranges
 from tests.support.networks import NETWORKS, ODD, Net, arithmetic, feeds, images, residual_cnn, save
-from tests.support.silu_networks import box_network, neck_network, silu_network, squeeze_network
+from tests.support.silu_networks import box_network, gated_network, neck_network, silu_network, squeeze_network
 
 SAMPLES = 32
 # TensorRT's builder times fewer kernels there. Where a test is not about what users get by default, it need not wait.
@@ -85,6 +85,7 @@ MADE = {
     "boxes": box_network,
     "neck": neck_network,
     "squeeze": squeeze_network,
+    "gated": gated_network,
     "wide": wide_network,
     "normalized": normalized_network,
     "arithmetic": arithmetic,

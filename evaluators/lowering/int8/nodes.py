@@ -1,0 +1,62 @@
+"""What a plan of INT8 tensors holds, and which inputs of nodes and groups are activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from search.graph.grouping import is_constant
+from search.graph.model import Group
+
+RESIDUAL = frozenset({"Conv", "ConvTranspose"})  # whose kernels add the other branch before they round
+
+
+@dataclass
+class Plan:
+    """Which tensors of one assignment are INT8.
+
+    Attributes:
+        reads: (node, input index) that read the quantized form of their input.
+        stored: values that exist only quantized: everyone who reads them reads a DQ.
+        scale_of: value → the value whose range gives its scale.
+    """
+
+    reads: set[tuple[ir.Node, int]] = field(default_factory=set)
+    stored: set[ir.Value] = field(default_factory=set)
+    scale_of: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def root(self, value: ir.Value) -> ir.Value:
+        while value in self.scale_of:
+            value = self.scale_of[value]
+        return value
+
+
+def activation_indices(anchor: ir.Node) -> list[int]:
+    """Which of the two factors of a weighted op are activations."""
+    return [i for i, value in enumerate(anchor.inputs[:2]) if not is_constant(value)]
+
+
+def float_inputs(node: ir.Node) -> list[int]:
+    """Indices of a node's float activations."""
+    return [
+        i for i, v in enumerate(node.inputs) if v is not None and not is_constant(v) and v.dtype is ir.DataType.FLOAT
+    ]
+
+
+def residual_adds(group: Group, nodes: Mapping[str | None, ir.Node]) -> list[ir.Node]:
+    """The Adds that an INT8 group computes in INT8: a matrix product hands on floats, and so keeps its Add exact."""
+    if group.op not in RESIDUAL:
+        return []
+    members = [nodes[name] for name in group.nodes]
+    return [node for node in members if node.op_type == "Add" and any(name_of(v) in group.skips for v in node.inputs)]
+
+
+def only_user(node: ir.Node) -> ir.Node | None:
+    users = node.outputs[0].consumers()
+    return users[0] if len(users) == 1 and not node.outputs[0].is_graph_output() else None
+
+
+def name_of(value: ir.Value | None) -> str:
+    return (value.name or "") if value is not None else ""

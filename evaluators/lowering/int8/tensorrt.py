@@ -1,0 +1,137 @@
+"""Which tensors are INT8 on TensorRT: beside what groups read, what its kernels round between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+import onnx_ir as ir
+
+from evaluators.lowering.int8.nodes import RESIDUAL, Plan, float_inputs, name_of, only_user, residual_adds
+from search.graph.model import Group
+
+# Activations that TensorRT computes in the kernel of a convolution, whatever follows them; but a LeakyRelu behind a
+# depthwise one.
+_CLAMPS = frozenset({"Clip", "LeakyRelu", "Relu"})
+# Channels up to which TensorRT's kernels of the first convolution compute no activation but clamps and a SiLU.
+_FEW_CHANNELS = 4
+_SILU = frozenset({"Mul", "Sigmoid"})
+_ARITHMETIC = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
+# Ops that were INT8 between INT8 convolutions; those that work element by element are one kernel with their neighbours.
+_POINTWISE = frozenset({*_CLAMPS, "Add", "HardSigmoid", "HardSwish", "Mul", "Sigmoid", "Sub", "Tanh"})
+_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMean"})
+_MOVES = frozenset({"Flatten", "Reshape", "Resize", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_BETWEEN = _POINTWISE | _POOLS | _MOVES | {"Concat"}
+
+Nodes = Mapping[str | None, ir.Node]
+
+
+def quantize_skips(groups: list[Group], nodes: Nodes, result: Plan) -> None:
+    """Else a residual Add behind an INT8 convolution is a kernel of its own (ResNet-18: 0.477 against 0.321 ms)."""
+    for group in groups:
+        for node in residual_adds(group, nodes):
+            result.reads.update((node, i) for i in float_inputs(node) if name_of(node.inputs[i]) in group.skips)
+
+
+def round_before_activations(groups: list[Group], nodes: Nodes, result: Plan) -> None:
+    """The outputs of INT8 convolutions whose activation is in another kernel."""
+    for group in groups:
+        adds = set(residual_adds(group, nodes))
+        for node in (nodes[name] for name in group.anchors if group.op in RESIDUAL):
+            inside = {user for user in node.outputs[0].consumers() if user.name in group.nodes}
+            if _is_separate(node, inside, adds):
+                result.stored.add(node.outputs[0])
+
+
+def _is_separate(conv: ir.Node, inside: set[ir.Node], adds: set[ir.Node]) -> bool:
+    """Whether what follows a convolution inside its group is a kernel that reads INT8.
+
+    On an H200 that was so, of 15 activations behind a convolution of 64 channels, for PRelu alone; behind one that
+    reads the three channels of an image, for HardSwish, and not for Relu and a SiLU; and behind depthwise convolutions,
+    for all of 10 activations but Relu and a SiLU.
+    """
+    kinds = {user.op_type for user in inside}
+    if not inside - adds or kinds <= _CLAMPS - ({"LeakyRelu"} if _is_depthwise(conv) else set()):
+        return False
+    if "PRelu" in kinds or (adds and not inside & adds):
+        return True
+    alone = len(inside) == 1 and kinds <= _ARITHMETIC  # with a constant, which is folded into the convolution
+    return (_is_depthwise(conv) or _reads_few_channels(conv)) and not adds and not alone and kinds != _SILU
+
+
+def _is_depthwise(conv: ir.Node) -> bool:
+    weight = conv.inputs[1]
+    one_each = weight is not None and weight.shape is not None and weight.shape[1] == 1
+    return conv.op_type == "Conv" and one_each and not _reads_few_channels(conv)
+
+
+def _reads_few_channels(conv: ir.Node) -> bool:
+    read = conv.inputs[0]
+    return read is not None and read.shape is not None and read.shape[1] in range(1, _FEW_CHANNELS + 1)
+
+
+def round_between_groups(graph: ir.Graph, groups: list[Group], grouped: Set[str], result: Plan) -> None:
+    """What ops outside all groups read in INT8: those that lie between INT8 convolutions and what INT8 groups read.
+
+    Ops that work element by element are one kernel, in which nothing is rounded. It takes in the activation of a
+    convolution whose only reader it is, so that it reads what the convolution itself makes: the gate of
+    squeeze-and-excitation is such a kernel.
+
+    Args:
+        groups: those in INT8.
+        grouped: names of the nodes of all groups.
+    """
+    makers = {name: group for group in groups if group.op in RESIDUAL for name in group.nodes}
+    nodes = {node.name: node for node in graph}
+    int8: set[ir.Node] = set()
+    for node in _leading_to_int8(graph, grouped, result):
+        read = [(i, _maker(node, i)) for i in float_inputs(node)]
+        if not all(maker is not None and (maker.name in makers or maker in int8) for _, maker in read):
+            continue
+        int8.add(node)
+        for i, maker in read if node.op_type != "Concat" else ():
+            assert maker is not None
+            taken_in = _taken_in(node, maker, makers[maker.name], nodes) if maker.name in makers else set()
+            result.stored.update(taken_in)
+            if not taken_in and not (maker in int8 and _is_one_kernel(maker, node)):
+                result.reads.add((node, i))
+
+
+def _leading_to_int8(graph: ir.Graph, grouped: Set[str], result: Plan) -> list[ir.Node]:
+    """Ops of no group whose results only INT8 groups need, in the order of the graph."""
+    found: dict[ir.Node, None] = {}
+    for node in reversed(list(graph)):
+        if node.op_type not in _BETWEEN or node.name in grouped or len(node.outputs) != 1:
+            continue
+        made = node.outputs[0]
+        uses = list(made.uses())
+        needed = all((user, i) in result.reads or user in found for user, i in uses)
+        if uses and needed and float_inputs(node) and not made.is_graph_output() and made.dtype is ir.DataType.FLOAT:
+            found[node] = None
+    return list(reversed(found))
+
+
+def _maker(node: ir.Node, index: int) -> ir.Node | None:
+    value = node.inputs[index]
+    return None if value is None else value.producer()
+
+
+def _is_one_kernel(maker: ir.Node, reader: ir.Node) -> bool:
+    return {maker.op_type, reader.op_type} <= _POINTWISE and only_user(maker) is reader
+
+
+def _taken_in(reader: ir.Node, last: ir.Node, group: Group, nodes: Nodes) -> set[ir.Value]:
+    """What a convolution makes before its activation, if the activation is in the kernel of the op that reads it.
+
+    Args:
+        last: of the group's nodes.
+    """
+    several = len(float_inputs(reader)) > 1
+    if reader.op_type not in _POINTWISE or not several or only_user(last) is not reader or residual_adds(group, nodes):
+        return set()
+    convs = [nodes[name] for name in group.anchors]
+    return {conv.outputs[0] for conv in convs if not _activation(conv, group) <= _CLAMPS}
+
+
+def _activation(conv: ir.Node, group: Group) -> set[str]:
+    """Op types that read a convolution inside its group."""
+    return {user.op_type for user in conv.outputs[0].consumers() if user.name in group.nodes}
