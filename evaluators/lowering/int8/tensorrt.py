@@ -16,7 +16,8 @@ _CLAMPS = frozenset({"Clip", "LeakyRelu", "Relu"})
 _FEW_CHANNELS = 4
 _SILU = frozenset({"Mul", "Sigmoid"})
 _ARITHMETIC = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
-# Ops that were INT8 between INT8 convolutions; those that work element by element are one kernel with their neighbours.
+# Ops that run in INT8 between INT8 convolutions. It was seen of Add, Mul, Sigmoid, and most pools and moves; the others
+# are taken to be like them.
 _POINTWISE = frozenset({*_CLAMPS, "Add", "HardSigmoid", "HardSwish", "Mul", "Sigmoid", "Sub", "Tanh"})
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMean"})
 _MOVES = frozenset({"Flatten", "Reshape", "Resize", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
@@ -123,15 +124,19 @@ def _taken_in(reader: ir.Node, last: ir.Node, group: Group, nodes: Nodes) -> set
     """What a convolution makes before its activation, if the activation is in the kernel of the op that reads it.
 
     Args:
-        last: of the group's nodes.
+        last: of the group's nodes behind that convolution.
     """
     several = len(float_inputs(reader)) > 1
     if reader.op_type not in _POINTWISE or not several or only_user(last) is not reader or residual_adds(group, nodes):
         return set()
-    convs = [nodes[name] for name in group.anchors]
-    return {conv.outputs[0] for conv in convs if not _activation(conv, group) <= _CLAMPS}
+    made = {conv.outputs[0] for conv in _convs_before(last, group)}
+    activation = {user.op_type for value in made for user in value.consumers() if user.name in group.nodes}
+    return set() if activation <= _CLAMPS else made
 
 
-def _activation(conv: ir.Node, group: Group) -> set[str]:
-    """Op types that read a convolution inside its group."""
-    return {user.op_type for user in conv.outputs[0].consumers() if user.name in group.nodes}
+def _convs_before(node: ir.Node, group: Group) -> set[ir.Node]:
+    if node.name in group.anchors:
+        return {node}
+    makers = [_maker(node, i) for i in float_inputs(node)]
+    inside = [maker for maker in makers if maker is not None and maker.name in group.nodes]
+    return {conv for maker in inside for conv in _convs_before(maker, group)}
