@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-# Ops that only move or select values: output and input share one scale, so that engines can drop the pair.
+# Ops that only move or select values: where Q/DQ are written, output and input share one scale, so that engines can
+# drop the Q/DQ pair between them.
 SAME_SCALE = frozenset(
     {"DepthToSpace", "Flatten", "MaxPool", "Reshape", "Resize", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"}
 )
