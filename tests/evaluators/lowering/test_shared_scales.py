@@ -81,6 +81,20 @@ def test_a_concat_that_no_int8_layer_reads_shares_nothing(network: Model) -> Non
     assert shared == {**known, "enlarged_out": known["coarse/relu_out"]}
 
 
+@pytest.mark.parametrize("reader", [INT8, FP16])
+def test_a_concat_that_is_pooled_for_an_int8_layer_shares_its_range(reader: Precision, tmp_path: Path) -> None:
+    n = Net(9)
+    sides = [n.op("Relu", [n.conv("image", name, 3, 16)], f"{name}/relu") for name in ("left", "right")]
+    pooled = n.op("MaxPool", [n.op("Concat", sides, "joined", axis=1)], "pooled", kernel_shape=[2, 2], strides=[2, 2])
+    n.conv(pooled, "maps", 32, 8)
+    model = load(save(n.model([4, 3, 16, 16], "maps", [4, 8, 8, 8]), tmp_path / "net.onnx"))
+    last = next(group for group in model.groups if group.name == "maps")
+    ranges, shared = ranges_for(model, uniform(model, INT8).replace({last.id: reader}))
+    told = {shared[name] for name in ("left/relu_out", "right/relu_out")}
+    joined = {ranges.tensors["joined_out"].magnitude}
+    assert (told == joined) == (reader is INT8), (told, joined)
+
+
 def test_a_tensor_of_two_concats_keeps_the_range_of_the_first(tmp_path: Path) -> None:
     n = Net(9)
     x = n.op("Relu", [n.conv("image", "stem", 3, 16)], "stem/relu")
