@@ -16,7 +16,7 @@ from evaluators.lowering.activations import Activations
 from evaluators.lowering.corrections import correct_constants
 from evaluators.lowering.edits import Edits
 from evaluators.lowering.float_types import FLOAT, HALF, FloatTypes
-from evaluators.lowering.int8.onnxruntime import becomes_int8
+from evaluators.lowering.int8.onnxruntime_rules import becomes_int8
 from evaluators.lowering.int8.plan import plan
 from evaluators.lowering.placement import DATA_ONLY, SAME_SCALE, Placement
 from evaluators.lowering.weights import Weights

@@ -18,7 +18,7 @@ def silu_network(*, residual: bool, channels: int = 32, layers: int = 5) -> onnx
     n, x = Net(24), "image"
     for i in range(layers):
         before, x = x, n.conv(x, f"silu.{i}", 3 if i == 0 else channels, channels)
-        x = _silu(n, x, f"silu.{i}")
+        x = silu(n, x, f"silu.{i}")
         if residual and i:
             x = n.op("Add", [before, x], f"silu.{i}/add")
     far = np.linspace(-40, 2, channels, dtype=np.float32)
@@ -35,7 +35,7 @@ def box_network(channels: int = 32) -> onnx.ModelProto:
     The image is 64 pixels wide, of which 8 bits make steps of half a pixel.
     """
     n, cells = Net(27), 32
-    x = _silu(n, n.conv("image", "first", 3, channels), "first")
+    x = silu(n, n.conv("image", "first", 3, channels), "first")
     x = n.op("MaxPool", [x], "pool", kernel_shape=[2, 2], strides=[2, 2])
     x = n.conv(x, "box", channels, 16, 1)
     centers = np.broadcast_to(np.linspace(1, 63, cells, dtype=np.float32)[:, None], (1, 1, cells, 16))
@@ -52,8 +52,8 @@ def neck_network(channels: int = 32) -> onnx.ModelProto:
     The channels of `maps` are those of the fine head, then those of the coarse one.
     """
     n = Net(31)
-    coarse = _silu(n, n.conv("image", "coarse", 3, channels, stride=2), "coarse")
-    fine = _silu(n, n.conv("image", "fine", 3, channels), "fine")
+    coarse = silu(n, n.conv("image", "coarse", 3, channels, stride=2), "coarse")
+    fine = silu(n, n.conv("image", "fine", 3, channels), "fine")
     joined = n.op("Concat", [fine, _enlarged(n, coarse, "larger")], "joined", axis=1)
     heads = [n.conv(joined, "head.fine", 2 * channels, 8), n.conv(coarse, "head.coarse", channels, 8)]
     n.op("Concat", [heads[0], _enlarged(n, heads[1], "spread")], "maps", axis=1)
@@ -63,7 +63,7 @@ def neck_network(channels: int = 32) -> onnx.ModelProto:
 def squeeze_network() -> onnx.ModelProto:
     """EfficientNet's blocks: depthwise convolutions with SiLU, and channels scaled by squeeze-excite."""
     n = Net(41)
-    x = _silu(n, n.conv("image", "stem", 3, 32, stride=2), "stem")
+    x = silu(n, n.conv("image", "stem", 3, 32, stride=2), "stem")
     x = _squeeze_block(n, x, "b1", (32, 32, 16))
     x = _squeeze_block(n, x, "b2", (16, 96, 24), stride=2)
     x = n.op("Add", [_squeeze_block(n, x, "b3", (24, 144, 24)), x], "b3.add")
@@ -76,12 +76,12 @@ def _squeeze_block(n: Net, x: str, name: str, widths: tuple[int, int, int], *, k
     """Channels of the input, between, and of the output."""
     before, middle, after = widths
     if middle > before:
-        x = _silu(n, n.conv(x, f"{name}.expand", before, middle, 1), f"{name}.expand")
-    x = _silu(
+        x = silu(n, n.conv(x, f"{name}.expand", before, middle, 1), f"{name}.expand")
+    x = silu(
         n, n.conv(x, f"{name}.depthwise", middle, middle, kernel, stride=stride, group=middle), f"{name}.depthwise"
     )
     s = n.op("GlobalAveragePool", [x], f"{name}.pool")
-    s = _silu(n, n.conv(s, f"{name}.squeeze", middle, middle // 4, 1), f"{name}.squeeze")
+    s = silu(n, n.conv(s, f"{name}.squeeze", middle, middle // 4, 1), f"{name}.squeeze")
     s = n.op("Sigmoid", [n.conv(s, f"{name}.excite", middle // 4, middle, 1)], f"{name}.gate")
     return n.conv(n.op("Mul", [s, x], f"{name}.scaled"), f"{name}.project", middle, after, 1)
 
@@ -114,7 +114,7 @@ def _reach_below_zero(n: Net, layers: tuple[str, ...], lowest: float = -60) -> N
             n.weights[index] = numpy_helper.from_array(far, tensor.name)
 
 
-def _silu(n: Net, x: str, name: str) -> str:
+def silu(n: Net, x: str, name: str) -> str:
     return n.op("Mul", [x, n.op("Sigmoid", [x], f"{name}/sigmoid")], f"{name}/act")
 
 

@@ -1,1 +1,1 @@
-"""Which tensors become INT8, by target: `plan` decides with the rules of `onnxruntime` and `tensorrt`."""
+"""Which tensors become INT8, by target: `plan` decides with `onnxruntime_rules` and `tensorrt_rules`."""

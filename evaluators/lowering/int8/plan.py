@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from evaluators.lowering.int8 import onnxruntime, tensorrt
+from evaluators.lowering.int8 import onnxruntime_rules, tensorrt_rules
 from evaluators.lowering.int8.nodes import Plan, activation_indices, float_inputs, name_of
 from evaluators.lowering.placement import SAME_SCALE, Placement
 from search.graph.model import Model
@@ -22,14 +22,14 @@ def plan(graph: ir.Graph, model: Model, assignment: Assignment, placement: Place
         for name in group.anchors:
             result.reads.update((nodes[name], i) for i in activation_indices(nodes[name]))
     if placement.quantize_outputs:
-        onnxruntime.quantize_regions(graph, groups, nodes, placement, result)
+        onnxruntime_rules.quantize_regions(graph, groups, nodes, placement, result)
     else:
-        tensorrt.quantize_skips(groups, nodes, result)
+        tensorrt_rules.quantize_skips(groups, nodes, result)
         if placement.before_activations:
-            tensorrt.round_before_activations(groups, nodes, result)
+            tensorrt_rules.round_before_activations(groups, nodes, result)
         if placement.between_groups:
             grouped = frozenset(name for group in model.groups for name in group.nodes)
-            tensorrt.round_between_groups(graph, groups, grouped, result)
+            tensorrt_rules.round_between_groups(groups, nodes, grouped, result)
     _share_scales(graph, placement, result)
     return result
 

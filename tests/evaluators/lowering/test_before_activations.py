@@ -16,7 +16,7 @@ from search.graph.model import Model, load
 from search.values import Precision
 from tests.support.assignments import uniform, uniform_and_mixed
 from tests.support.networks import feeds, loaded, observed, save, session_of, sqnr_db
-from tests.support.silu_networks import silu_network
+from tests.support.silu_networks import gated_network, silu_network
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 
@@ -58,11 +58,13 @@ def test_nothing_is_added_before_a_silu_alone(tmp_path: Path) -> None:
     assert not added(load(save(silu_network(residual=False), tmp_path / "net.onnx")))
 
 
-def test_mixes_with_the_further_rounding_are_valid_and_run(residual: Model) -> None:
-    inputs, ranges = feeds(residual), observed(residual)
-    wanted = session_of(ir.to_proto(residual.graph)).run(None, inputs)[0]
-    for assignment in uniform_and_mixed(residual):
-        proto = ir.to_proto(lower(residual, assignment, ranges, TENSORRT_WEAK))
+@pytest.mark.parametrize("network", [silu_network(residual=True), gated_network()], ids=["residual", "gated"])
+def test_mixes_with_the_further_rounding_are_valid_and_run(network: onnx.ModelProto, tmp_path: Path) -> None:
+    model = load(save(network, tmp_path / "net.onnx"))
+    inputs, ranges = feeds(model), observed(model)
+    wanted = session_of(ir.to_proto(model.graph)).run(None, inputs)[0]
+    for assignment in uniform_and_mixed(model):
+        proto = ir.to_proto(lower(model, assignment, ranges, TENSORRT_WEAK))
         onnx.checker.check_model(proto, full_check=True)
         assert sqnr_db(wanted, session_of(proto).run(None, inputs)[0]) > 15
 

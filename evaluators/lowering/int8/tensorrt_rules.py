@@ -9,9 +9,9 @@ import onnx_ir as ir
 from evaluators.lowering.int8.nodes import RESIDUAL, Plan, float_inputs, name_of, only_user, residual_adds
 from search.graph.model import Group
 
-# TensorRT computes these activations in the kernel of the convolution before them, whatever comes next. The exception
-# is a LeakyRelu behind a depthwise convolution.
+# TensorRT computes these activations in the kernel of the convolution before them, whatever comes next.
 _CLAMPS = frozenset({"Clip", "LeakyRelu", "Relu"})
+_DEPTHWISE_CLAMPS = frozenset({"Clip", "Relu"})
 # A convolution that reads at most so many channels computes no other activations in its kernel than those and a SiLU.
 _FEW_CHANNELS = 4
 _SILU = frozenset({"Mul", "Sigmoid"})
@@ -54,12 +54,13 @@ def _is_separate(conv: ir.Node, inside: set[ir.Node], adds: set[ir.Node]) -> boo
     for all of 10 activations but Relu and a SiLU.
     """
     kinds = {user.op_type for user in inside}
-    if not inside - adds or kinds <= _CLAMPS - ({"LeakyRelu"} if _is_depthwise(conv) else set()):
+    depthwise = _is_depthwise(conv)
+    if not inside - adds or kinds <= (_DEPTHWISE_CLAMPS if depthwise else _CLAMPS):
         return False
     if "PRelu" in kinds or (adds and not inside & adds):
         return True
     alone = len(inside) == 1 and kinds <= _ARITHMETIC  # with a constant, which is folded into the convolution
-    return (_is_depthwise(conv) or _reads_few_channels(conv)) and not adds and not alone and kinds != _SILU
+    return (depthwise or _reads_few_channels(conv)) and not adds and not alone and kinds != _SILU
 
 
 def _is_depthwise(conv: ir.Node) -> bool:
@@ -73,7 +74,7 @@ def _reads_few_channels(conv: ir.Node) -> bool:
     return read is not None and read.shape is not None and read.shape[1] in range(1, _FEW_CHANNELS + 1)
 
 
-def round_between_groups(graph: ir.Graph, groups: list[Group], grouped: Set[str], result: Plan) -> None:
+def round_between_groups(groups: list[Group], nodes: Nodes, grouped: Set[str], result: Plan) -> None:
     """What ops outside all groups read in INT8: those that lie between INT8 convolutions and what INT8 groups read.
 
     Ops that work element by element are one kernel, in which nothing is rounded. It takes in the activation of a
@@ -82,17 +83,19 @@ def round_between_groups(graph: ir.Graph, groups: list[Group], grouped: Set[str]
 
     Args:
         groups: those in INT8.
+        nodes: all of the graph by name, in its order.
         grouped: names of the nodes of all groups.
     """
     makers = {name: group for group in groups if group.op in RESIDUAL for name in group.nodes}
-    nodes = {node.name: node for node in graph}
     int8: set[ir.Node] = set()
-    for node in _leading_to_int8(graph, grouped, result):
+    for node in _leading_to_int8(nodes, grouped, result):
         read = [(i, _maker(node, i)) for i in float_inputs(node)]
         if not all(maker is not None and (maker.name in makers or maker in int8) for _, maker in read):
             continue
         int8.add(node)
-        for i, maker in read if node.op_type != "Concat" else ():
+        if node.op_type == "Concat":  # its inputs are read with its own scale, in which it is rounded anyway
+            continue
+        for i, maker in read:
             assert maker is not None
             taken_in = _taken_in(node, maker, makers[maker.name], nodes) if maker.name in makers else set()
             result.stored.update(taken_in)
@@ -100,10 +103,10 @@ def round_between_groups(graph: ir.Graph, groups: list[Group], grouped: Set[str]
                 result.reads.add((node, i))
 
 
-def _leading_to_int8(graph: ir.Graph, grouped: Set[str], result: Plan) -> list[ir.Node]:
+def _leading_to_int8(nodes: Nodes, grouped: Set[str], result: Plan) -> list[ir.Node]:
     """Ops of no group whose results only INT8 groups need, in the order of the graph."""
     found: dict[ir.Node, None] = {}
-    for node in reversed(list(graph)):
+    for node in reversed(list(nodes.values())):
         if node.op_type not in _BETWEEN or node.name in grouped or len(node.outputs) != 1:
             continue
         made = node.outputs[0]
