@@ -148,6 +148,8 @@ class BackendKind(ABC):
         triton_platform: Triton's name for its engines; empty if Triton cannot run them.
         automatic: whether `--backend auto` may choose it.
         caution: a warning to show with its numbers; empty if its numbers are measured.
+        later_builds: the share of the first build of a model that later ones take, because the builder keeps what it
+            has learnt; 1 if it learns nothing.
     """
 
     name: ClassVar[str]
@@ -160,6 +162,7 @@ class BackendKind(ABC):
     triton_platform: ClassVar[str] = ""
     automatic: ClassVar[bool] = False
     caution: ClassVar[str] = ""
+    later_builds: ClassVar[float] = 1.0
 
     @abstractmethod
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:

@@ -105,7 +105,7 @@ class Evaluator:
 
     def _open_tasks(self, data: OpenData) -> _WithData:
         opened = self.opened
-        baseline = FloatBaseline(opened, data)
+        baseline = FloatBaseline(opened, data, self.builds)
         meter = LatencyMeter(opened, data, baseline)
         return _WithData(
             Candidates(opened, data, self.builds, baseline, meter),

@@ -98,7 +98,9 @@ class BuildRequests(Protocol):
         """
 
     def build_first(self, assignment: Assignment) -> float:
-        """Build an assignment, and keep the engine for the evaluation of it; the seconds that the build took.
+        """Build an assignment, and keep the engine for the evaluation of it; the seconds that the build took, once.
+
+        Before the model is calibrated, ranges are made up: the builder learns, and an engine with INT8 serves nothing.
 
         Raises:
             EvaluatorError: the engine's builder refuses it.

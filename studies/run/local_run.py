@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from evaluators.backends.registry import kind_named
 from search.errors import BitfrontError, InputError, RunError
 from search.sampler.registry import sampler_named
 from studies.crew.lease_length import at_work
@@ -46,7 +47,8 @@ def run_here(
         moved: whether the files of the study are from now on where the configuration says.
     """
     config = good.config
-    pace = Pace(config.time_limit_s, limit_start(), good.data)
+    kind = kind_named(good.target.backend)
+    pace = Pace(config.time_limit_s, limit_start(), good.data, kind.later_builds)
     if not store.statistics.counts(target.id).finished:
         refuse_late(pace, study.name, config.storage)
     tell_resolution(store, standing(store, study, target, good.limits), progress)

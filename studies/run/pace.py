@@ -1,10 +1,10 @@
-"""Estimating whether a step ends before the time limit, from the time of similar steps."""
+"""Estimating how long the next step takes, from steps of its kind, and whether it ends before the time limit."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,23 +17,27 @@ if TYPE_CHECKING:
     from search.values import Evaluation
     from studies.judging.standing import Standing
 
-_RECENT = 20  # evaluations that say how long the next one takes
+_RECENT = 10  # steps of a kind that say how long the next one takes
 _LONG = 0.9  # quantile of what those took
 _END_S = 0.5  # to end processes and to print
 _MOST_RESERVED = 1 / 3  # of the time limit, for the finalists
-_FINALISTS, _ROUNDS = 6, 20  # at most, and blocks of each that are timed
-_PICKS = 4  # at most, of which each is evaluated once more with biases of its own
+_CONFIRMED = 2  # finalists that time is kept for: `best` and the next in line, or all INT8
+_ROUNDS = 20  # blocks of each finalist that are timed
 _WARM_UP_S = 0.2  # of one engine
 _REPEATS = 1.5  # a doubtful measurement of finalists is repeated
+_SLOWEST_FIRST = 3.0  # first builds of precisions differ by so much: 27, 76 and 25 s for FP32, FP16, INT8 on an H200
+MIXES_FIRST = 4  # mixes that are evaluated before anything is done that only says how sure a number is
+_SURE_SHARE = 0.05  # of the time so far, that repeatability may take under a time limit, and of the limit at its end
 
 
 class Pace:
-    """The time that a run has left, and what it needs it for.
+    """The time that a run has left, and what it needs it for. What steps take is learnt by their kind.
 
     Args:
         limit_s: of the run; None for none.
         began: when it began to count, on the clock of `time.monotonic`; None for now.
         splits: samples of the splits `search` and `final`.
+        later_builds: share of its first build that a builder takes which has learnt from it, as `BackendKind` has it.
 
     Attributes:
         start_s: seconds that the run took before it searched.
@@ -41,25 +45,27 @@ class Pace:
     """
 
     def __init__(
-        self, limit_s: float | None = None, began: float | None = None, splits: Mapping[str, int] | None = None
+        self,
+        limit_s: float | None = None,
+        began: float | None = None,
+        splits: Mapping[str, int] | None = None,
+        later_builds: float = 1.0,
     ) -> None:
         self.limit_s = limit_s
         self.began = time.monotonic() if began is None else began
         sizes = splits or {}
         self._final = sizes.get("final", 0) / max(1, sizes.get("search", 0))
-        self._took_s: deque[float] = deque(maxlen=_RECENT)
-        self._scoring_s: deque[float] = deque(maxlen=_RECENT)
-        self._load_s: deque[float] = deque(maxlen=_RECENT)
-        self._wait_s: deque[float] = deque(maxlen=_RECENT)
-        self._repeat_s: deque[float] = deque(maxlen=_RECENT)
+        self._later_builds = later_builds
+        self._took_s: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
         self._ended_s: deque[float] = deque(maxlen=_RECENT)
+        self._sure_s = 0.0
         self.start_s = 0.0
         self.pick_s: float | None = None
 
     @property
     def has_learnt(self) -> bool:
         """Whether this run has evaluated anything."""
-        return bool(self._took_s)
+        return bool(self._took_s["load"])
 
     @property
     def passed_s(self) -> float:
@@ -76,22 +82,55 @@ class Pace:
         """Whether the time limit is reached."""
         return self.limit_s is not None and self.passed_s >= self.limit_s
 
-    def note(self, evaluation: Evaluation, took_s: float) -> None:
+    # -- learning --------------------------------------------------------------------------------------------------
+
+    def note(self, evaluation: Evaluation, took_s: float, *, uniform: bool = False) -> None:
         """Learn from an evaluation.
 
         Args:
             took_s: seconds from asking the sampler until all was stored.
+            uniform: whether it is a uniform assignment: its build may be the first one of its precision.
         """
-        self._took_s.append(took_s)
-        self._ended_s.append(self.passed_s)
-        self._load_s.append(evaluation.stage_s.get("load", 0.0))
-        self._wait_s.append(evaluation.stage_s.get("wait", 0.0))
+        stage_s = evaluation.stage_s
+        build_s = stage_s.get("build", 0.0)
+        if uniform:
+            self._took_s["first build"].append(build_s)
+            self._took_s["uniform"].append(took_s - build_s)
+        else:
+            self._took_s["mix"].append(took_s)
+            self._ended_s.append(self.passed_s)
+        self._took_s["load"].append(stage_s.get("load", 0.0))
+        self._took_s["wait"].append(stage_s.get("wait", 0.0))
         if evaluation.accuracy is not None and evaluation.accuracy.complete:
-            self._scoring_s.append(evaluation.stage_s.get("run", 0.0) + evaluation.stage_s.get("score", 0.0))
+            self._took_s["scoring"].append(stage_s.get("run", 0.0) + stage_s.get("score", 0.0))
 
     def note_repeat(self, took_s: float) -> None:
         """Learn from an engine that was built or opened again, and timed."""
-        self._repeat_s.append(took_s)
+        self._took_s["repeat"].append(took_s)
+        self._sure_s += took_s
+
+    # -- expecting -------------------------------------------------------------------------------------------------
+
+    def evaluation_s(self, now: Standing) -> float:
+        """Seconds that the next mix takes; 0 while nothing is finished.
+
+        Once mixes were evaluated it is what most of them took, here or in an earlier run. Before, it is what uniform
+        assignments took, whose builds were the first ones.
+        """
+        finished = (now.table.status != RUNNING) & (now.table.total_s > 0)
+        mixes = now.table.total_s[finished & (now.table.role == "")]
+        if self._took_s["mix"] or len(mixes):
+            return max(self._most("mix"), _quantile(mixes[-_RECENT:]))
+        if self._took_s["uniform"]:
+            return self._most("uniform") + self._later_builds * self._most("first build")
+        return self._later_builds * _quantile(now.table.total_s[finished])
+
+    def _uniform_s(self, now: Standing) -> float:
+        """Seconds that the next uniform assignment takes, whose precision may be the slowest to build."""
+        if not self._took_s["uniform"]:
+            return self.evaluation_s(now)
+        longest = 1.0 if self._later_builds == 1 else _SLOWEST_FIRST
+        return self._most("uniform") + longest * self._most("first build")
 
     def repeat_s(self, now: Standing) -> float:
         """Seconds that building or opening an engine again takes, and timing it: nothing is scored.
@@ -99,48 +138,14 @@ class Pace:
         Before the first one that is as long as evaluations take without that; builders that keep what they have learnt
         are quicker.
         """
-        if self._repeat_s:
-            return _most(self._repeat_s)
-        return max(0.0, self.evaluation_s(now) - _most(self._scoring_s))
-
-    def allows_evaluation(self, now: Standing) -> bool:
-        """Whether another evaluation would end in time and leave enough for the finalists."""
-        if self.limit_s is None:
-            return True
-        needed_s = self.evaluation_s(now) + self.reserve_s(now)
-        return self.left_s > 0 and (needed_s == 0 or self.left_s >= needed_s)
-
-    def evaluations_left(self, now: Standing) -> float:
-        """How many more evaluations of this process end in time, as often as one ended lately.
-
-        Infinite without a limit, and until two have ended. With processes that only build, evaluations end more often
-        than one takes.
-        """
-        between_s = np.diff(list(self._ended_s))
-        if self.limit_s is None or not between_s.sum():
-            return math.inf
-        return max(self.left_s - self.reserve_s(now), 0.0) / float(between_s.mean())
-
-    def evaluation_s(self, now: Standing) -> float:
-        """Seconds that most evaluations take here; 0 while none is finished."""
-        finished = now.table.status != RUNNING
-        mixes = now.table.total_s[finished & (now.table.role == "") & (now.table.total_s > 0)]
-        stored = mixes if len(mixes) else now.table.total_s[finished & (now.table.total_s > 0)]
-        return max(_most(self._took_s), _most(stored[-_RECENT:].tolist()))
-
-    def reserve_s(self, now: Standing) -> float:
-        """Seconds to keep for the finalists, while there is something to confirm."""
-        limit_s, count = self.limit_s or math.inf, min(_FINALISTS, now.measures.finished_count)
-        if not count or now.only_fp32:  # the first evaluation beside FP32 says more than a confirmed FP32
-            return 0.0
-        picks_s = 0.0 if self.pick_s is None else min(_PICKS, count) * (self.pick_s + self.evaluation_s(now))
-        return min(self.finalists_s(now, count) + picks_s, _MOST_RESERVED * limit_s)
+        if self._took_s["repeat"]:
+            return self._most("repeat")
+        return max(0.0, self.evaluation_s(now) - self._most("scoring"))
 
     def finalists_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring and scoring so many finalists takes, side by side and on the final split."""
-        timing_s = self.timing_s(now, count)
-        scoring_s = _most(self._scoring_s) if self._scoring_s else self.evaluation_s(now)
-        return timing_s + count * _most(self._load_s) + (count + 1) * scoring_s * self._final
+        scoring_s = self._most("scoring") if self._took_s["scoring"] else self.evaluation_s(now)
+        return self.timing_s(now, count) + count * self._most("load") + (count + 1) * scoring_s * self._final
 
     def timing_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring so many engines takes, in turn with each other and the baseline.
@@ -149,7 +154,59 @@ class Pace:
         """
         raw_ms = now.table.raw_ms[np.isfinite(now.table.raw_ms)]
         block_s = max(BLOCK_MS, float(raw_ms.max(initial=0.0))) / 1000
-        return (count + 1) * (_WARM_UP_S + _REPEATS * _ROUNDS * block_s) + _most(self._wait_s)
+        return (count + 1) * (_WARM_UP_S + _REPEATS * _ROUNDS * block_s) + self._most("wait")
+
+    def _most(self, kind: str) -> float:
+        return _quantile(self._took_s[kind])
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def allows_evaluation(self, now: Standing, *, uniform: bool = False) -> bool:
+        """Whether another evaluation would end in time and leave enough to confirm `best`.
+
+        Args:
+            uniform: whether a uniform assignment is next.
+        """
+        if self.limit_s is None:
+            return True
+        needed_s = (self._uniform_s(now) if uniform else self.evaluation_s(now)) + self.reserve_s(now)
+        return self.left_s > 0 and (needed_s == 0 or self.left_s >= needed_s)
+
+    def evaluations_left(self, now: Standing) -> float:
+        """How many more evaluations of this process end in time, as often as a mix ended lately.
+
+        Infinite without a limit, and while nothing is known. With processes that only build, evaluations end more
+        often than one takes.
+        """
+        if self.limit_s is None or not self.has_learnt:
+            return math.inf
+        between_s = np.diff(list(self._ended_s))
+        each_s = float(between_s.mean()) if between_s.sum() else self.evaluation_s(now)
+        return max(self.left_s - self.reserve_s(now), 0.0) / max(each_s, 1e-3)
+
+    def reserve_s(self, now: Standing) -> float:
+        """Seconds to keep for confirming `best`, while there is something to confirm.
+
+        Once several mixes were evaluated, a little is kept for what says how sure that is: more finalists, biases of
+        the picks, repeatability. What evaluations do not take goes to that too.
+        """
+        count = min(_CONFIRMED, now.measures.finished_count)
+        if self.limit_s is None or not count or now.only_fp32:  # another evaluation says more than a confirmed FP32
+            return 0.0
+        sure_s = _SURE_SHARE * self.limit_s if _count_mixes(now) >= MIXES_FIRST else 0.0
+        return min(self.finalists_s(now, count) + sure_s, _MOST_RESERVED * self.limit_s)
+
+    def allows_repeat(self, now: Standing) -> bool:
+        """Whether an engine may be timed again between evaluations, to see how far latencies differ by chance.
+
+        Never before mixes are under way; under a time limit that takes a small share of the time.
+        """
+        if _count_mixes(now) < MIXES_FIRST:
+            return False
+        return self.limit_s is None or (
+            self._sure_s <= _SURE_SHARE * self.passed_s
+            and self.left_s >= self.repeat_s(now) + self.evaluation_s(now) + self.reserve_s(now)
+        )
 
     def enough_s(self, now: Standing, count: int) -> float:
         """A time limit in whole minutes, in seconds, within which so many more evaluations end, and the finalists."""
@@ -163,5 +220,11 @@ class Pace:
         return max((n for n in range(1, wanted + 1) if self.finalists_s(now, n) <= self.left_s), default=0)
 
 
-def _most(seconds: deque[float] | list[float]) -> float:
-    return float(np.quantile(np.array(seconds), _LONG)) if len(seconds) else 0.0
+def _count_mixes(now: Standing) -> int:
+    """Finished evaluations that are no uniform assignments."""
+    return int(((now.table.status != RUNNING) & (now.table.role == "")).sum())
+
+
+def _quantile(seconds: object) -> float:
+    values = np.array(seconds, dtype=float)
+    return float(np.quantile(values, _LONG)) if values.size else 0.0

@@ -23,6 +23,7 @@ class Stop:
         self._work = work
         self._repairs = repairs
         self.trials = work.problem.config.trials
+        self._uniform = len(work.problem.space.baselines())
 
     def wanted(self, there: int) -> int:
         """How many evaluations there should be; another worker may have raised that.
@@ -62,7 +63,7 @@ class Stop:
         """
         check_float(now, self._work.problem.config.storage)
         check_time(self._work.pace, now, self._work.problem.config.storage)
-        in_time = self._work.pace.allows_evaluation(now)
+        in_time = self._work.pace.allows_evaluation(now, uniform=len(now.measures.baselines) < self._uniform)
         if in_time and now.judgement.regained.any():  # no new ones, so they count towards none of what follows
             return ""
         return self._enough(now, in_time=in_time)

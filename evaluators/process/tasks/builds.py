@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,23 @@ from evaluators.process.job import discard, discarding
 from evaluators.process.results import Built
 from evaluators.process.tasks.candidate import Candidate
 from evaluators.process.tasks.open_model import OpenModel
-from search.values import Assignment, Evaluation, Stage
+from search.values import Assignment, Evaluation, Precision, Stage
 
 
 @dataclass(frozen=True)
 class _First:
-    """An engine that was built before its evaluation began, and what it was built with."""
+    """An engine that was built before its evaluation began.
 
-    assignment: Assignment
-    knobs: Mapping[str, str]
+    Attributes:
+        calibrated: whether the model was calibrated then, and had what recovery changes of it.
+    """
+
     engine: Engine
     seconds: float
+    calibrated: bool
+
+
+_What = tuple[Assignment, tuple[tuple[str, str], ...]]  # what an engine was built from: the assignment, and the knobs
 
 
 class Builds:
@@ -33,7 +38,7 @@ class Builds:
 
     def __init__(self, opened: OpenModel) -> None:
         self._opened = opened
-        self._first: _First | None = None
+        self._first: dict[_What, _First] = {}
 
     def build(self, assignment: Assignment, out: Path) -> Built:
         opened = self._opened
@@ -61,28 +66,40 @@ class Builds:
         return engine, time.perf_counter() - start
 
     def _take_first(self, assignment: Assignment, out: Path) -> tuple[Engine, float] | None:
-        """The engine that `build_first` made, where it is of this assignment; it can be taken once."""
-        first, self._first = self._first, None
-        if first is None or (first.assignment, first.knobs) != (assignment, self._knobs()):
+        """A copy of the engine that `build_first` made of this assignment, where it is what would be built now."""
+        first = self._first.get(self._what(assignment))
+        if first is None or not self._is_valid(first, assignment):
             return None
-        shutil.move(first.engine.path, out)  # the one may lie on another file system than the other
+        shutil.copyfile(first.engine.path, out)
         return replace(first.engine, path=out), first.seconds
 
-    def _knobs(self) -> Mapping[str, str]:
-        return dict(self._opened.backend.knobs())
+    def _is_valid(self, first: _First, assignment: Assignment) -> bool:
+        """Without INT8 no range matters; but recovery may have changed constants of the model since."""
+        in_float = Precision.INT8 not in assignment.values()
+        return in_float and (first.calibrated or not self._opened.ranges.recovery.factors)
+
+    def _what(self, assignment: Assignment) -> _What:
+        return assignment, tuple(sorted(self._opened.backend.knobs().items()))
 
     def rebuild(self, assignment: Assignment, out: Path) -> None:
         with refusals("building an engine again", "its builder refuses it"):
             self._opened.build_audited(assignment, out)
 
+    def make(self, assignment: Assignment, out: Path) -> None:
+        """Have the engine of an assignment at `out`: the one that `build_first` made, else a new one, looked at."""
+        if self._take_first(assignment, out) is None:
+            self._opened.build_audited(assignment, out)
+
     def build_first(self, assignment: Assignment) -> float:
-        opened = self._opened
-        out = opened.folder / "first.engine"
+        opened, what = self._opened, self._what(assignment)
+        if what in self._first:
+            return self._first[what].seconds
+        out = opened.folder / f"first-{len(self._first)}.engine"
         with refusals("building the first engine", "its builder refuses it"):
             start = time.perf_counter()
-            engine = opened.build(opened.builder.lower(assignment), out)
+            engine = opened.build(opened.provisional_builder.lower(assignment), out)
             seconds = time.perf_counter() - start
-        self._first = _First(assignment, self._knobs(), engine, seconds)
+        self._first[what] = _First(engine, seconds, opened.job.ranges is not None)
         return seconds
 
     def write_source(self, assignment: Assignment, out: Path) -> None:

@@ -12,6 +12,7 @@ from evaluators.engine import RefusedError, Session
 from evaluators.measure import accuracy, resemblance
 from evaluators.measure.flips import ClassRecorder
 from evaluators.measure.scoring import NonFiniteError
+from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
 from evaluators.stopwatch import time_spent
@@ -26,9 +27,10 @@ _CLASSES = "classes.npy"
 class FloatBaseline:
     """The uniform FP32 engine, or the nearest to it that the target has; built once, when it is first needed."""
 
-    def __init__(self, opened: OpenModel, data: OpenData) -> None:
+    def __init__(self, opened: OpenModel, data: OpenData, builds: Builds) -> None:
         self._opened = opened
         self._data = data
+        self._builds = builds
         self._session: Session | None = None
 
     @property
@@ -45,7 +47,7 @@ class FloatBaseline:
         out = opened.folder / "baseline.engine"
         first = self._data.first_batch()
         try:
-            opened.build_audited(make_space(opened.model, opened.backend.capability()).uniform(Precision.FP32), out)
+            self._builds.make(make_space(opened.model, opened.backend.capability()).uniform(Precision.FP32), out)
             session = opened.builder.load(out)
             session.run(first)
         except RefusedError as error:

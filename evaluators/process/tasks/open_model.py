@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -21,7 +22,7 @@ from search.errors import BitfrontError, RunError, TargetError
 from search.graph import model as models
 from search.graph.model import Model
 from search.space.capability_rules import CapabilityRules
-from search.values import Assignment, Ranges, Stage
+from search.values import Assignment, Ranges, Stage, TensorRange
 
 Report = Callable[[str, Any], None]
 _ALIVE_S = 0.2  # between two events that only say that the process is alive
@@ -66,8 +67,20 @@ class OpenModel:
         Raises:
             RunError: the model has not been calibrated yet.
         """
-        if self._builder is None:
+        if self._builder is None or self.job.ranges is None:
             self._builder = self.backend.builder(self.model, self.ranges)
+        return self._builder
+
+    @property
+    def provisional_builder(self) -> Builder:
+        """The builder; before the model is calibrated one with made-up ranges, by which it learns tactics' times.
+
+        Its engines are those of the user's model, and compute nonsense where anything in them is in INT8.
+        """
+        if self.job.ranges is not None:
+            return self.builder
+        if self._builder is None:
+            self._builder = self.backend.builder(self.model, _make_up_ranges(self.model))
         return self._builder
 
     @property
@@ -90,7 +103,7 @@ class OpenModel:
     def build(self, lowered: Any, out: Path) -> Engine:
         """Build what the builder lowered; ArtifactError where its refusal is for lack of room on the disk."""
         try:
-            return self.builder.build(lowered, out)
+            return self.provisional_builder.build(lowered, out)
         except RefusedError as error:
             check_room(out, error)
             raise
@@ -132,6 +145,15 @@ class OpenModel:
         if now >= self._said_alive + _ALIVE_S:
             self._said_alive = now
             self._report(ALIVE, None)
+
+
+def _make_up_ranges(model: Model) -> Ranges:
+    """A range for every tensor, different from one to the next as real ones are."""
+    names = [value.name for node in model.graph.graph.all_nodes() for value in node.outputs if value.name]
+    names += [value.name for value in model.graph.graph.inputs if value.name]
+    sizes = {name: 1.0 + zlib.crc32(name.encode()) / 2**32 for name in names}
+    tensors = {name: TensorRange(-size, size) for name, size in sizes.items()}
+    return Ranges("made up", tensors, tensors, 0)
 
 
 def open_backend_of(job: Job) -> Backend:

@@ -185,7 +185,7 @@ class TrialClaims:
         repaired = self._repairs.learn(claim.trial, evaluation, wanted.left)
         record = self._recorded(claim, evaluation, repaired=repaired is not None)
         del self._claimed[claim.number]
-        self._work.pace.note(evaluation, self._work.pace.passed_s - wanted.since_s)
+        self._work.pace.note(evaluation, self._work.pace.passed_s - wanted.since_s, uniform=claim.uniform)
         if record is None:
             return None
         if repaired is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from studies.run.noise import repeatability
 from studies.run.noise.background import BackgroundCall
 from studies.run.work import Work
 from studies.store.reading.repeats import LEAST_BAND, NOISY_BAND, next_kind, repeats_at_most, scaled, spreads
-from studies.store.records import OK, PROCESS, REBUILD, RUNNING, EvaluationRecord, RepeatRecord
+from studies.store.records import OK, PROCESS, REBUILD, REOPEN, RUNNING, EvaluationRecord, RepeatRecord
 
 EVERY = 2  # evaluations between two of these measurements
 _TASK = "tie band"  # held from the first repetition to the last
@@ -29,8 +29,8 @@ _AT_IT = "band"  # held during one
 class TieBand(Hook):
     """Measures the tie band of a target on a uniform baseline, one repetition between two evaluations at a time.
 
-    One worker does it for all; another goes on where it was lost, with what is stored. Until all is there a provisional
-    band counts.
+    It only says how sure latencies are, so mixes come first: see `Pace.allows_repeat`. One worker does it for all;
+    another goes on where it was lost, with what is stored. Until all is there a provisional band counts.
     """
 
     def __init__(self, work: Work) -> None:
@@ -40,21 +40,21 @@ class TieBand(Hook):
         self._fresh: BackgroundCall | None = None
         self._left = 0  # evaluations until the next repetition
         self._told = False
+        self._failed = False  # in this run; another run tries again
 
     def follow(self, record: EvaluationRecord, now: Standing) -> None:
         self._left -= 1
 
     def notice(self, now: Standing) -> Standing:
         """Take the next repetition, where one is due and there is time for it."""
-        if not self._work.pace.allows_evaluation(now) or not self._can_begin(now):
+        if not self._can_begin(now):
             return now
-        if self._left > 0 or not self._mine():
-            self._tell_provisional(now)
+        self._tell_provisional(now)
+        if self._left > 0 or not self._work.pace.allows_repeat(now) or not self._mine():
             return now
         self._left = EVERY
         if not self._one_more(now):
             return self._settled()
-        self._tell_provisional(now)
         self._prepare(now)
         return now
 
@@ -66,7 +66,7 @@ class TieBand(Hook):
         if not self._can_begin(now):
             return now
         pace = self._work.pace
-        while self._is_open() and pace.left_s >= pace.reserve_s(now):
+        while not self._failed and self._is_open() and pace.left_s >= pace.repeat_s(now) + pace.reserve_s(now):
             if not self._mine():
                 self._work.crew.wait("waiting for another worker: tie band")
             elif not self._one_more(now):
@@ -79,7 +79,7 @@ class TieBand(Hook):
         if not self._is_open():
             return 0
         taken = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
-        return max(0, repeats_at_most(REBUILD, 0) + repeats_at_most(PROCESS, 0) - len(taken))
+        return max(0, sum(repeats_at_most(kind, 0) for kind in (REOPEN, REBUILD, PROCESS)) - len(taken))
 
     def close(self) -> None:
         """Let another worker go on; ends the process that was to time an engine next."""
@@ -96,7 +96,8 @@ class TieBand(Hook):
         rows = now.measures.baselines
         begun = now.measures.finished_count >= len(self._work.problem.space.baselines())
         finished = begun and all(now.table.status[row] != RUNNING for row in rows)
-        return self._work.ledger.target.latency_band is None and finished and bool(self._built(now)) and self._is_open()
+        possible = finished and bool(self._built(now)) and not self._failed
+        return possible and self._work.ledger.target.latency_band is None and self._is_open()
 
     def _is_open(self) -> bool:
         return self._work.ledger.reload_target().latency_band is None
@@ -123,7 +124,7 @@ class TieBand(Hook):
     # -- one repetition --------------------------------------------------------------------------------------------
 
     def _one_more(self, now: Standing) -> bool:
-        """Take the next repetition and store it; False if none is left."""
+        """Take the next repetition and store it; False if none is left. One that fails leaves the band provisional."""
         repeats = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
         row = self._row(now, repeats)
         kind = next_kind(self._first(now, row), repeats)
@@ -131,16 +132,36 @@ class TieBand(Hook):
             return False
         number = int(now.table.id[row])
         taken = 1 + sum(repeat.kind == kind for repeat in repeats)
-        if kind == REBUILD:
-            self._work.events.step("measuring how much rebuilt engines differ", taken, repeats_at_most(kind, taken))
-        else:
-            self._work.events.step("measuring repeatability in fresh processes", taken, repeats_at_most(kind, taken))
+        text, take = self._steps[kind]
+        self._work.events.step(text, taken, repeats_at_most(kind, taken))
         began = time.monotonic()
-        with self._work.crew.try_hold(_AT_IT):
-            latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
+        try:
+            with self._work.crew.try_hold(_AT_IT):
+                latency = take(now, row)
+        except EvaluatorError as error:
+            self._failed = True
+            self.close()
+            self._work.events.note(f"the tie band of latencies stays provisional, because {text} failed: {error}")
+            return True
         self._work.ledger.store.targets.add_repeat(self._work.ledger.target.id, number, kind, latency)
         self._work.pace.note_repeat(time.monotonic() - began)
         return True
+
+    @property
+    def _steps(self) -> Mapping[str, tuple[str, Callable[[Standing, int], Latency]]]:
+        """Kind of a repetition → what it is called, and what takes it."""
+        return {
+            REOPEN: ("measuring repeatability of one engine", self._reopened),
+            REBUILD: ("measuring how much rebuilt engines differ", self._rebuilt),
+            PROCESS: ("measuring repeatability in fresh processes", self._in_fresh_process),
+        }
+
+    @time_spent("tie band")
+    def _reopened(self, now: Standing, row: int) -> Latency:
+        """Open a baseline's engine again in the process that is warm, and time it."""
+        engine = engine_of(self._work, now, row)
+        with self._work.bench.hold:
+            return self._work.bench.keeper.ask("measuring a baseline").timings.time_engine(engine)
 
     def _rebuilt(self, now: Standing, row: int) -> Latency:
         """Build a baseline again in the process that is warm, and time it."""

@@ -24,6 +24,7 @@ from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.session.backend_values import runs_on_gpu
 from studies.run.session.calibration import calibrated, keep_statistics
+from studies.run.session.first_builds import first_builds
 from studies.run.session.setup import Checked, adopt_ranges
 from studies.run.work import Bench, Problem, Work
 from studies.store.records import CalibrationRecord, Choice, StudyRecord, TargetRecord
@@ -122,10 +123,11 @@ def _settled(
 
     def calibrate() -> None:
         crew.state("calibrating")
-        _space(store, artifacts, good, target, progress)
+        _space(store, artifacts, calibrating, target, progress)
 
     with time_spent("calibration"):
-        crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
+        with first_builds(good, target, wanted=not _is_settled(target)) as calibrating:
+            crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
         return _space(store, artifacts, good, _now(store, study, target), progress)
 
 

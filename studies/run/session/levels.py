@@ -19,6 +19,7 @@ from studies.judging.findings.optimization_levels import level_texts
 from studies.store.records import TargetRecord
 
 if TYPE_CHECKING:
+    from evaluators.process.keeper import EvaluatorProcess
     from studies.options.config import SearchConfig
     from studies.run.work import Work
 
@@ -38,6 +39,13 @@ class Choice:
 
     level: int
     reason: str
+
+
+def first_level(config: SearchConfig, target: TargetRecord) -> int:
+    """The level of the first build: the target's, the one that is asked for, or the one to choose by."""
+    asked: int | None = config.builder_option(_KEY)
+    known = target.optimization_level if target.optimization_level is not None else asked
+    return START_LEVEL if known is None else known
 
 
 @time_spent("evaluator")
@@ -103,14 +111,22 @@ def _by_first_build(work: Work) -> Choice:
         first_s = work.bench.keeper.ask().builds.build_first(work.problem.space.uniform(Precision.FP32))
     except EvaluatorError as error:
         return Choice(START_LEVEL, f"the first build failed, so the time of a higher level is not known ({error})")
-    limit_s = work.pace.limit_s
-    return choose_level(
-        first_s, TRIAL_S * work.problem.config.trials if limit_s is None or math.isinf(limit_s) else limit_s
-    )
+    return choose_level(first_s, study_s(work.problem.config))
+
+
+def study_s(config: SearchConfig) -> float:
+    """Seconds that a study may take: its time limit, else what its trials usually take."""
+    limit_s: float | None = config.time_limit_s
+    return TRIAL_S * config.trials if limit_s is None or math.isinf(limit_s) else limit_s
+
+
+def build_at(keeper: EvaluatorProcess, level: int) -> None:
+    """Let a process build at a level from now on, where its backend has levels."""
+    options = dict(keeper.job.options)
+    if options.get(_KEY, level) != level:
+        keeper.adopt(options={**options, _KEY: level})
 
 
 def _build_at(work: Work, level: int) -> None:
-    options = dict(work.bench.keeper.job.options)
-    if options.get(_KEY) != level:
-        work.bench.keeper.adopt(options={**options, _KEY: level})
-        work.ledger.knobs = work.bench.keeper.ask().setup.knobs()
+    build_at(work.bench.keeper, level)
+    work.ledger.knobs = work.bench.keeper.ask().setup.knobs()

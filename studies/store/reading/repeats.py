@@ -1,4 +1,4 @@
-"""The tie band of latency, derived from repeated builds and from one engine in fresh processes."""
+"""The tie band of latency, derived from repeated builds and from one engine that is opened again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from studies.store.records import PROCESS, REBUILD, RepeatRecord
+from studies.store.records import PROCESS, REBUILD, REOPEN, RepeatRecord
 
 BUILDS = 3  # engines of one assignment that show how far latencies differ
 PROCESSES = 3  # fresh processes that time one engine
+OPENINGS = 3  # of one engine in the process that is warm, which other addresses of its buffers make differ
 MORE = 6  # of either where those disagree: one of them may have met a neighbour's burst
 LEAST_BAND = 0.01
 NOISY_BAND = 0.05
@@ -19,13 +20,17 @@ several processes on a CPU by 2.3 %."""
 
 
 def next_kind(first: float, repeats: Sequence[RepeatRecord]) -> str | None:
-    """Which repetition comes next: builds and fresh processes in turn, as many as it takes; None if all are there.
+    """Which repetition comes next, as many as it takes; None if all are there.
+
+    One engine opened again costs least, so it comes first; then builds and fresh processes in turn.
 
     Args:
         first: what the baseline itself took in the search, on the scale of `scaled`.
         repeats: of that baseline.
     """
-    rebuilt, loaded = _values(first, repeats)
+    rebuilt, loaded, reopened = _values(first, repeats)
+    if _lacks(reopened, OPENINGS):
+        return REOPEN
     missing = {REBUILD: len(rebuilt) - 1} if _lacks(rebuilt, BUILDS) else {}
     missing |= {PROCESS: len(loaded)} if _lacks(loaded, PROCESSES) else {}
     return min(missing, key=lambda kind: missing[kind], default=None)
@@ -37,21 +42,22 @@ def repeats_at_most(kind: str, taken: int) -> int:
     Args:
         taken: how many were begun; beyond the usual number, the first ones disagreed, and there will be `MORE`.
     """
-    wanted, own = (BUILDS, 1) if kind == REBUILD else (PROCESSES, 0)
+    wanted, own = {REBUILD: (BUILDS, 1), PROCESS: (PROCESSES, 0), REOPEN: (OPENINGS, 0)}[kind]
     return wanted - own if taken <= wanted - own else MORE - own
 
 
 def spreads(first: float, repeats: Sequence[RepeatRecord]) -> dict[str, float]:
-    """`rebuild` and `repeatability`: the relative ranges of engines built again, and of one in fresh processes."""
-    rebuilt, loaded = _values(first, repeats)
-    return {"repeatability": band_of(loaded) if loaded else 0.0, "rebuild": band_of(rebuilt)}
+    """`rebuild` and `repeatability`: the relative ranges of engines built again, and of one that is opened again."""
+    rebuilt, loaded, reopened = _values(first, repeats)
+    opened = max((band_of(values) for values in (loaded, reopened) if values), default=0.0)
+    return {"repeatability": opened, "rebuild": band_of(rebuilt)}
 
 
 def provisional_band(repeats: Sequence[RepeatRecord]) -> float:
     """The band that counts until there are enough repetitions: a usual one, or more where those that are there differ
     by more.
     """
-    kinds = [[scaled(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in (REBUILD, PROCESS)]
+    kinds = [[scaled(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in _KINDS]
     return max([PROVISIONAL_BAND, *(band_of(values) for values in kinds if len(values) > 1)])
 
 
@@ -67,10 +73,13 @@ def band_of(values_ms: Sequence[float]) -> float:
     return (max(kept) - min(kept)) / middle
 
 
-def _values(first: float, repeats: Sequence[RepeatRecord]) -> tuple[list[float], list[float]]:
-    """Of engines built again, the first one included, and of one engine in fresh processes."""
-    of = {kind: [scaled(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in (REBUILD, PROCESS)}
-    return [first, *of[REBUILD]], of[PROCESS]
+_KINDS = (REBUILD, PROCESS, REOPEN)
+
+
+def _values(first: float, repeats: Sequence[RepeatRecord]) -> tuple[list[float], list[float], list[float]]:
+    """Of engines built again, the first one included, of one engine in fresh processes, and of it opened again."""
+    of = {kind: [scaled(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in _KINDS}
+    return [first, *of[REBUILD]], of[PROCESS], of[REOPEN]
 
 
 def _lacks(values: Sequence[float], wanted: int) -> bool:

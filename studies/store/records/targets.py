@@ -8,7 +8,7 @@ from typing import Any
 
 from search.values import Capability, Precision, RecoveryRecord, Target
 
-REBUILD, PROCESS = "rebuild", "process"  # kinds of a repetition
+REBUILD, PROCESS, REOPEN = "rebuild", "process", "reopen"  # kinds of a repetition
 
 TIME_LIMIT, REQUEST = "time_limit", "request"  # what may end a search before it is complete
 CLOSING = "closing"  # among the details: the step at the end of a search that is under way

@@ -120,11 +120,10 @@ def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) ->
     timing_s = 3 * (0.2 + 1.5 * 20 * 0.02)  # to warm up, and 20 blocks of 20 ms, with some repeated
     assert made.finalists_s(now, 2) == pytest.approx(2 * 1.0 + 3 * 10.0 / 2 + timing_s)
     assert made.finalists_in_time(now, 6) == 6
-    reserved_s = made.reserve_s(now)
-    made.pick_s = 3.0
-    assert made.reserve_s(now) == pytest.approx(reserved_s + 4 * (3.0 + 30.0)), "of each pick a further evaluation"
-    made.pick_s = 300.0
-    assert made.reserve_s(now) == pytest.approx(1000.0 / 3)
+    assert made.reserve_s(now) == made.finalists_s(now, 2), "to confirm the best and the next in line, no more"
+    tight = Pace(60.0, time.monotonic(), {"search": 100, "final": 500})
+    tight.note(slow, 30.0)
+    assert tight.reserve_s(now) == pytest.approx(60.0 / 3), "of a short limit a third at most"
     late = Pace(1000.0, time.monotonic() - 999.0, {"search": 100, "final": 50})
     late.note(slow, 30.0)
     assert (late.finalists_in_time(now, 6), late.allows_evaluation(now)) == (0, False)
@@ -173,3 +172,21 @@ def test_workers_count_from_the_start_of_their_parents_command(monkeypatch: pyte
         monkeypatch.setenv(name, value)
     with run_clock.clocked_run():
         assert run_clock.limit_start() == began
+
+
+def test_a_mix_is_not_expected_to_take_what_the_first_builds_took(here: Path) -> None:
+    search(Quiet(), trials="2")
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        study = store.studies.load("s")
+        [target] = store.targets.of_study(study.id)
+        now = standing(store, study, target, Limits())
+        record = store.evaluations.load(int(now.table.id[-1]))
+    learning = Pace(480.0, time.monotonic(), {"search": 100, "final": 100}, later_builds=0.25)
+    for build_s in (47.0, 76.0):
+        evaluation = replace(record.evaluation, stage_s={"build": build_s, "run": 1.0})
+        learning.note(evaluation, build_s + 4.0, uniform=True)
+    assert learning.evaluation_s(now) == pytest.approx(4.0 + 0.25 * 76.0, rel=0.06)
+    assert not learning.allows_repeat(now), "mixes come before repeatability"
+    for took_s in (20.0, 8.0, 9.0):
+        learning.note(record.evaluation, took_s)
+    assert learning.evaluation_s(now) < 20.0, "once there are mixes they alone say how long the next one takes"

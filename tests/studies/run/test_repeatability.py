@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from studies.store.reading.repeats import (
     repeats_at_most,
     spreads,
 )
-from studies.store.records import PROCESS, REBUILD, RepeatRecord
+from studies.store.records import PROCESS, REBUILD, REOPEN, RepeatRecord
 from tests.support.command_line import DATABASE, environment, evaluator_processes, invoke, ok, write_inputs
 from tests.support.forks.processes import fork_evaluators
 from tests.support.requests import Asked, watch_requests
@@ -43,8 +44,9 @@ def test_the_band_is_the_range_of_most(values_ms: list[float], band: float) -> N
     assert band_of(values_ms) == pytest.approx(band)
 
 
-def repeated(rebuilt: list[float], loaded: list[float]) -> list[RepeatRecord]:
+def repeated(rebuilt: list[float], loaded: list[float], reopened: Sequence[float] = (1.0,) * 3) -> list[RepeatRecord]:
     made = [RepeatRecord(1, REBUILD, value, None) for value in rebuilt]
+    made += [RepeatRecord(1, REOPEN, value, None) for value in reopened]
     return made + [RepeatRecord(1, PROCESS, value, None) for value in loaded]
 
 
@@ -76,6 +78,16 @@ def test_what_is_measured_next_follows_from_what_is_there(
     rebuilt: list[float], loaded: list[float], kind: str | None
 ) -> None:
     assert next_kind(1.0, repeated(rebuilt, loaded)) == kind
+
+
+def test_one_engine_opened_again_comes_first_and_is_part_of_the_band() -> None:
+    """It costs a second where a fresh process of TensorRT costs twelve, and other addresses alone moved it by 3 %."""
+    assert next_kind(1.0, []) == REOPEN
+    assert next_kind(1.0, repeated([], [], [1.0, 1.0])) == REOPEN
+    assert next_kind(1.0, repeated([], [], [0.3805, 0.3888, 0.3918])) == REBUILD
+    assert next_kind(1.0, repeated([], [], [1.0, 1.2, 1.0])) == REOPEN, "they disagree: more are asked"
+    found = spreads(0.39, repeated([0.39, 0.39], [0.39] * 3, [0.3805, 0.3888, 0.3918]))
+    assert found["repeatability"] == pytest.approx((0.3918 - 0.3805) / 0.3888)
 
 
 def test_the_band_of_a_relative_target_is_that_of_ratios() -> None:
@@ -148,23 +160,26 @@ def test_the_band_of_a_short_study_is_complete_before_its_finalists_are_confirme
     measured: Calls, tmp_path: Path, keep: str
 ) -> None:
     search(("trials", "2"), ("keep-engines", keep))
-    loaded = measured.named("time_engine")
+    timed = measured.named("time_engine")
+    [warm] = {pid for _, _, pid, _ in measured.named("evaluate")}
+    loaded = [call for call in timed if call[2] != warm]
     assert len(loaded) in (3, 6)
+    assert len(timed) - len(loaded) in (3, 6), "and opened again in the process that is warm"
     assert len({pid for _, _, pid, _ in loaded}) == len(loaded)  # each in a process of its own
-    [engine] = {params["engine"] for _, params, _, _ in loaded}  # and all of them the same engine
+    [engine] = {params["engine"] for _, params, _, _ in timed}  # and all of them the same engine
     assert (Path(engine).parent == tmp_path / f"{DATABASE}.artifacts") == (keep == "front")
     order = measured.order("evaluate", "time_engine", "score_finalists")
-    assert order == ["evaluate", "evaluate", *["time_engine"] * len(loaded), "score_finalists"]
+    assert order == ["evaluate", "evaluate", *["time_engine"] * len(timed), "score_finalists"]
     check_stored()
 
 
 def test_repetitions_are_taken_one_at_a_time_between_the_trials(measured: Calls) -> None:
-    search(("trials", "8"), ("sampler", "random"))
+    search(("trials", "14"), ("sampler", "random"))
     order = "".join({"evaluate": "e", "time_engine": "p", "time_again": "r", "score_finalists": "f"}.get(name, "")
                     for name, *_ in measured.made).lstrip("r")  # fmt: skip
-    assert order.startswith("ee"), "the uniform assignments first"
+    assert order.startswith("e" * 6), "the uniform assignments and four mixes first"
     assert "e" in order[order.index("p") :], "and trials go on before the band is known"
-    first = order[2 : order.index("f")]
+    first = order[6 : order.index("f")]
     singles = [part for part in first.split("e") if part]
     assert all(len(part) == 1 for part in singles[:-1]), order
     check_stored()
@@ -197,7 +212,7 @@ def test_what_is_measured_is_stored_at_once_and_a_later_run_goes_on_with_it(
     real = tie_band.TieBand._one_more
     monkeypatch.setattr(tie_band.TieBand, "_one_more", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        search(("trials", "6"), ("sampler", "random"))
+        search(("trials", "14"), ("sampler", "random"))
     monkeypatch.setattr(tie_band.TieBand, "_one_more", real)
     before = rows("select * from bf_repeat order by id")
     assert len(before) == 2
@@ -207,7 +222,7 @@ def test_what_is_measured_is_stored_at_once_and_a_later_run_goes_on_with_it(
     verbs.resume("s")
     after = rows("select * from bf_repeat order by id")
     assert after[:2] == before
-    assert len(after) >= 5
+    assert len(after) >= 8
     check_stored()
 
 
@@ -216,14 +231,16 @@ def test_on_a_gpu_the_fresh_process_is_started_while_the_search_goes_on(
 ) -> None:
     """Only its timing takes turns; what is stored is the same."""
     monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
-    search(("trials", "14"), ("sampler", "random"), ("backend", "tensorrt"))
+    search(("trials", "28"), ("sampler", "random"), ("backend", "tensorrt"))
     order = measured.order("evaluate", "loading", "time_engine")
     loads = [i for i, method in enumerate(order) if method == "loading"]
     between = [order[i : order.index("time_engine", i)].count("evaluate") for i in loads]
-    assert len(between) == 3
-    assert min(between) >= 1, order
-    assert {job.beside for method, _, _, job in measured.named("time_engine")} == {True}
-    assert [kind for (kind,) in rows("select kind from bf_repeat")].count(PROCESS) == 3
+    assert len(between) >= 3
+    assert min(between[:2]) >= 1, order
+    [warm] = {pid for _, _, pid, _ in measured.named("evaluate")}
+    fresh = [job.beside for _, _, pid, job in measured.named("time_engine") if pid != warm]
+    assert set(fresh) == {True}
+    assert [kind for (kind,) in rows("select kind from bf_repeat")].count(PROCESS) == len(fresh)
     assert rows("select count(*) from bf_repeat where baseline_ms is not null") == [(0,)]
     assert rows("select latency_band is not null from bf_study_target") == [(1,)]
     assert evaluator_processes() == []

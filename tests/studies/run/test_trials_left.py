@@ -61,6 +61,7 @@ def test_how_often_evaluations_end_says_how_many_are_left(monkeypatch: pytest.Mo
     now: Any = None
     pace = Pace(100.5)
     assert pace.evaluations_left(now) == float("inf"), "nothing is known yet"
+    pace._took_s["load"].append(0.0)
     for second in (10.0, 14.0, 18.0):
         passed[0] = second
         pace._ended_s.append(second)
