@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +41,10 @@ from search.graph.model import TensorSpec
 from search.references import short
 from search.values import digest_of
 
-R = TypeVar("R", bound=Rows)
-
 CACHE_BYTES = 192 * 2**20  # of samples that are kept in memory
-WHOLE_BYTES = 64 * 2**20  # a file of more is read by the row
+WHOLE_BYTES = 64 * 2**20  # data of more, over all their files, are read by the row
+FILE_BYTES = 4 * 2**30  # of samples that are written to files because they do not fit into memory
+_FREE_SHARE = 0.25  # of the disk that may be taken for them
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Shard:
 
 
 def npz_shard(path: Path) -> Shard:
-    """One `.npz` file; it is read when it is needed, by the row where it is large and not compressed."""
+    """One `.npz` file; it is read when it is needed, by the row where it is not compressed."""
     return Shard(path.name, lambda: _read_npz(path))
 
 
@@ -74,7 +74,7 @@ def npy_shard(path: Path, inputs: Sequence[TensorSpec]) -> Shard:
             f"data file {str(path)!r}: expected an array for each of the model's inputs, {names}, and a .npy file "
             f"holds one. Give an .npz file, or a folder of .npy files with these names"
         )
-    return Shard(path.name, lambda: _whole_if_small({inputs[0].name: read_npy(path)}))
+    return Shard(path.name, lambda: {inputs[0].name: read_npy(path)})
 
 
 def folder_shards(folder: Path, name: str) -> list[Shard]:
@@ -83,17 +83,12 @@ def folder_shards(folder: Path, name: str) -> list[Shard]:
 
 
 def _read_arrays(folder: Path) -> RowArrays:
-    return _whole_if_small(read_folder(folder))
-
-
-def _whole_if_small(arrays: Mapping[str, Rows]) -> RowArrays:
-    small = sum(map(size_of, arrays.values())) <= WHOLE_BYTES
-    return {**in_memory(arrays)} if small else dict(arrays)
+    return {**read_folder(folder)}
 
 
 def _read_npz(path: Path) -> RowArrays:
     try:
-        if path.stat().st_size > WHOLE_BYTES and (mapped := map_npz(path)) is not None:
+        if (mapped := map_npz(path)) is not None:
             return {**mapped}
         # Opened here, because numpy leaves a file that turns out to be no archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -137,40 +132,84 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
         raise DataError(f"{where} cannot be read as an array ({short(error)}): return numpy arrays") from error
 
 
-class Cache(Generic[R]):
-    """The values used last, as many as fit into `CACHE_BYTES`, and always the newest; and all that lie in files."""
+class Cache:
+    """Parts of the data, each read once: from then on it is in memory or in files.
 
-    def __init__(self) -> None:
+    What lies in files stays there. The rest is kept in memory up to `CACHE_BYTES`, the parts used last and always the
+    newest, and what no longer fits is written to files. Samples are scored in random order, again and again: a part
+    that were read anew whenever it is needed, decompressed or preprocessed, would cost more than everything else.
+
+    Args:
+        folder: for those files, as many as `FILE_BYTES` and a quarter of what is free on the disk allow; it is emptied.
+            None: what does not fit into memory is read again when it is needed.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
         self._limit = CACHE_BYTES
         self._used = 0
-        self._items: OrderedDict[int, tuple[Mapping[str, R], int]] = OrderedDict()
-        self._in_files: dict[int, Mapping[str, R]] = {}
+        self._items: OrderedDict[int, tuple[Mapping[str, Rows], int]] = OrderedDict()
+        self._settled: dict[int, Mapping[str, Rows]] = {}  # in files, or little
+        self._folder = folder
+        self._room: float | None = None  # bytes; None before anything was written
 
-    def get(self, key: int, read: Callable[[], Mapping[str, R]]) -> Mapping[str, R]:
-        if key in self._in_files:
-            return self._in_files[key]
+    def get(self, key: int, read: Callable[[], Mapping[str, Rows]]) -> Mapping[str, Rows]:
+        if key in self._settled:
+            return self._settled[key]
         if key in self._items:
             self._items.move_to_end(key)
             return self._items[key][0]
         value = read()
         if all(isinstance(array, StoredArray) for array in value.values()):
-            self._in_files[key] = value
+            self._settled[key] = value
             return value
         size = sum(map(size_of, value.values()))
         self._items[key] = (value, size)
         self._used += size
         while self._used > self._limit and len(self._items) > 1:
-            self._used -= self._items.popitem(last=False)[1][1]
+            oldest, (kept, size) = self._items.popitem(last=False)
+            self._used -= size
+            self._write(oldest, kept, size)
         return value
+
+    def hold_small(self) -> None:
+        """Read what lies in files into memory where all of it together is little."""
+        if sum(size_of(array) for arrays in self._settled.values() for array in arrays.values()) <= WHOLE_BYTES:
+            self._settled = {key: {**in_memory(arrays)} for key, arrays in self._settled.items()}
+
+    def _write(self, key: int, arrays: Mapping[str, Rows], size: int) -> None:
+        """Write a part to files if there is room; where that fails, none is written any more."""
+        if self._folder is None or any(0 in array.shape for array in arrays.values()):
+            return
+        try:
+            if self._room is None:
+                shutil.rmtree(self._folder, ignore_errors=True)  # of a process that was replaced
+                self._folder.mkdir(parents=True)
+                self._room = min(FILE_BYTES, _FREE_SHARE * shutil.disk_usage(self._folder).free)
+            if size > self._room:
+                return
+            self._room -= size
+            found = {}
+            for place, (name, array) in enumerate(arrays.items()):
+                file = self._folder / f"{key}-{place}.npy"
+                np.save(file, np.ascontiguousarray(array[:]), allow_pickle=False)
+                found[name] = read_npy(file)
+            self._settled[key] = found
+        except OSError:  # the disk is full
+            self._room = 0
 
 
 class ArrayDataset:
-    """Samples in arrays, in one part or many."""
+    """Samples in arrays, in one part or many.
 
-    def __init__(self, shards: Sequence[Shard], inputs: Sequence[TensorSpec]) -> None:
+    Args:
+        inputs: of the model.
+        folder: where parts that do not fit into memory may be written, see `Cache`.
+    """
+
+    def __init__(self, shards: Sequence[Shard], inputs: Sequence[TensorSpec], folder: Path | None = None) -> None:
         self._shards = shards
         self._checker = Checker(inputs)
-        self._cache = Cache[Rows]()
+        self._cache = Cache(folder)
         content = Content()
         sizes: list[int] = []
         forms: list[int] = []
@@ -195,12 +234,13 @@ class ArrayDataset:
             )
             sizes, forms = ([values[place] for place in order] for values in (sizes, forms))
             ids = [ids[place] for place in order] if ids else ids
-            self._cache = Cache[Rows]()
+            self._cache = Cache(folder)
         self._starts = np.cumsum([0, *sizes], dtype=np.int64)
         self._forms = np.repeat(np.array(forms, np.int64), sizes) if max(forms) > 0 else None
         self._clusters = join_ids(ids, [shard.name for shard in self._shards]) if ids else None
         self._digest = content.digest(len(self), self._clusters)
         self._labels = label_names(name for name in content.names if self._checker.takes(name))
+        self._cache.hold_small()
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -246,16 +286,15 @@ class ArrayDataset:
         """Rows of all arrays, or of some."""
         owners = np.searchsorted(self._starts, indices, side="right") - 1
         rows: Arrays = {}
-        # Runs of one shard, so that sorted indices read every shard once.
-        cuts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(indices)]
-        for start, stop in pairwise(cuts):
-            arrays = self._arrays(int(owners[start]))
-            local = indices[start:stop] - self._starts[owners[start]]
+        for owner in np.unique(owners):
+            arrays = self._arrays(int(owner))
+            places = np.flatnonzero(owners == owner)
+            local = indices[places] - self._starts[owner]
             wanted = {name: arrays[name] for name in only} or self._without_clusters(arrays)
             for name, array in wanted.items():
                 if name not in rows:
                     rows[name] = np.empty((len(indices), *array.shape[1:]), array.dtype.newbyteorder("="))
-                rows[name][start:stop] = array[local]
+                rows[name][places] = array[local]
         return rows
 
     def _without_clusters(self, arrays: Mapping[str, Rows]) -> RowArrays:

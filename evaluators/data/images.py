@@ -16,6 +16,7 @@ from evaluators.data.checks import Checker
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS, read_cluster_file
 from evaluators.data.dataset import Arrays, Indices
 from evaluators.data.image_presets import PRESETS, make_preset
+from evaluators.data.reading.stored_arrays import RowArrays, Rows
 from search.errors import DataError
 from search.graph.model import TensorSpec
 from search.references import import_function, short
@@ -26,9 +27,21 @@ _MOST_SHOWN = 3
 
 
 class ImageDataset:
-    """Image files that the user's function turns into samples, one by one, when they are asked for."""
+    """Image files that the user's function turns into samples, one by one, when they are first asked for.
 
-    def __init__(self, folder: Path, images: list[Path], inputs: Sequence[TensorSpec], preprocess: str | None) -> None:
+    Args:
+        folder: that the images are in.
+        samples: where samples that do not fit into memory may be written, see `Cache`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        images: list[Path],
+        inputs: Sequence[TensorSpec],
+        preprocess: str | None,
+        samples: Path | None = None,
+    ) -> None:
         if preprocess is None:
             raise DataError(
                 f"data folder {str(folder)!r} holds images: --preprocess is needed to turn a file into what the model "
@@ -40,7 +53,7 @@ class ImageDataset:
         self._function = make_preset(preprocess, inputs) or import_function(preprocess, "--preprocess")
         self._labels = _folder_labels(folder, images)
         self._clusters = read_cluster_file(folder, [image.relative_to(folder).as_posix() for image in images])
-        self._cache = Cache[NDArray[Any]]()
+        self._cache = Cache(samples)
         self._digest = self._content(folder)
         self._sample(0)
 
@@ -65,7 +78,8 @@ class ImageDataset:
 
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         samples = [self._sample(int(index)) for index in indices]
-        rows = {spec.name: np.concatenate([sample[spec.name] for sample in samples]) for spec in self._checker.inputs}
+        names = [spec.name for spec in self._checker.inputs]
+        rows = {name: np.concatenate([sample[name][:] for sample in samples]) for name in names}
         return rows, self.labels(indices)
 
     def labels(self, indices: Indices) -> NDArray[Any] | None:
@@ -80,10 +94,10 @@ class ImageDataset:
         ids = {} if self._clusters is None else {"clusters": self._clusters.tolist()}
         return digest_of({"files": files, "labels": labels, "preprocess": self._reference, **ids})
 
-    def _sample(self, index: int) -> Mapping[str, NDArray[Any]]:
+    def _sample(self, index: int) -> Mapping[str, Rows]:
         return self._cache.get(index, lambda: self._read(index))
 
-    def _read(self, index: int) -> Arrays:
+    def _read(self, index: int) -> RowArrays:
         """One sample with a batch axis of 1, checked."""
         image = self._images[index]
         try:
@@ -97,7 +111,7 @@ class ImageDataset:
             raise DataError(f"{where}: got {CLUSTERS!r}; of images they stand in a file {CLUSTER_FILE} in the folder")
         arrays = self._checker.native(rows)
         self._checker.check(arrays, where, index)
-        return arrays
+        return {**arrays}
 
     def _alone(self, value: Any, image: Path) -> Arrays:
         inputs = self._checker.inputs

@@ -28,6 +28,7 @@ def open_data(
     labels_required: bool = False,
     cache: Path | None = None,
     most: int | None = None,
+    folder: Path | None = None,
 ) -> Dataset:
     """Open data for a model and check them.
 
@@ -48,11 +49,13 @@ def open_data(
             are written there. None: the function is called, and its samples stay in memory.
         most: samples that are taken; None for all. Of a function these are the first, of files they are drawn, always
             the same.
+        folder: where samples of compressed files and of images are kept once they were read, if they do not fit into
+            memory; None: they are read again whenever they are needed.
 
     Raises:
         DataError: the data cannot be read, do not fit the model, or hold fewer than two samples.
     """
-    dataset = limit(_open(source, inputs, preprocess, cache, most), most)
+    dataset = limit(_open(source, inputs, preprocess, cache, most, folder), most)
     if labels_required and not dataset.has_labels:
         raise DataError(
             f"data {source!r} have no labels and the metric needs them: add an array {LABELS!r} with one row per "
@@ -64,11 +67,16 @@ def open_data(
 
 
 def _open(
-    source: str, inputs: Sequence[TensorSpec], preprocess: str | None, cache: Path | None, most: int | None
+    source: str,
+    inputs: Sequence[TensorSpec],
+    preprocess: str | None,
+    cache: Path | None,
+    most: int | None,
+    folder: Path | None,
 ) -> Dataset:
     path = Path(source)
     if path.is_dir():
-        return _open_folder(path, inputs, preprocess)
+        return _open_folder(path, inputs, preprocess, folder)
     if preprocess is not None:
         raise DataError(f"--preprocess {preprocess!r} is for image folders, and {source!r} is none: leave it out")
     if path.is_file():
@@ -136,14 +144,14 @@ def _missing_source(source: str) -> DataError:
     )
 
 
-def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | None) -> Dataset:
+def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | None, kept: Path | None) -> Dataset:
     arrays, single = (visible_files(folder, pattern) for pattern in ("*.npz", "*.npy"))
     images = sorted(find_images(folder), key=lambda image: image.relative_to(folder).as_posix())
     kinds = [kind for kind, found in ((".npz files", arrays), (".npy files", single), ("images", images)) if found]
     if len(kinds) > 1:
         raise DataError(f"data folder {str(folder)!r} holds both {' and '.join(kinds)}: give a folder of one kind")
     if images:
-        return ImageDataset(folder, images, inputs, preprocess)
+        return ImageDataset(folder, images, inputs, preprocess, kept)
     if kinds and (folder / CLUSTER_FILE).exists():
         raise DataError(
             f"data folder {str(folder)!r} holds {kinds[0]} and {CLUSTER_FILE}, which is for image folders: put the "
@@ -155,4 +163,4 @@ def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | N
         raise DataError(f"--preprocess {preprocess!r} is for image folders, and {str(folder)!r} holds {kinds[0]}")
     if single:
         return ArrayDataset(folder_shards(folder, folder.name), inputs)
-    return ArrayDataset([npz_shard(path) for path in arrays], inputs)
+    return ArrayDataset([npz_shard(path) for path in arrays], inputs, kept)

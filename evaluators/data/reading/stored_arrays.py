@@ -134,7 +134,8 @@ def map_npz(path: Path) -> dict[str, StoredArray] | None:
     found: dict[str, StoredArray] = {}
     with path.open("rb") as raw, zipfile.ZipFile(raw) as archive:
         for member in archive.infolist():
-            if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+            stored = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1
+            if not stored or not member.filename.endswith(_SUFFIX):
                 return None
             with archive.open(member) as file:
                 shape, fortran, dtype = _read_header(file)

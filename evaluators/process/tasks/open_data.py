@@ -241,6 +241,7 @@ def open_job_data(
         labels_required=labels_required,
         cache=Path(job.caches.get(source) or Path(job.folder) / f"samples-{digest_of(source)[:16]}"),
         most=job.max_samples,
+        folder=Path(job.folder) / f"kept-{digest_of(source)[:16]}",
     )
 
 

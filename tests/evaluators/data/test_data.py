@@ -188,15 +188,44 @@ class TestShards:
         assert labels is not None
         assert labels.tolist() == order.tolist()
 
-    def test_only_what_fits_the_cache_stays_in_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+    def test_each_is_read_once_however_samples_are_drawn(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Any]
+    ) -> None:
+        """Though memory has room for two of six: the rest is read by the row, from files of its own if compressed."""
         monkeypatch.setattr(arrays, "CACHE_BYTES", images(2).nbytes)
+        monkeypatch.setattr(arrays, "WHOLE_BYTES", images(2).nbytes)
+        reads = []
+        read = arrays._read_npz
+        monkeypatch.setattr(arrays, "_read_npz", lambda path: (reads.append(path.name), read(path))[1])
+        (tmp_path / "data").mkdir()
+        x = images(12)
+        for number in range(6):
+            part = slice(2 * number, 2 * number + 2)
+            write(tmp_path / "data" / f"{number}.npz", image=x[part], labels=np.arange(12)[part])
+        opened = open_data(str(tmp_path / "data"), IMAGE, folder=tmp_path / "kept")
+        for seed in range(20):
+            order = np.random.default_rng(seed).permutation(12)
+            rows, labels = opened.batch(order)
+            np.testing.assert_array_equal(rows["image"], x[order])
+            assert labels is not None
+            assert labels.tolist() == order.tolist()
+        assert len(reads) == 6
+
+    def test_parts_that_were_not_kept_are_read_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where there is no folder for them, or no room on its disk."""
+        monkeypatch.setattr(arrays, "CACHE_BYTES", images(2).nbytes)
+        (tmp_path / "data").mkdir()
         for number in range(3):
-            save(tmp_path / f"{number}.npz", image=images(2, number))
-        opened = open_data(str(tmp_path), IMAGE)
-        (tmp_path / "0.npz").unlink()
-        assert opened.batch(np.array([4, 5]))[0]["image"].shape == (2, 2, 3)
+            np.savez_compressed(tmp_path / "data" / f"{number}.npz", image=images(2, number))
+        alone = open_data(str(tmp_path / "data"), IMAGE)
+        (tmp_path / "file").touch()
+        full = open_data(str(tmp_path / "data"), IMAGE, folder=tmp_path / "file" / "kept")
+        np.testing.assert_array_equal(full.batch(np.array([0]))[0]["image"], images(2, 0)[:1])
+        (tmp_path / "data" / "0.npz").unlink()
+        assert alone.batch(np.array([4, 5]))[0]["image"].shape == (2, 2, 3)
         with pytest.raises(DataError, match=r"0\.npz.*not a readable"):
-            opened.batch(np.array([0]))
+            alone.batch(np.array([0]))
 
     def test_parts_have_to_agree(self, tmp_path: Path) -> None:
         save(tmp_path / "a.npz", image=images(2), labels=np.arange(2))
@@ -262,6 +291,17 @@ class TestImages:
         assert labels.tolist() == [0, 1, 3, 3]
         assert rows["image"][:, 0, 0].tolist() == [1, 3, 0, 2]
         assert rows["image"].dtype == np.float32
+
+    def test_each_is_preprocessed_once(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Though memory has room for one of them."""
+        monkeypatch.setattr(arrays, "CACHE_BYTES", images(1).nbytes)
+        noted = READ_BYTES.replace("def read(path):", "seen = []\n\ndef read(path):\n    seen.append(path.name)")
+        write_module(here, "prep_once", noted)
+        source = image_folder(here / "set", [f"{name}.png" for name in "abcde"])
+        opened = open_data(source, IMAGE, preprocess="prep_once:read", folder=here / "kept")
+        for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3], [0, 1, 2, 3, 4]):
+            assert opened.batch(np.array(order))[0]["image"][:, 0, 0].tolist() == order
+        assert sorted(sys.modules["prep_once"].seen) == [f"{name}.png" for name in "abcde"]
 
     def test_a_flat_folder_has_no_labels(self, here: Path) -> None:
         write_module(here, "prep_b", READ_BYTES)
