@@ -31,7 +31,8 @@ class SearchConfig(DataFields, StudyFields):
         study: the name of the study; empty for the name of the model's file.
         limits: bounds by name of the limit, as they were written; see `studies.options.limits`.
         gpus, workers: worker processes to start on this host, see `slots`; None if this process does the work.
-        builders: the number of processes that only build, beside the one that measures; 0 if that one builds too.
+        builders: the number of processes that only build, beside the one that measures; 0 if that one builds too, None
+            for as many as pay.
         lease_s: the seconds without a heartbeat after which a worker counts as lost and others take over its work.
         repair: how often a proposal is repaired if its build is refused.
         backend_options: options as `NAME=VALUE`, for backends whose options have no names of their own here.

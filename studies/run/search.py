@@ -95,7 +95,6 @@ class Search:
 
 
 def make_pipeline(work: Work) -> Pipeline:
-    """With processes that only build, where the configuration asks for some."""
-    builders = work.problem.config.builders
+    """With processes that only build, where there are some."""
     parts = work.bench, work.ledger, work.events
-    return ParallelPipeline(*parts, builders) if builders else SerialPipeline(*parts)
+    return ParallelPipeline(*parts) if work.bench.builders else SerialPipeline(*parts)

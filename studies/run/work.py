@@ -12,7 +12,7 @@ from studies.crew.crew import Crew
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.pace import Pace
-from studies.run.pipeline.build_hold import BuildHold
+from studies.run.pipeline.build_hold import BuilderProcess, BuildHold
 from studies.trials.ledger import Ledger
 
 
@@ -33,12 +33,14 @@ class Bench:
         keeper: of the process that owns the device.
         folder: of this run alone; engines are built here before they are kept.
         engine_file: what an exported engine is called.
+        builders: processes that only build, beside the keeper's.
         hold: entered while a latency is measured, so that no engine is built beside that.
     """
 
     keeper: EvaluatorProcess
     folder: Path
     engine_file: str
+    builders: tuple[BuilderProcess, ...] = ()
     hold: BuildHold = field(default_factory=BuildHold)
 
 

@@ -172,10 +172,11 @@ class StudyFields:
         verbs=Verbs.CONTINUING,
         panel="Workers",
     )
-    builders: int = option(
+    builders: int | None = option(
         kinds.whole(least=0, most=64),
         "Start this many processes that only build engines, beside the one that measures them.",
-        0,
+        None,
+        default_text="2 for TensorRT where 8 processors and 16 GiB are free, else 0",
         metavar="N",
         verbs=Verbs.JOINING,
         panel="Workers",

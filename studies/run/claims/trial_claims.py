@@ -64,7 +64,10 @@ class TrialClaims:
         self._repeats = 0
 
     def enqueue_uniform(self) -> None:
-        """Let every uniform assignment that has not been evaluated be proposed first."""
+        """Let every uniform assignment that has not been evaluated be proposed first: FP32, then from the coarsest.
+
+        INT8 says most of what a search can gain, and builders that learn take long for each first build.
+        """
         if not any(self._lacking_uniform()):
             return  # workers that come later need not wait for one another
         with self._work.crew.hold("baselines"):
@@ -80,7 +83,8 @@ class TrialClaims:
                     self._proposals.enqueue(mix)
 
     def _lacking_uniform(self) -> Iterator[Assignment]:
-        for assignment in self._work.problem.space.baselines().values():
+        finest, *others = self._work.problem.space.baselines().values()
+        for assignment in (finest, *reversed(others)):
             if self._work.ledger.find(self._repairs.buildable(assignment)) is None:
                 yield assignment
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -74,28 +74,26 @@ class ParallelPipeline:
     A thread for each process does nothing but wait for it. All that is stored, told or decided is so in the thread that
     runs the search, which hears from the others by a queue.
 
-    Args:
-        builders: how many processes only build.
+    A builder that has learnt from a uniform assignment, and has its engine, is the one that builds it.
     """
 
-    def __init__(self, bench: Bench, ledger: Ledger, events: SearchEvents, builders: int) -> None:
+    def __init__(self, bench: Bench, ledger: Ledger, events: SearchEvents) -> None:
         self._bench = bench
         self._ledger = ledger
         self._events = events
         self._waiting = Waiting(events)
-        self._builders = builders
-        self._building: set[int] = set()
+        self._building: dict[int, int] = {}  # number of a claim → place of its builder
         self._in_flight: set[int] = set()
-        self._to_build: queue.Queue[Claim | None] = queue.Queue()
+        self._to_build: list[queue.Queue[Claim | None]] = [queue.Queue() for _ in bench.builders]
         self._to_measure: queue.Queue[_ToMeasure | None] = queue.Queue()
         self._news: queue.Queue[_News] = queue.Queue()
-        self._processes: list[EvaluatorProcess] = []
         self._threads: list[threading.Thread] = []
         self._waited_s = 0.0
 
     @property
     def free(self) -> bool:
-        return len(self._building) < self._builders and len(self._in_flight) < self._builders + _AHEAD
+        count = len(self._bench.builders)
+        return len(self._building) < count and len(self._in_flight) < count + _AHEAD
 
     @property
     def busy(self) -> bool:
@@ -109,8 +107,14 @@ class ParallelPipeline:
         if first:  # the process that measures may have built it before, and has nothing else to do yet
             self._to_measure.put(_ToMeasure(claim, None, early_limits(self._ledger, claim)))
         else:
-            self._building.add(claim.number)
-            self._to_build.put(claim)
+            place = self._choose_builder(claim)
+            self._building[claim.number] = place
+            self._to_build[place].put(claim)
+
+    def _choose_builder(self, claim: Claim) -> int:
+        busy = list(self._building.values())
+        knows = [claim.assignment in builder.known for builder in self._bench.builders]
+        return min(range(len(knows)), key=lambda place: (busy.count(place), not knows[place], place))
 
     def wait_finished(self) -> Sequence[Result]:
         """As `Pipeline.wait_finished`; also returns, with nothing, as soon as another claim may be started."""
@@ -129,7 +133,7 @@ class ParallelPipeline:
             if isinstance(news, _StageReached):
                 self._events.stage(news.claim.trial, news.stage.value)
                 continue
-            self._building.discard(news.claim.number)
+            del self._building[news.claim.number]
             if news.built.engine is None:
                 return (self._finish(news.claim, news.built.evaluation),)
             self._to_measure.put(_ToMeasure(news.claim, news.built, early_limits(self._ledger, news.claim)))
@@ -145,31 +149,28 @@ class ParallelPipeline:
     def close(self) -> None:
         if self._in_flight:
             self._bench.keeper.cancel()  # in the middle of what nobody waits for
-        for process in self._processes:
-            process.cancel()
-        for thread in self._threads:
-            (self._to_measure if thread.name == _MEASURING else self._to_build).put(None)
+        for builder in self._bench.builders:
+            builder.process.cancel()
+        self._to_measure.put(None)
+        for waiting in self._to_build:
+            waiting.put(None)
         for thread in self._threads:
             thread.join()
-        for process in self._processes:
-            process.close()
+        for builder in self._bench.builders:
+            builder.process.close()
         self._threads.clear()
-        self._processes.clear()
 
     # -- the threads -----------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Start the threads. Each process is started by its first request."""
+        """Start the threads. Each process is started by its first request, unless it has built something before."""
         bench = self._bench
-        for number in range(self._builders):
-            folder = bench.folder / f"builder{number}"
-            # Not `beside`: it would take turns for the device, and be held with the turn that a measurement waits for.
-            job = replace(bench.keeper.job, folder=str(folder), only_builds=True)
-            process = EvaluatorProcess(job, bench.folder / f"builder{number}.log", bench.keeper.limits)
-            bench.hold.add(process)
-            self._processes.append(process)
-            self._begin_thread("bitfront-build", partial(self._build_all, process))
-        self._begin_thread(_MEASURING, self._measure_all)
+        now = bench.keeper.job
+        for builder, waiting in zip(bench.builders, self._to_build, strict=True):
+            builder.process.adopt(ranges=now.ranges, options=now.options)
+            bench.hold.add(builder.process)
+            self._begin_thread("bitfront-build", partial(self._build_all, builder.process, waiting))
+        self._begin_thread("bitfront-measure", self._measure_all)
 
     def _begin_thread(self, name: str, serve: Callable[[], None]) -> None:
         def run() -> None:
@@ -182,9 +183,9 @@ class ParallelPipeline:
         self._threads.append(thread)
         thread.start()
 
-    def _build_all(self, process: EvaluatorProcess) -> None:
+    def _build_all(self, process: EvaluatorProcess, waiting: queue.Queue[Claim | None]) -> None:
         bench, hold = self._bench, self._bench.hold
-        while (claim := self._to_build.get()) is not None:
+        while (claim := waiting.get()) is not None:
             hold.wait_released()
             out = bench.folder / f"{claim.number}.engine"
             built = process.build(claim.assignment, out, self._teller(claim))
@@ -211,9 +212,6 @@ class ParallelPipeline:
                 self._news.put(_Waits(claim, value))
 
         return tell
-
-
-_MEASURING = "bitfront-measure"
 
 
 class _HeldAtLatency:

@@ -1,74 +1,146 @@
-"""First builds of a builder that learns, made while another process calibrates the model."""
+"""Processes that build, and what their builders learn from uniform assignments while another process calibrates."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+
+import psutil
 
 from evaluators.backends.registry import kind_named
+from evaluators.cores import usable_processors
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import BitfrontError
-from search.space.choices import make_space
+from search.space.choices import Space, make_space
 from search.values import Assignment, Precision
-from studies.run.session.levels import START_LEVEL, build_at, choose_level, first_level, study_s
+from studies.run.pipeline.build_hold import BuilderProcess
+from studies.run.session.levels import build_at, choose_level, first_level, study_s
 from studies.run.session.setup import Checked
 from studies.store.records import TargetRecord
 
+USUAL_BUILDERS = 2  # they gave 1.6 times as many evaluations on an H200, and four hardly more
+_LEAST_PROCESSORS = 8  # below that calibration, builders and the process that measures take each other's
+_LEAST_BYTES = 16 * 2**30  # of free memory
 
-@contextmanager
-def first_builds(good: Checked, target: TargetRecord, *, wanted: bool) -> Iterator[Checked]:
-    """Let the process that builds learn from uniform assignments, while the context calibrates in another process.
+
+def make_builders(good: Checked) -> tuple[BuilderProcess, ...]:
+    """As many as were asked for, or as pay on this machine; each is started by its first request."""
+    count = good.config.builders
+    made = []
+    for number in range(_usual_builders(good) if count is None else count):
+        # Not `beside`: it would take turns for the device, and be held with the turn that a measurement waits for.
+        job = replace(good.keeper.job, folder=str(good.folder / f"builder{number}"), only_builds=True)
+        made.append(EvaluatorProcess(job, good.folder / f"builder{number}.log", good.keeper.limits))
+    return tuple(map(BuilderProcess, made))
+
+
+def _usual_builders(good: Checked) -> int:
+    """Several where a builder learns, which takes a processor and leaves the device to others most of the time."""
+    roomy = usable_processors() >= _LEAST_PROCESSORS and psutil.virtual_memory().available >= _LEAST_BYTES
+    return USUAL_BUILDERS if _learns(good) and roomy else 0
+
+
+def _learns(good: Checked) -> bool:
+    return kind_named(good.target.backend).later_builds < 1
+
+
+class FirstBuilds:
+    """Builds uniform assignments in threads, so that builders have learnt from them when the search begins.
 
     The first builds of TensorRT take minutes, most of them for the times of tactics, which no range changes. FP32 and
-    FP16 need no ranges at all, so their engines serve the evaluations too, unless recovery changes the model. Leaving
-    the context waits for the build under way, and begins no other one.
+    FP16 need no ranges at all, so their engines serve the evaluations too, unless recovery changes the model.
 
     Args:
-        wanted: whether there is anything to calibrate.
+        builders: take the lower precisions, each begins with another; without them the process that measures does.
+    """
+
+    def __init__(self, good: Checked, target: TargetRecord, builders: Sequence[BuilderProcess]) -> None:
+        self._good = good
+        self._target = target
+        self._over = threading.Event()
+        self._closed = threading.Event()
+        space = make_space(good.model, good.capability, None, good.config.keep, good.config.granularity)
+        lower = _lower(space)
+        mine = [space.uniform(Precision.FP32), *([] if builders else lower)]
+        self._work = [partial(self._build_all, good.keeper, list(dict.fromkeys(mine)), None)]
+        for number, builder in enumerate(builders):
+            first = number % max(1, len(lower))
+            self._work.append(partial(self._build_all, builder.process, [*lower[first:], *lower[:first]], builder))
+        self._idle = [threading.Event() for _ in self._work]
+
+    def start(self) -> None:
+        for work, idle in zip(self._work, self._idle, strict=True):
+            threading.Thread(target=self._serve, args=(work, idle), name="bitfront-first-build", daemon=True).start()
+
+    def wait(self) -> None:
+        """Begin nothing else, and wait for the builds under way."""
+        self._over.set()
+        with time_spent("first builds"):
+            for idle in self._idle:
+                idle.wait()
+
+    def close(self) -> None:
+        """Let the threads end. A process that only builds ends with the thread that has started it."""
+        self._over.set()
+        self._closed.set()
+
+    def _serve(self, work: partial[None], idle: threading.Event) -> None:
+        try:
+            with suppress(BitfrontError):  # what fails here fails again as an evaluation, which says so
+                work()
+        finally:
+            idle.set()
+            self._closed.wait()
+
+    def _build_all(
+        self, process: EvaluatorProcess, assignments: Sequence[Assignment], builder: BuilderProcess | None
+    ) -> None:
+        config, target = self._good.config, self._target
+        build_at(process, first_level(config, target))
+        choosing = builder is None and config.builder_option("optimization_level") is None
+        for assignment in assignments:
+            if builder is not None:
+                builder.known.add(assignment)
+            seconds = process.ask("building before the search").builds.build_first(assignment)
+            if choosing and target.optimization_level is None:
+                build_at(process, choose_level(seconds, study_s(config)).level)
+            choosing = False
+            if self._over.is_set():
+                return
+
+
+def _lower(space: Space) -> list[Assignment]:
+    """The uniform assignments below FP32, from the coarsest."""
+    found = [space.uniform(precision) for precision in sorted(space.precisions, reverse=True)]
+    return [each for each in dict.fromkeys(found) if each != space.uniform(Precision.FP32)]
+
+
+@contextmanager
+def calibrating_beside(
+    good: Checked, target: TargetRecord, builders: Sequence[BuilderProcess]
+) -> Iterator[tuple[Checked, FirstBuilds | None]]:
+    """Let builders learn while the context calibrates in a process of its own.
 
     Yields:
-        The same inputs with the process that calibrates: the one that builds, where its builder learns nothing.
+        The same inputs with the process that calibrates: the one that measures, where no builder learns anything; and
+        the first builds, None where there are none.
     """
-    if not wanted or kind_named(good.target.backend).later_builds == 1:
-        yield good
+    if not _learns(good):
+        yield good, None
         return
     job = replace(good.keeper.job, folder=str(good.folder / "calibration"), beside=True)
-    over = threading.Event()
-    thread = threading.Thread(target=_build_all, args=(good, target, over), name="bitfront-first-builds", daemon=True)
-    with EvaluatorProcess(job, good.folder / "calibration.log", good.keeper.limits) as calibrating:
-        thread.start()
+    builds = FirstBuilds(good, target, builders)
+    with EvaluatorProcess(job, good.folder / "calibration.log", good.keeper.limits) as process:
+        builds.start()
         try:
-            yield replace(good, keeper=calibrating, folder=good.folder / "calibration")
+            yield replace(good, keeper=process, folder=good.folder / "calibration"), builds
         except BaseException:
-            good.keeper.cancel()  # nobody waits for what it builds
+            builds.close()
+            for each in (good.keeper, *(builder.process for builder in builders)):
+                each.cancel()  # nobody waits for what it builds
             raise
-        finally:
-            over.set()
-            with time_spent("first builds"):
-                thread.join()
-
-
-def _build_all(good: Checked, target: TargetRecord, over: threading.Event) -> None:
-    """What fails here fails again as an evaluation, which says so."""
-    level = first_level(good.config, target)
-    chosen = level == START_LEVEL and good.config.builder_option("optimization_level") is None
-    build_at(good.keeper, level)
-    for assignment in _uniform(good):
-        with suppress(BitfrontError):
-            seconds = good.keeper.ask("building before the search").builds.build_first(assignment)
-            if chosen and target.optimization_level is None:
-                build_at(good.keeper, choose_level(seconds, study_s(good.config)).level)
-            chosen = False
-        if over.is_set():
-            return
-
-
-def _uniform(good: Checked) -> list[Assignment]:
-    """FP32 first, by whose build the level is chosen; then from the coarsest: INT8 alone needs ranges."""
-    space = make_space(good.model, good.capability, None, good.config.keep, good.config.granularity)
-    lower = sorted((p for p in space.precisions if p is not Precision.FP32), reverse=True)
-    made = [space.uniform(precision) for precision in (Precision.FP32, *lower)]
-    return list(dict.fromkeys(made))
+        builds.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
@@ -22,9 +22,10 @@ from studies.crew.lease_length import at_work, lease_of
 from studies.events import Events
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
+from studies.run.pipeline.build_hold import BuilderProcess
 from studies.run.session.backend_values import runs_on_gpu
 from studies.run.session.calibration import calibrated, keep_statistics
-from studies.run.session.first_builds import first_builds
+from studies.run.session.first_builds import calibrating_beside, make_builders
 from studies.run.session.setup import Checked, adopt_ranges
 from studies.run.work import Bench, Problem, Work
 from studies.store.records import CalibrationRecord, Choice, StudyRecord, TargetRecord
@@ -59,11 +60,14 @@ def join_study(
             _space(store, artifacts, good, target, progress)  # what is refused is refused with nothing written
         crew = held.enter_context(_join_crew(store, study, target, good, state, progress))
         _clear_leftovers(store, artifacts, crew, progress, own=config.artifacts is None)
-        space = _settled(store, artifacts, good, study, target, crew, progress)
+        builders = make_builders(good) if state == "starting" else ()  # else nothing is searched
+        for builder in builders:
+            held.callback(builder.process.close)
+        space = _settled(store, artifacts, good, study, target, crew, progress, builders, held)
         yield Work(
             Problem(config, space, good.model),
             Ledger(store, artifacts, study, _now(store, study, target), good.limits, good.keeper.description.knobs),
-            Bench(good.keeper, good.folder, good.keeper.description.engine_file),
+            Bench(good.keeper, good.folder, good.keeper.description.engine_file, builders),
             crew,
             progress,
         )
@@ -118,16 +122,21 @@ def _settled(
     target: TargetRecord,
     crew: Crew,
     progress: SearchEvents,
+    builders: Sequence[BuilderProcess],
+    held: ExitStack,
 ) -> Space:
     """The space of the study, under ranges that one worker calibrates for all."""
-
-    def calibrate() -> None:
-        crew.state("calibrating")
-        _space(store, artifacts, calibrating, target, progress)
-
     with time_spent("calibration"):
-        with first_builds(good, target, wanted=not _is_settled(target)) as calibrating:
-            crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
+        if not _is_settled(target):
+            with calibrating_beside(good, target, builders) as (calibrating, builds):
+                if builds is not None:
+                    held.callback(builds.close)
+
+                def calibrate() -> None:
+                    crew.state("calibrating")
+                    _space(store, artifacts, calibrating, target, progress)
+
+                crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
         return _space(store, artifacts, good, _now(store, study, target), progress)
 
 
