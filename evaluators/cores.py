@@ -11,6 +11,12 @@ from pathlib import Path
 
 import psutil
 
+# Of one session that measures nothing. Its work is many small operators, of which a tenth and more runs on one thread
+# whatever there is: 8 threads do it in 1.3 times the time of 64 at the most, and waiting threads cost time of others.
+MOST_THREADS = 8
+# An entry of such a session: threads without work sleep. By default they look for it all the time, on cores of others.
+PATIENT = ("session.intra_op.allow_spinning", "0")
+
 _held: list[int] = []  # descriptors of this process's locks, which the kernel lets go of when it dies
 
 
@@ -43,6 +49,11 @@ def pin_to_one_cpu() -> int | None:
 def usable_processors() -> int:
     """How many this process may run on: workers that share a host are each bound to a share of them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worthwhile_threads() -> int:
+    """How many threads a session is given that runs beside no measurement: no more than make it faster."""
+    return min(MOST_THREADS, usable_processors())
 
 
 def spare_cpus() -> frozenset[int]:

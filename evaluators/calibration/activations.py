@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Container, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from evaluators.calibration.extremes import Extremes, observe
 from evaluators.calibration.histograms import FETCH_BYTES, count_values
 from evaluators.calibration.sample_runs import Progress, SampleRuns, Steps, runs_of
 from evaluators.calibration.scales import clip
-from evaluators.data import Dataset
+from evaluators.data import Dataset, gather_forms
 from search.errors import ConfigError, DataError
 from search.graph.model import Model
 from search.values import FP16_MAX, Ranges, TensorRange, digest_of
@@ -24,7 +25,7 @@ PERCENTILE = 99.99
 _ONE_PASS = (AUTO, "minmax")
 _MOST_VALUES = 2**22  # of a tensor
 # Part of the cache key: raise it when the same data would give other ranges.
-_ALGORITHM = 1
+_ALGORITHM = 2
 
 
 def collect(
@@ -34,9 +35,13 @@ def collect(
     method: str,
     *,
     threads: int = 1,
+    whole: bool = False,
     progress: Progress | None = None,
 ) -> Ranges:
     """Ranges of every float tensor of the main graph: float graph inputs, and float outputs of nodes.
+
+    Samples are read in an order that only their number decides, until twice as many have hardly changed the ranges:
+    see `extremes.observe`. So the same samples give the same ranges on any machine.
 
     `minmax` reads the data once, and so does `auto`, which is `minmax` until the recovery step `ranges` has chosen a
     method for each tensor. The others make a histogram between the extremes in a second pass and then clip:
@@ -49,6 +54,7 @@ def collect(
         indices: the samples to use; runs are of the model's batch.
         method: one of METHODS.
         threads: of ONNX Runtime.
+        whole: use all of the samples, as where each of them was chosen.
         progress: called with runs of the model done, and to do in all.
 
     Returns:
@@ -63,11 +69,14 @@ def collect(
     name, percentile = parse_method(method)
     if not len(indices):
         raise DataError("calibration needs samples, but its part of the data is empty: give more data")
-    runs = runs_of(model, indices) * (1 if name in _ONE_PASS else 2)
-    run = SampleRuns(model, dataset, indices, threads, Steps(progress, runs))
-    seen = observe(run)
+    order = _in_order(model, dataset, indices)
+    passes = 1 if name in _ONE_PASS else 2
+    run = SampleRuns(model, dataset, order, threads, Steps(progress, runs_of(model, order) * passes))
+    seen = observe(run, whole=whole)
+    run = replace(run, indices=order[: seen.samples])
+    run.steps.total = run.steps.done * passes
     chosen = dict(seen.ranges) | (_clipped(run, seen, [(name, percentile)])[0] if name not in _ONE_PASS else {})
-    return Ranges(method=method, tensors=chosen, observed=seen.ranges, samples=len(indices), infinite=seen.infinite)
+    return Ranges(method=method, tensors=chosen, observed=seen.ranges, samples=seen.samples, infinite=seen.infinite)
 
 
 def collect_clipped(
@@ -86,7 +95,7 @@ def collect_clipped(
     Of large tensors only a part of the values counts, about four million.
 
     Args:
-        indices: the samples that `known` is of.
+        indices: the samples that `known` is of, or those it was taken from.
         known: what `collect` found on these samples.
         methods: `percentile`, `entropy` or `mse`.
         tensors: names of those that matter; constant ones among them have no range here.
@@ -98,12 +107,19 @@ def collect_clipped(
     Raises:
         ModelError, TargetError: as of `collect`.
     """
-    run = SampleRuns(model, dataset, indices, threads, Steps(progress, runs_of(model, indices)))
+    used = _in_order(model, dataset, indices)[: known.samples]
+    run = SampleRuns(model, dataset, used, threads, Steps(progress, runs_of(model, used)))
     ranges = {name: range_ for name, range_ in known.observed.items() if name in tensors}
     unknown = FETCH_BYTES // np.dtype(np.float32).itemsize
     sizes = {n: math.prod(model.shapes[n]) if n in model.shapes else unknown for n in ranges}
-    seen = Extremes(ranges, sizes, known.infinite)
+    seen = Extremes(ranges, sizes, known.infinite, known.samples)
     return _clipped(run, seen, [parse_method(method) for method in methods], _MOST_VALUES)
+
+
+def _in_order(model: Model, dataset: Dataset, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The samples in random order, since data are often sorted by class; batches hold one form each."""
+    order = np.random.RandomState(len(indices)).permutation(indices)
+    return gather_forms(dataset, order, model.batch)
 
 
 def _clipped(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,10 @@ from evaluators.data import Batch
 from search.errors import DataError
 from search.values import TensorRange
 
+_FEWEST = 64  # samples that are run in any case
+# Of the width of a range by twice the samples: over all tensors, and of nine tenths of them.
+_MEAN_GROWTH, _USUAL_GROWTH = 0.05, 0.15
+
 
 @dataclass(frozen=True)
 class Extremes:
@@ -27,15 +31,20 @@ class Extremes:
         ranges: least and largest value, by tensor; not of those that never had a finite element.
         elements: most elements in one run, by tensor.
         infinite: tensors that held Inf, which `ranges` leave out.
+        samples: that were run.
     """
 
     ranges: dict[str, TensorRange]
     elements: dict[str, int]
     infinite: tuple[str, ...]
+    samples: int
 
 
-def observe(run: SampleRuns) -> Extremes:
-    """Run the model over all samples once.
+def observe(run: SampleRuns, *, whole: bool = True) -> Extremes:
+    """Run the model over samples once.
+
+    Args:
+        whole: run all of them, though fewer may give ranges that are as good: see `_are_stable`.
 
     Raises:
         DataError: a tensor holds NaN, or one that has to be finite holds Inf: see `must_be_finite`.
@@ -44,17 +53,40 @@ def observe(run: SampleRuns) -> Extremes:
     tensors = float_tensors(run.model, run.threads)
     low, high = np.full(len(tensors), np.inf), np.full(len(tensors), -np.inf)
     elements = np.zeros(len(tensors), np.int64)
+    widths = None  # half as many samples ago
+    samples = 0
     with ExitStack() as stack:
         watch = _Watch(run, tensors, stack.enter_context(ExitStack()))
-        for number, batch in enumerate(run.batches()):
+        for number, batch in enumerate(stack.enter_context(closing(run.batches()))):
             least, largest, size = watch.read(batch, number)
             low, high = np.minimum(low, least), np.maximum(high, largest)
             elements = np.maximum(elements, size.astype(np.int64))
+            samples += batch.count
+            if not whole and samples >= _FEWEST / 2 and (number + 1).bit_count() == 1:
+                before, widths = widths, np.maximum(high, 0.0) - np.minimum(low, 0.0)
+                if before is not None and _are_stable(before, widths):
+                    break
     # A tensor that never had an element, or no finite one, has no range.
     kept = [index for index in range(len(tensors)) if low[index] <= high[index]]
     observed = {tensors[index]: TensorRange(float(low[index]), float(high[index])) for index in kept}
     infinite = tuple(name for name in tensors if name in watch.infinite)
-    return Extremes(observed, {tensors[index]: int(elements[index]) for index in kept}, infinite)
+    return Extremes(observed, {tensors[index]: int(elements[index]) for index in kept}, infinite, samples)
+
+
+def _are_stable(before: NDArray[np.float64], now: NDArray[np.float64]) -> bool:
+    """Whether twice the samples made ranges so little wider that more of them are not worth their time.
+
+    Extremes grow for ever, by less with every doubling. What is as good as settled adds a tenth to the noise of
+    rounding at most, which no network's loss has shown (see docs/development/decisions.md).
+
+    Args:
+        before, now: (tensors,) width of each range with zero, infinite or NaN where there is none.
+    """
+    known = np.isfinite(before) & np.isfinite(now) & (before > 0)
+    if not known.any():
+        return True
+    growth = now[known] / before[known] - 1
+    return bool(growth.mean() <= _MEAN_GROWTH and np.quantile(growth, 0.9) <= _USUAL_GROWTH)
 
 
 class _Watch:
@@ -75,14 +107,13 @@ class _Watch:
     def _open(self) -> None:
         self._stack.close()
         graph = self._run.model.graph.clone()
-        self._outputs = append_reductions(graph, self._tensors, self.infinite)
+        self._reductions = append_reductions(graph, self._tensors, self.infinite)
         self._session = self._stack.enter_context(open_session(graph, self._run.threads))
 
     def read(self, batch: Batch, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """(tensors,) least, largest and size; raises DataError for what has to be finite and is not."""
         while True:
-            values = run_guarded(self._session.run, self._outputs, batch.inputs)
-            least, largest, total, size = np.array(values, np.float64).reshape(len(self._tensors), -1).T
+            least, largest, total, size = self._reduce(batch)
             ends = ~(np.isfinite(least) & np.isfinite(largest)) & (size > 0)
             new = {name for name, bad in zip(self._tensors, ends, strict=True) if bad} - self._held - self.infinite
             if not new:
@@ -94,6 +125,22 @@ class _Watch:
         suspects = np.flatnonzero((ends & ~masked) | (np.isnan(total) & (size > 0)))
         self._check([self._tensors[int(index)] for index in suspects], batch, number)
         return least, largest, size
+
+    def _reduce(self, batch: Batch) -> NDArray[np.float64]:
+        """(4, tensors) least, largest, sum and size."""
+        names = [name for each in self._reductions for name in each.outputs]
+        found = dict(zip(names, run_guarded(self._session.run, names, batch.inputs), strict=True))
+        with np.errstate(invalid="ignore"):
+            rows = [
+                (
+                    found[each.least].min(),
+                    found[each.largest].max(),
+                    found[each.total].sum(dtype=np.float64),
+                    each.elements if each.size is None else found[each.size],
+                )
+                for each in self._reductions
+            ]
+        return np.array(rows, np.float64).reshape(len(rows), -1).T
 
     def _check(self, suspects: Sequence[str], batch: Batch, number: int) -> None:
         """Raise DataError for the first suspect, in topological order, that really holds what it may not.
@@ -126,7 +173,8 @@ def _not_finite_message(
     run: SampleRuns, name: str, array: NDArray[Any], finite: NDArray[np.bool_], batch: Batch, number: int
 ) -> str:
     start = number * run.model.batch
-    where = f"a run over samples {run.indices[start]} to {run.indices[start + batch.count - 1]}"
+    some = run.indices[start : start + batch.count]
+    where = f"a run over {batch.count} samples, {min(some)} to {max(some)}"
     if array.ndim and len(array) == run.model.batch:
         row = int(np.argmin(finite.reshape(batch.count, -1).all(axis=1)))
         where = f"sample {run.indices[start + row]}"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from evaluators.calibration.reductions import values_by_name
+from evaluators.cores import PATIENT
 from evaluators.data import Batch
 from evaluators.lent_constants import session_source
 from search.errors import ModelError, TargetError
@@ -147,6 +148,7 @@ def open_session(graph: ir.Model, threads: int) -> Iterator[Any]:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
+    options.add_session_config_entry(*PATIENT)
     _share_arena()
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.enable_mem_pattern = False

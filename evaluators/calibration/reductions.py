@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from search.graph.model import Model
 
-_REDUCTIONS = ("ReduceMin", "ReduceMax", "ReduceSum", "Size")
+_AXES_AS_INPUT = {"ReduceMin": 18, "ReduceMax": 18, "ReduceSum": 13}  # the first opset in which it reads its axes
 # What stands in for Inf so that the reduction does not see it.
 _NEUTRAL = {"ReduceMin": np.inf, "ReduceMax": -np.inf, "ReduceSum": 0.0}
 
@@ -35,46 +38,94 @@ def must_be_finite(model: Model) -> frozenset[str]:
     return frozenset(names)
 
 
-def append_reductions(graph: ir.Model, tensors: Sequence[str], infinite: Collection[str]) -> list[str]:
-    """Make four scalars of every tensor the graph's only outputs: minimum, maximum, sum and size, as float32 but size.
+@dataclass(frozen=True)
+class Reductions:
+    """Names of a graph's outputs that reduce one tensor; the first three are float32, a number for each row or one.
 
-    They stand right behind what makes the tensor, so that a run in this order can give its memory back at once.
+    Attributes:
+        size: the output that counts the elements; None where `elements` is known.
+    """
+
+    least: str
+    largest: str
+    total: str
+    size: str | None
+    elements: int
+
+    @property
+    def outputs(self) -> list[str]:
+        return [name for name in (self.least, self.largest, self.total, self.size) if name is not None]
+
+
+def append_reductions(graph: ir.Model, tensors: Sequence[str], infinite: Collection[str]) -> list[Reductions]:
+    """Make the reductions of every tensor the graph's only outputs: minimum, maximum and sum, and size if not known.
+
+    They stand right behind what makes the tensor, so that a run in this order can give its memory back at once. Where
+    the shape is known each row is reduced by itself: ONNX Runtime reduces rows on all threads, but a whole on one.
 
     Args:
         infinite: tensors whose Inf is left out of all but the size; minimum and maximum are Inf and -Inf where nothing
             is left.
 
     Returns:
-        The outputs' names, four in a row per tensor.
+        What there is of each tensor.
     """
     values = values_by_name(graph)
     neutral = {op: _scalar(graph, f"bitfront.{op}", number) for op, number in _NEUTRAL.items()} if infinite else {}
+    axes = _rows_axes(graph)
+    found = []
     outputs: list[ir.Value] = []
     for number, name in enumerate(tensors):
         value, before = values[name], values[name].producer()
         nodes = list[ir.Node]()
+        elements = _count_elements(value)
         if value.dtype is not ir.DataType.FLOAT:
             value = _added(nodes, "Cast", [value], f"bitfront.{number}.Cast", {"to": ir.DataType.FLOAT})
-        sources = dict.fromkeys(_REDUCTIONS, value)
+        sources = dict.fromkeys(_NEUTRAL, value)
         if name in infinite:
             bad = _added(nodes, "IsInf", [value], f"bitfront.{number}.IsInf")
             for op, other in neutral.items():
                 sources[op] = _added(nodes, "Where", [bad, other, value], f"bitfront.{number}.{op}.Where")
+        made = {}
         for op, source in sources.items():
-            outputs.append(
-                _added(nodes, op, [source], f"bitfront.{number}.{op}", {} if op == "Size" else {"keepdims": 0})
-            )
+            reduced = f"bitfront.{number}.{op}"
+            if elements:
+                source = _added(nodes, "Flatten", [source], f"{reduced}.Flatten", {"axis": 1})
+            inputs, attributes = axes[op] if elements else ([], {})
+            made[op] = _added(nodes, op, [source, *inputs], reduced, {"keepdims": 0, **attributes})
+        if not elements:
+            made["Size"] = _added(nodes, "Size", [value], f"bitfront.{number}.Size")
+        outputs += made.values()
+        names = [str(output.name) for output in made.values()]
+        found.append(Reductions(names[0], names[1], names[2], names[3] if not elements else None, elements))
         if before is None:
             graph.graph.extend(nodes)
         else:
             graph.graph.insert_after(before, nodes)
     graph.graph.outputs.clear()
     graph.graph.outputs.extend(outputs)
-    return [str(output.name) for output in outputs]
+    return found
+
+
+def _count_elements(value: ir.Value) -> int:
+    """Elements of a tensor with rows; 0 where the shape is not known, or there are none."""
+    sizes = [size if isinstance(size, int) else 0 for size in value.shape or ()]
+    return math.prod(sizes) if sizes else 0
+
+
+def _rows_axes(graph: ir.Model) -> dict[str, tuple[list[ir.Value], dict[str, list[int]]]]:
+    """By op, the input or the attribute that makes it reduce the second axis alone."""
+    version = graph.graph.opset_imports.get("", 0)
+    tensor = ir.tensor(np.array([1], np.int64), name="bitfront.axes")
+    axes = ir.Value(name="bitfront.axes", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]), const_value=tensor)
+    found = {op: version >= first for op, first in _AXES_AS_INPUT.items()}
+    if any(found.values()):
+        graph.graph.register_initializer(axes)
+    return {op: ([axes], {}) if given else ([], {"axes": [1]}) for op, given in found.items()}
 
 
 def _added(
-    nodes: list[ir.Node], op: str, inputs: Sequence[ir.Value], name: str, attributes: dict[str, int] | None = None
+    nodes: list[ir.Node], op: str, inputs: Sequence[ir.Value], name: str, attributes: Mapping[str, Any] | None = None
 ) -> ir.Value:
     """The output of a new node at the end of `nodes`, named like the node."""
     nodes.append(ir.node(op, inputs, attributes or {}, name=name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ class SampleRuns:
     threads: int
     steps: Steps
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         for batch in batches(self.dataset, self.indices, self.model.batch):
             yield batch
             self.steps.step()

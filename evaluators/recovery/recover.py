@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations
-from evaluators.cores import usable_processors
+from evaluators.cores import worthwhile_threads
 from evaluators.data import Batch, Dataset, batches, gather_forms
 from evaluators.lowering.placement import Placement
 from evaluators.metrics.contract import Metric
@@ -294,7 +294,7 @@ class _Run:
             self._subject.samples.dataset,
             self._fitting if indices is None else indices,
             method or self._subject.method,
-            threads=usable_processors(),
+            threads=worthwhile_threads(),
             progress=lambda done, total: self.context.alive(),
         )
         return set_ranges(found, self._subject.rules)
@@ -309,6 +309,6 @@ class _Run:
             known,
             methods,
             tensors,
-            threads=usable_processors(),
+            threads=worthwhile_threads(),
             progress=lambda done, total: self.context.alive(),
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from evaluators.calibration.channels import ChannelValues, observe_channels
-from evaluators.cores import usable_processors
+from evaluators.cores import worthwhile_threads
 from evaluators.lowering.int8.plan import quantized_tensors
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.step import Proposal
@@ -33,7 +33,7 @@ def observe_streams(
     if not tensors:
         return
     kept = {name: kept_axes(slots) for name, slots in tensors.items()}
-    threads = usable_processors()
+    threads = worthwhile_threads()
     values = observe_channels(model.graph, kept, context.fitting(), threads=threads, alive=context.alive)
     magnitudes = magnitudes_of(tensors, values, streams.count)
     names = quantized_tensors(model, context.int8, context.placement)

@@ -16,6 +16,7 @@ from evaluators.backends.capabilities.restricted import without_rules
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.cuda import PROVIDER
 from evaluators.backends.onnxruntime.session import first_line
+from evaluators.cores import MOST_THREADS, PATIENT
 from evaluators.engine import Arrays, Backend
 from evaluators.lent_constants import IN_PLACE, session_source
 from evaluators.lowering.placement import Placement
@@ -48,6 +49,7 @@ class Emulator:
         options.add_session_config_entry(*_NOT_AS_WRITTEN)
         if self._as_written:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
+        options.add_session_config_entry(*PATIENT)
         try:
             with session_source(self._runtime.ort, graph, options) as source:
                 session = self._runtime.ort.InferenceSession(source, options, providers=self._providers())
@@ -114,7 +116,7 @@ def open_file(path: Path, threads: int) -> Emulated:
 
 @contextmanager
 def quickest(backend: Backend, device: str | None, graph: ir.Model) -> Iterator[Emulator]:
-    """The emulator for a target: on its GPU where ONNX Runtime reaches that, else on every processor core.
+    """The emulator for a target: on its GPU where ONNX Runtime reaches that, else on the processor.
 
     Args:
         backend: the target's.
@@ -126,7 +128,7 @@ def quickest(backend: Backend, device: str | None, graph: ir.Model) -> Iterator[
         yield on_gpu
         return
     with every_core() as cores:
-        yield Emulator(OnnxRuntimeBackend("cpu", threads=cores), backend.placement)
+        yield Emulator(OnnxRuntimeBackend("cpu", threads=min(MOST_THREADS, cores)), backend.placement)
 
 
 @contextmanager
@@ -137,7 +139,7 @@ def beside_others(placement: Placement) -> Iterator[Emulator]:
     """
     os.nice(_NICE)
     with every_core() as cores:
-        yield Emulator(OnnxRuntimeBackend("cpu", threads=max(1, cores - 1)), placement)
+        yield Emulator(OnnxRuntimeBackend("cpu", threads=max(1, min(MOST_THREADS, cores - 1))), placement)
 
 
 def _on_gpu(backend: Backend, device: str | None, graph: ir.Model) -> Emulator | None:

@@ -15,7 +15,7 @@ from evaluators.calibration import cache as calibration_cache
 from evaluators.calibration.graph_sessions import float_tensors
 from evaluators.calibration.sample_runs import SampleRuns, Steps, runs_of
 from evaluators.calibration.sample_statistics import SampleStatistics, choose_independent, observe_samples
-from evaluators.cores import usable_processors
+from evaluators.cores import worthwhile_threads
 from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.process.results import Calibrated, Recovered
@@ -163,7 +163,7 @@ class Calibrations:
         """Calibration runs on the processor; where candidates do too, on as many threads as they, else on its share."""
         job = self._opened.job
         if kind_named(choose_backend(job.backend)).runs_on_gpu(job.device):
-            return usable_processors()
+            return worthwhile_threads()
         return int(job.options.get("threads", 1))
 
 
