@@ -92,7 +92,12 @@ class Session(Runner, Protocol):
         """Copy the inputs for `time` to where the device reads them."""
 
     def time(self, count: int) -> NDArray[np.float64]:
-        """Run `count` inferences on the bound inputs; (count,) milliseconds, one each, transfers left out."""
+        """Run `count` inferences on the bound inputs, transfers left out.
+
+        Returns:
+            (count,) milliseconds by the clock of the target, one each. A masked array where that is the wall clock and
+            other processes could stretch it: masked are those inferences that were interrupted.
+        """
 
     def around(self) -> Mapping[str, float]:
         """The times around an inference on the bound inputs, see `Latency.around_ms`."""

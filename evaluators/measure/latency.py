@@ -1,48 +1,62 @@
 """The latency of one inference, measured so that a second process on the same target would get the same result.
 
-The habits are pyperf's (https://pyperf.readthedocs.io): raw samples kept, statistics derived, warm-up until stable,
-and a warning wherever a number is doubtful. What noise is left on a shared CPU is mostly common to all that runs at
-that moment, so candidate and baseline run in short alternating blocks and their ratio is what counts.
+The habits are pyperf's (https://pyperf.readthedocs.io): raw samples kept, statistics derived, and a warning wherever a
+number is doubtful. What noise is left on a shared processor is mostly common to all that runs at that moment, so
+candidate and baseline run in short alternating blocks and their ratio is what counts.
 
-Measured on a 2-core VM (a 0.3 ms INT8 against a 0.8 ms FP32 network, one pinned thread, 10 fresh processes each),
-range of the ratio of 20th percentiles: blocks of 2 ms 2.7 %, 5 ms 2.5 %, 10 ms 1.5 %, 20 ms 0.8 % with 0.2 s of the
-candidate; 20 ms and 1 s 0.7 %; the candidate's own time 2.8 %. With three busy processes on the two cores, 0.6 s:
-ratio of 20th percentiles 1.9 to 3.8 %, of medians 5 to 7 %, median of the ratios of neighbouring blocks 5 to 7 %.
+With one thread the clock is the processor time of that thread, which waiting for a processor does not stretch. It is
+not free of noise: what runs on the same core or shares its caches makes an inference up to 1.4 times as long, for
+seconds at a time, and every interruption costs the caches. Both hit candidate and baseline alike. Measured on a 2-core
+VM at a load of 8 to 17, 0.5 s of processor time for both, three networks: standard deviation of the ratio of means
+2.1, 2.5 and 2.4 %, of medians 3.4, 2.6 and 4.5 %, of 20th percentiles 2.4, 4.8 and 2.3 %, of minima 4.5 to 7 %. So the
+statistic is the mean, and blocks go on until the ratio is known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluators.engine import Session
+from evaluators.measure.blocks import (
+    BLOCK_MS,
+    WARM_UP_TOLERANCE,
+    Block,
+    Samples,
+    run_in_turn,
+    run_until,
+    warm_up,
+    warm_up_shortly,
+)
+from evaluators.measure.intervals import Z95, student_point
 from evaluators.measure.latency_scale import off_reference, scaled, share_text
-from search.values import Latency
+from search.values import THREAD_CLOCK, WALL_CLOCK, Latency
 
-Samples = NDArray[np.float64]
 State = Callable[[], Mapping[str, Any]]
 
+MEAN = "mean"
 PERCENTILES: Mapping[str, float] = {"median": 50.0, "p20": 20.0}
 CPU_SPREAD_LIMIT = 0.10
 GPU_SPREAD_LIMIT = 0.02
 MIN_SAMPLES = 50
-BLOCK_MS = 20.0
-MAX_COUNT = 10_000
-WARM_UP_TOLERANCE = 0.02
-WARM_UP_BLOCKS = 3  # that many in a row must agree
-MAX_WARM_UP_S = 2.0
 DRIFT_LIMIT = 0.03
+# By processor time: blocks go on until the ratio to the baseline is known so well, as long as there is time.
+RATIO_AIM = 0.02
+RATIO_LIMIT = 0.06  # what is known less well is doubtful
+MIN_ROUNDS = 5
+_LONGEST = 2.5  # times the least `seconds`, of the candidate
 
 
 def statistic_of(samples: Samples, name: str) -> float:
-    """The named statistic, `median` or `p20` (20th percentile), of samples of any shape; raises ValueError."""
+    """The named statistic, `mean`, `median` or `p20` (20th percentile), of samples of any shape; raises ValueError."""
+    if name == MEAN:
+        return float(np.mean(samples))
     if name not in PERCENTILES:
-        raise ValueError(f"statistic {name!r} is unknown; there are {', '.join(PERCENTILES)}")
+        raise ValueError(f"statistic {name!r} is unknown; there are {', '.join((MEAN, *PERCENTILES))}")
     return float(np.percentile(samples, PERCENTILES[name]))
 
 
@@ -56,6 +70,7 @@ def measure(
     session: Session,
     *,
     statistic: str,
+    clock: str = WALL_CLOCK,
     baseline: Session | None = None,
     reference_ms: float | None = None,
     seconds: float = 0.2,
@@ -69,18 +84,22 @@ def measure(
 
     Doubtful is what never became stable, spreads, drifts, ran while the device was slowed down, or beside a baseline
     that takes another time than usual. The last is judged again whenever the measurement is read, so it is no warning.
+    By processor time, doubtful is a ratio to the baseline that is not known well enough: spread and drift are those of
+    the machine, and in both alike.
 
-    Hold `device_lock` meanwhile; on CPUs call `cores.pin_to_one_cpu` first.
+    Hold `device_lock` meanwhile, unless the clock is that of a thread; on processors call `cores.pin_to_one_cpu` first.
 
     Args:
         session: the candidate, with its inputs bound.
-        statistic: `median` or `p20`, as the target names it.
+        statistic: `mean`, `median` or `p20`, as the target names it.
+        clock: by which `session` times, as the target names it.
         baseline: an engine measured in between, with its inputs bound.
         reference_ms: what the baseline usually takes, by the same statistic; None if that is not known yet. With a
             baseline, the value is scaled by `reference_ms` ÷ the baseline's time now.
-        seconds: time that the candidate itself runs, at least; twice that when the measurement is repeated.
+        seconds: time that the candidate itself runs, at least; twice that when the measurement is repeated. By
+            processor time and with a baseline it may be less, and is 2.5 times as much at most.
         max_seconds: time that both run, at most (the block under way is finished); a slow model gives few samples.
-        min_samples: samples of each, at least.
+        min_samples: samples of each, at least; by processor time five blocks of each are enough.
         spread_limit: inter-quartile range over median above which the number is doubtful.
         state: `Backend.device_state`; asked right before and right after the samples.
         tries: measurements at most.
@@ -88,7 +107,7 @@ def measure(
     Returns:
         The steadiest of the measurements; `warnings` say what is doubtful in it, and are empty when nothing is.
     """
-    plan = _Plan(statistic, reference_ms, seconds, max_seconds, min_samples, spread_limit, state or dict)
+    plan = _Plan(statistic, clock, reference_ms, seconds, max_seconds, min_samples, spread_limit, state or dict)
     best = _measure_once(session, baseline, plan)
     for _ in range(1, tries):
         if not _doubtful(best, plan):
@@ -106,7 +125,7 @@ def interleaved(
     block_ms: float = BLOCK_MS,
     alive: Callable[[], None] = lambda: None,
 ) -> dict[str, Samples]:
-    """Time several engines in turn, block by block, so that all see the same noise: for finalists and a baseline.
+    """Time several engines in turn, block by block, so that all see the same noise.
 
     Args:
         sessions: engines by name, inputs bound.
@@ -117,8 +136,9 @@ def interleaved(
     Returns:
         By name (rounds, inferences of a block) float64 milliseconds; rows of one index ran one after the other.
     """
-    warmed = _warm_all(sessions, "median", block_ms, alive)
-    return {name: np.stack(rows) for name, rows in _in_turn(sessions, warmed, rounds, alive).items()}
+    counts = {name: warm_up(session, block_ms, np.median)[0] for name, session in sessions.items()}
+    blocks = run_in_turn(sessions, counts, rounds, alive)
+    return {name: np.stack([block.ms for block in found]) for name, found in blocks.items()}
 
 
 def measure_together(
@@ -126,6 +146,7 @@ def measure_together(
     rounds: int,
     *,
     statistic: str,
+    clock: str = WALL_CLOCK,
     baseline: Session | None = None,
     relative: bool = True,
     reference_ms: float | None = None,
@@ -144,14 +165,14 @@ def measure_together(
         rounds: blocks of each.
         baseline: an engine that runs in turn with them, with its inputs bound.
         relative: whether the baseline's time counts; else it only keeps them company.
-        statistic, reference_ms, spread_limit, state: as `measure` has them.
+        statistic, clock, reference_ms, spread_limit, state: as `measure` has them.
         again: whether a doubtful measurement is repeated.
         alive: called after every block.
 
     Returns:
         By name; `warnings` say what is doubtful, as those of `measure` do.
     """
-    plan = _Plan(statistic, reference_ms, 0.0, math.inf, 0, spread_limit, state or dict)
+    plan = _Plan(statistic, clock, reference_ms, 0.0, math.inf, 0, spread_limit, state or dict)
     reference = baseline if relative else None
     everyone = dict(sessions) if baseline is None else {"": baseline, **sessions}
     best = _together_once(everyone, reference, rounds, plan, alive)
@@ -177,6 +198,7 @@ class _Plan:
     """The arguments of `measure` and `measure_together` that both tries share."""
 
     statistic: str
+    clock: str
     reference_ms: float | None
     seconds: float
     max_seconds: float
@@ -184,22 +206,49 @@ class _Plan:
     spread_limit: float
     state: State
 
+    @property
+    def by_thread(self) -> bool:
+        return self.clock == THREAD_CLOCK
+
+    def warm_up(self, session: Session) -> tuple[int, bool]:
+        """How many inferences make a block, and whether the engine became stable."""
+        if self.by_thread:
+            return warm_up_shortly(session, BLOCK_MS), True
+        return warm_up(session, BLOCK_MS, lambda samples: statistic_of(samples, self.statistic))
+
 
 def _measure_once(session: Session, baseline: Session | None, plan: _Plan) -> Latency:
     sessions = [session] if baseline is None else [session, baseline]
-    warmed = [_warm_up(each, plan.statistic, BLOCK_MS) for each in sessions]
+    warmed = [plan.warm_up(each) for each in sessions]
     before = plan.state()
-    rows = _alternate(sessions, [count for count, _ in warmed], plan)
+    counts = [count for count, _ in warmed]
+    rows = run_until(sessions, counts, lambda rows: _are_enough(rows, plan), plan.max_seconds)
     return _latency_of(rows, all(stable for _, stable in warmed), conditions_of(before, plan.state()), plan)
+
+
+def _are_enough(rows: Sequence[Sequence[Block]], plan: _Plan) -> bool:
+    """Whether these blocks of a candidate and, where there is one, of its baseline tell the latency."""
+    of_candidate_s = sum(float(block.ms.sum()) for block in rows[0]) / 1000
+    if not plan.by_thread:
+        fewest = min(sum(int(block.undisturbed.sum()) for block in blocks) for blocks in rows)
+        return fewest >= plan.min_samples and of_candidate_s >= plan.seconds
+    if len(rows[0]) < MIN_ROUNDS:
+        return False
+    if len(rows) == 1:
+        return of_candidate_s >= plan.seconds
+    return of_candidate_s >= _LONGEST * plan.seconds or _ratio_error(rows) <= RATIO_AIM
 
 
 def _together_once(
     everyone: Mapping[str, Session], baseline: Session | None, rounds: int, plan: _Plan, alive: Callable[[], None]
 ) -> dict[str, Latency]:
     """Of all but the one named `""`; held against the baseline where one is given."""
-    warmed = _warm_all(everyone, plan.statistic, BLOCK_MS, alive)
+    warmed = {}
+    for name, session in everyone.items():
+        warmed[name] = plan.warm_up(session)
+        alive()
     before = plan.state()
-    blocks = _in_turn(everyone, warmed, rounds, alive)
+    blocks = run_in_turn(everyone, {name: count for name, (count, _) in warmed.items()}, rounds, alive)
     conditions = conditions_of(before, plan.state())
     found = {}
     for name in everyone:
@@ -221,93 +270,65 @@ def _doubtfulness(found: Mapping[str, Latency], plan: _Plan) -> tuple[int, float
     return sum(_doubtful(latency, plan) for latency in latencies), max(latency.spread for latency in latencies)
 
 
-def _latency_of(rows: list[list[Samples]], stable: bool, conditions: Mapping[str, Any], plan: _Plan) -> Latency:
+def _latency_of(rows: list[list[Block]], stable: bool, conditions: Mapping[str, Any], plan: _Plan) -> Latency:
     """Of the blocks of a candidate and, where there is one, of its baseline; `warnings` say what is doubtful."""
-    samples = [np.concatenate(blocks) for blocks in rows]
+    samples = [_undisturbed(blocks) for blocks in rows]
     raw_ms = statistic_of(samples[0], plan.statistic)
     baseline_ms = statistic_of(samples[1], plan.statistic) if len(samples) > 1 else None
     beside = np.nan if baseline_ms is None else baseline_ms
+    interrupted = sum(int((~block.undisturbed).sum()) for blocks in rows for block in blocks)
     return Latency(
         value_ms=float(scaled(raw_ms, beside, plan.reference_ms)),
         raw_ms=raw_ms,
-        spread=spread_of(samples[0]),
+        spread=_spread(rows),
         baseline_ms=baseline_ms,
         samples_ms=samples[0],
         baseline_samples_ms=samples[1] if len(samples) > 1 else np.empty(0),
         warnings=(*_doubts(rows, stable, plan), *_slowdowns(conditions)),
-        conditions=conditions,
+        conditions={**conditions, "interrupted": interrupted} if interrupted else conditions,
+        wall_ms=raw_ms * _stretch(rows[0]) if plan.by_thread else None,
     )
 
 
-def _warm_all(
-    sessions: Mapping[str, Session], statistic: str, block_ms: float, alive: Callable[[], None]
-) -> dict[str, tuple[int, bool]]:
-    """By name what `_warm_up` says."""
-    warmed = {}
-    for name, session in sessions.items():
-        warmed[name] = _warm_up(session, statistic, block_ms)
-        alive()
-    return warmed
+def _undisturbed(blocks: Sequence[Block]) -> Samples:
+    """Samples that no other process stretched; all of them where there are no such."""
+    samples = np.concatenate([block.ms for block in blocks])
+    good = np.concatenate([block.undisturbed for block in blocks])
+    return samples[good] if good.any() else samples
 
 
-def _in_turn(
-    sessions: Mapping[str, Session], warmed: Mapping[str, tuple[int, bool]], rounds: int, alive: Callable[[], None]
-) -> dict[str, list[Samples]]:
-    """Blocks of each, in rounds."""
-    blocks: dict[str, list[Samples]] = {name: [] for name in sessions}
-    for _ in range(rounds):
-        for name, session in sessions.items():
-            blocks[name].append(_block(session, warmed[name][0]))
-            alive()
-    return blocks
+def _stretch(blocks: Sequence[Block]) -> float:
+    """Wall time over the time by the clock of the target."""
+    total_ms = sum(block.total_ms for block in blocks)
+    return sum(block.wall_ms for block in blocks) / total_ms if total_ms else 1.0
 
 
-def _alternate(sessions: list[Session], counts: list[int], plan: _Plan) -> list[list[Samples]]:
-    """Blocks of each session, strictly in turn, until there are enough or time is up."""
-    rows: list[list[Samples]] = [[] for _ in sessions]
-    spent_ms, of_candidate_ms, fewest = 0.0, 0.0, 0
-    while fewest < plan.min_samples or of_candidate_ms < 1000 * plan.seconds:
-        for session, count, blocks in zip(sessions, counts, rows, strict=True):
-            blocks.append(_block(session, count))
-            spent_ms += float(blocks[-1].sum())
-        of_candidate_ms += float(rows[0][-1].sum())
-        fewest = min(sum(len(block) for block in blocks) for blocks in rows)
-        if spent_ms >= 1000 * plan.max_seconds:
-            break
-    return rows
+def _spread(rows: Sequence[Sequence[Block]]) -> float:
+    """Of the candidate's samples, held against the baseline of the same round where there is one."""
+    if len(rows) == 1 or any(not np.all(block.ms > 0) for block in rows[1]):
+        return spread_of(_undisturbed(rows[0]))
+    held = [replace(one, ms=one.ms / np.mean(other.ms)) for one, other in zip(*rows, strict=True)]
+    return spread_of(_undisturbed(held))
 
 
-def _block(session: Session, count: int) -> Samples:
-    """(count,) milliseconds, after one inference that is not counted where a block has several.
-
-    The first inference after another engine has run finds its weights gone from the caches: it took 6 % (0.8 ms
-    network) to 24 % (0.3 ms) longer. Where a block is one long inference that matters little and would cost double.
-    """
-    return session.time(count) if count == 1 else session.time(count + 1)[1:]
-
-
-def _warm_up(session: Session, statistic: str, block_ms: float) -> tuple[int, bool]:
-    """Run blocks until three in a row agree within 2 %, for 2 s at most (three blocks at least).
-
-    Returns:
-        How many inferences make a block, and whether the engine became stable.
-    """
-    session.time(1)  # the first inference allocates; it says nothing about the rest
-    count, spent_ms = 1, 0.0
-    recent: list[float] = []
-    while spent_ms < 1000 * MAX_WARM_UP_S or len(recent) < WARM_UP_BLOCKS:
-        samples = session.time(count)
-        spent_ms += float(samples.sum())
-        recent = [*recent, statistic_of(samples, statistic)][-WARM_UP_BLOCKS:]
-        count = max(1, min(MAX_COUNT, round(block_ms / max(recent[-1], 1e-6))))
-        if len(recent) == WARM_UP_BLOCKS and max(recent) <= (1 + WARM_UP_TOLERANCE) * min(recent):
-            return count, True
-    return count, False
+def _ratio_error(rows: Sequence[Sequence[Block]]) -> float:
+    """Half of the 95 % interval of candidate ÷ baseline, relative, from how much its rounds differ."""
+    means = np.array([[block.ms.mean() for block in blocks] for blocks in rows])
+    if means.shape[1] < 2 or not np.all(means > 0):
+        return 0.0
+    ratios = np.log(means[0] / means[1])
+    rounds = len(ratios)
+    return student_point(Z95, rounds - 1) * float(np.std(ratios, ddof=1)) / math.sqrt(rounds)
 
 
-def _doubts(rows: list[list[Samples]], warm: bool, plan: _Plan) -> Iterator[str]:
+def _doubts(rows: list[list[Block]], warm: bool, plan: _Plan) -> Iterator[str]:
     """What makes a measurement worth repeating, in words."""
-    spread, drift = spread_of(np.concatenate(rows[0])), _drift(rows, plan.statistic)
+    if plan.by_thread:
+        error = _ratio_error(rows) if len(rows) > 1 else 0.0
+        if error > RATIO_LIMIT:
+            yield f"the ratio to FP32 is known to ± {share_text(error)} only, more than ± {share_text(RATIO_LIMIT)}"
+        return
+    spread, drift = spread_of(_undisturbed(rows[0])), _drift(rows, plan.statistic)
     if not warm:
         yield f"warm-up never became stable: blocks differed by more than {share_text(WARM_UP_TOLERANCE)}"
     if spread > plan.spread_limit:
@@ -321,14 +342,13 @@ def _slowdowns(conditions: Mapping[str, Any]) -> Iterator[str]:
         yield f"the device was slowed down: {', '.join(conditions['throttled'])}"
 
 
-def _drift(rows: list[list[Samples]], statistic: str) -> float:
+def _drift(rows: list[list[Block]], statistic: str) -> float:
     """How much longer the second half of the blocks took, relative to the baseline's; 0 where halves are too few."""
     middle = len(rows[0]) // 2
     if middle < 2:
         return 0.0
     ratios = [
-        statistic_of(np.concatenate(blocks[-middle:]), statistic)
-        / statistic_of(np.concatenate(blocks[:middle]), statistic)
+        statistic_of(_undisturbed(blocks[-middle:]), statistic) / statistic_of(_undisturbed(blocks[:middle]), statistic)
         for blocks in rows
     ]
     return ratios[0] / (ratios[1] if len(ratios) > 1 else 1.0) - 1
@@ -339,5 +359,11 @@ def _unmended(latency: Latency, plan: _Plan) -> Iterator[str]:
     others = max(latency.conditions.get(when, {}).get("other_processes", 0) for when in ("before", "after"))
     if others:
         yield f"{others} other {'process uses' if others == 1 else 'processes use'} the device"
-    if len(latency.samples_ms) < plan.min_samples:
-        yield f"only {len(latency.samples_ms)} of {plan.min_samples} samples within {plan.max_seconds:g} s"
+    samples, interrupted = len(latency.samples_ms), latency.conditions.get("interrupted", 0)
+    if interrupted and samples < plan.min_samples:
+        yield (
+            f"other processes interrupted {interrupted} inferences, which leaves {samples} of the {plan.min_samples} "
+            "that are wanted"
+        )
+    elif samples < plan.min_samples and not plan.by_thread:
+        yield f"only {samples} of {plan.min_samples} samples within {plan.max_seconds:g} s"

@@ -20,10 +20,13 @@ from search.values.ranges import FP16_MAX, Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
 from search.values.recovery_record import LossEstimate, MixBias, RecoveryRecord, StepRecord
 from search.values.score import Score
-from search.values.target import Capability, Target, flatten
+from search.values.target import GPU_CLOCK, THREAD_CLOCK, WALL_CLOCK, Capability, Target, flatten
 
 __all__ = [
     "FP16_MAX",
+    "GPU_CLOCK",
+    "THREAD_CLOCK",
+    "WALL_CLOCK",
     "Accuracy",
     "Answer",
     "Assignment",

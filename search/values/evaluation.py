@@ -133,7 +133,8 @@ class Latency:
         value_ms: the latency in milliseconds: `raw_ms`, on relative targets times what the baseline usually takes ÷
             `baseline_ms`. It is not stored: whoever reads the measurement derives it from all baselines known by then.
         raw_ms: the statistic of `samples_ms`, unscaled.
-        spread: inter-quartile range of `samples_ms` over their median.
+        spread: inter-quartile range of `samples_ms` over their median; with a baseline, of the samples held against the
+            baseline of the same moment, so that what slows down both is not in it.
         baseline_ms: the statistic of the baseline measured in between; None if none was.
         samples_ms: (n,) float64 milliseconds of one inference each.
         baseline_samples_ms: (m,) float64, empty if no baseline was measured.
@@ -141,6 +142,7 @@ class Latency:
         around_ms: what surrounds an inference and is not in it: `host_to_device`, `device_to_host`, `enqueue` (host
             time to hand over its kernels one by one), `launch` (as one graph); empty if there is no such thing.
         conditions: state of the device `before` and `after`, and `throttled` (reasons); empty if unknown.
+        wall_ms: what inferences took on the wall clock where the target's is processor time; None elsewhere.
     """
 
     value_ms: float
@@ -152,6 +154,7 @@ class Latency:
     warnings: tuple[str, ...] = ()
     around_ms: Mapping[str, float] = field(default_factory=dict)
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    wall_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,9 @@ def _by_precision(ops: Mapping[str, list[str]]) -> dict[Precision, frozenset[str
     return {Precision.parse(label): frozenset(names) for label, names in ops.items()}
 
 
+THREAD_CLOCK, WALL_CLOCK, GPU_CLOCK = "thread", "wall", "gpu"
+
+
 @dataclass(frozen=True)
 class Target:
     """Where engines run. Numbers of two targets never mix.
@@ -78,8 +81,10 @@ class Target:
         device: model of the device, for example `AMD EPYC` or `NVIDIA H200`; no host name, no index.
         versions: what changes speed with its version: runtime, driver major, compute capability.
         options: backend options that change speed or results: threads, graph level, TF32.
-        statistic: which statistic of the samples is the latency: `median` or `p20`.
+        statistic: which statistic of the samples is the latency: `mean`, `median` or `p20`.
         relative: whether a baseline is measured in between and the latency is scaled by it.
+        clock: what inferences are timed by: `THREAD_CLOCK`, the processor time of the thread that runs them, which
+            other processes do not stretch; `WALL_CLOCK`; or `GPU_CLOCK`, the device's own.
     """
 
     backend: str
@@ -88,6 +93,7 @@ class Target:
     options: Mapping[str, str]
     statistic: str
     relative: bool
+    clock: str = WALL_CLOCK
 
     @property
     def fingerprint(self) -> str:
@@ -101,6 +107,7 @@ class Target:
             "options": dict(self.options),
             "statistic": self.statistic,
             "relative": self.relative,
+            "clock": self.clock,
         }
 
     @classmethod

@@ -44,6 +44,7 @@ class Details:
         final_levels: the newest export at each other optimization level, the lowest first, by evaluation id.
         with_int8: ids of the evaluations that run some group in INT8.
         mix_biases: the result of correcting biases for the own mix, by evaluation id.
+        busy: whether other processes had the processors while most of the latencies that a table shows were measured.
     """
 
     number: int = 1
@@ -54,6 +55,7 @@ class Details:
     final_levels: Mapping[int, tuple[FinalLevel, ...]] = field(default_factory=dict)
     mix_biases: Mapping[int, MixBias] = field(default_factory=dict)
     with_int8: frozenset[int] = frozenset()
+    busy: bool = False
 
     @property
     def target_option(self) -> tuple[str, ...]:

@@ -86,7 +86,8 @@ def with_details(store: Store, now: Standing) -> Standing:
     biases = {record.evaluation_id: record.bias for record in store.evaluations.mix_biases(now.target.id)}
     mixes = store.evaluations.assignments(now.target.id, ids)
     with_int8 = frozenset(number for number in ids if Precision.INT8 in mixes[number].values())
-    details = Details(place + 1, name, now.details.failures, doubts, texts, levels, biases, with_int8)
+    busy = store.measurements.is_busy(ids)
+    details = Details(place + 1, name, now.details.failures, doubts, texts, levels, biases, with_int8, busy)
     return replace(now, details=details)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluators.measure.latency_scale import share_text
+from evaluators.measure.latency_scale import BUSY, is_busy, share_text
 from search.forecast.forecasts import Predicted
 from search.forecast.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
@@ -90,6 +90,7 @@ def _latency_json(latency: Latency) -> dict[str, Any]:
         "raw_ms": latency.raw_ms,
         "baseline_ms": latency.baseline_ms,
         "spread": latency.spread,
+        "wall_ms": latency.wall_ms,
         "samples": len(latency.samples_ms),
         "warnings": list(latency.warnings),
         "around_ms": dict(latency.around_ms),
@@ -246,6 +247,8 @@ def _forecast_line(told: Predicted, metric: MetricScale) -> str:
 
 
 def _surroundings(latency: Latency) -> Iterator[str]:
+    if latency.wall_ms is not None and is_busy(latency.raw_ms, latency.wall_ms):
+        yield f"  {BUSY}: on the wall clock an inference took {latency_text(latency.wall_ms)}"
     yield from (f"  warning: {warning}" for warning in latency.warnings)
     if latency.around_ms:
         times = (f"{name.replace('_', ' ')} {latency_text(ms)}" for name, ms in latency.around_ms.items())

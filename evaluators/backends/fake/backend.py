@@ -19,7 +19,7 @@ from evaluators.lowering.placement import TENSORRT
 from search.errors import ConfigError, TargetError
 from search.graph.model import Model
 from search.space.capability_file import OP_TYPES
-from search.values import Capability, Precision, Ranges, Target
+from search.values import GPU_CLOCK, THREAD_CLOCK, Capability, Precision, Ranges, Target
 
 
 class FakeBackend:
@@ -57,8 +57,9 @@ class FakeBackend:
             device="no device: all numbers are invented",
             versions={"fake": VERSION},
             options={"seed": str(self.options.seed), "precisions": ", ".join(p.label for p in self._precisions)},
-            statistic="median",
+            statistic="mean" if self.options.relative else "median",
             relative=self.options.relative,
+            clock=THREAD_CLOCK if self.options.relative else GPU_CLOCK,
         )
 
     def capability(self) -> Capability:

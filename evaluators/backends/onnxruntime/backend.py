@@ -25,7 +25,7 @@ from evaluators.lowering.placement import (
 )
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
-from search.values import Capability, Ranges, Target
+from search.values import THREAD_CLOCK, Capability, Ranges, Target
 
 
 class OnnxRuntimeBackend:
@@ -61,8 +61,9 @@ class OnnxRuntimeBackend:
             device=self._device_name(),
             versions={"onnxruntime": self.device.ort.__version__, "provider": "cuda" if self.cuda else "cpu"},
             options=options,
-            statistic="median" if self.cuda else "p20",
+            statistic="median" if self.cuda else "mean" if self.device.clock == THREAD_CLOCK else "p20",
             relative=not self.cuda,
+            clock=self.device.clock,
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime.cuda import PROVIDER, require_compiled_in
 from search.errors import TargetError
 from search.installation import install_command
+from search.values import THREAD_CLOCK, WALL_CLOCK
 
 NAME = "onnxruntime"
 # ONNX Runtime's own default, written out so that an exported engine can be run with the same.
@@ -46,6 +48,11 @@ class OnnxRuntimeDevice:
     def cuda(self) -> bool:
         return self.index is not None
 
+    @property
+    def clock(self) -> str:
+        """What inferences are timed by. With one thread a session starts no other: the caller's runs everything."""
+        return clock_of(self.index, self.threads)
+
     def providers(self) -> list[Any]:
         """What a session is opened with; the CUDA provider gets the index of its GPU."""
         return provider_settings(self.index)
@@ -61,6 +68,13 @@ class OnnxRuntimeDevice:
         for key, value in SESSION_ENTRIES.items():
             options.add_session_config_entry(key, value)
         return options
+
+
+def clock_of(index: int | None, threads: int) -> str:
+    """The clock of a target; `index` is CUDA's of the GPU, None for the processor."""
+    # Windows tells the processor time of a thread in steps of 16 ms.
+    one_thread = index is None and threads == 1 and sys.platform != "win32"
+    return THREAD_CLOCK if one_thread else WALL_CLOCK
 
 
 def session_settings(threads: int) -> dict[str, Any]:

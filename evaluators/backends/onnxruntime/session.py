@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,15 @@ from evaluators.engine import Arrays, DeviceError, OutOfMemoryError, RefusedErro
 from evaluators.lent_constants import session_source
 from search.errors import TargetError
 from search.graph import packed_file
+from search.values import THREAD_CLOCK
+
+if sys.platform == "win32":
+    resource = None
+else:
+    import resource
 
 _SMALL_BYTES = 4 * 2**20
+_STRETCHED = 1.05  # wall time over the processor time of the thread that waits for all others, busily
 
 
 class OnnxRuntimeSession:
@@ -86,13 +94,25 @@ class OnnxRuntimeSession:
             self._binding.bind_output(name, "cuda", self.device.index)
 
     def time(self, count: int) -> NDArray[np.float64]:
-        samples = np.empty(count)
-        run = self._run_bound_cuda if self.device.cuda else self._run_bound
+        if self.device.cuda:
+            return time_runs(self._run_bound_cuda, count, time.perf_counter_ns)
+        if self.device.clock == THREAD_CLOCK:
+            return time_runs(self._run_bound, count, time.thread_time_ns)
+        return self._time_threads(count)
+
+    def _time_threads(self, count: int) -> NDArray[np.float64]:
+        """Wall time; masked are inferences in which this thread had to wait, or another process took a processor.
+
+        The processor time of all threads would not tell: the kernel adds that of threads which are running now to it
+        only every few milliseconds.
+        """
+        samples, interrupted = np.empty(count), np.empty(count, bool)
         for i in range(count):
-            start = time.perf_counter_ns()
-            run()
-            samples[i] = (time.perf_counter_ns() - start) / 1e6
-        return samples
+            switches, own = _forced_switches(), time.thread_time_ns()
+            samples[i] = time_runs(self._run_bound, 1, time.perf_counter_ns)[0]
+            own_ms = (time.thread_time_ns() - own) / 1e6
+            interrupted[i] = _forced_switches() > switches or samples[i] > _STRETCHED * own_ms
+        return np.ma.masked_array(samples, interrupted)
 
     def around(self) -> dict[str, float]:
         return {}
@@ -108,6 +128,21 @@ class OnnxRuntimeSession:
         self._binding = None
         self._bound = {}
         del self.session
+
+
+def time_runs(run: Callable[[], None], count: int, clock_ns: Callable[[], int]) -> NDArray[np.float64]:
+    """(count,) milliseconds of single runs by a clock."""
+    samples = np.empty(count)
+    for i in range(count):
+        start = clock_ns()
+        run()
+        samples[i] = (clock_ns() - start) / 1e6
+    return samples
+
+
+def _forced_switches() -> int:
+    """How often any thread of this process had to give its processor to another one; 0 where that cannot be told."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _is_small(source: str | bytes) -> bool:

@@ -21,7 +21,7 @@ from evaluators.cores import usable_processors
 from evaluators.lowering.placement import TENSORRT_BY_TYPING, Placement
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
-from search.values import Capability, Precision, Ranges, Target, digest_of
+from search.values import GPU_CLOCK, Capability, Precision, Ranges, Target, digest_of
 
 # How weakly typed engines treat layers of no group. It tells evaluations apart: another treatment needs another name.
 _WITHOUT_GROUP = "ranges of all groups, moves in float, one range through Resize and Concat"
@@ -102,6 +102,7 @@ class TensorRTBackend:
             options={"tf32": str(knobs.tf32).lower(), "launch": "cuda graph", "typing": knobs.typing},
             statistic="median",
             relative=False,
+            clock=GPU_CLOCK,
         )
 
     def capability(self) -> Capability:

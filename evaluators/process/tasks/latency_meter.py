@@ -1,4 +1,4 @@
-"""Measuring latencies of loaded engines, with exclusive use of the device."""
+"""Measuring latencies of loaded engines, with exclusive use of the device where that matters."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class LatencyMeter:
             return latency.measure(
                 session,
                 statistic=opened.target.statistic,
+                clock=opened.target.clock,
                 baseline=baseline,
                 reference_ms=reference_ms,
                 spread_limit=self._spread_limit,
@@ -77,6 +78,7 @@ class LatencyMeter:
                 sessions,
                 rounds,
                 statistic=opened.target.statistic,
+                clock=opened.target.clock,
                 baseline=baseline,
                 relative=opened.target.relative,
                 reference_ms=reference_ms,

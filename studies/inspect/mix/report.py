@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from evaluators.measure.latency_scale import BUSY, is_busy
 from search.graph.model import Group
 from search.values import Accuracy, Answer, Evaluation, Failure, Latency, RecoveryRecord, Target
 from studies.inspect.mix.bisection import Bisection, Trial
@@ -243,6 +244,8 @@ class MixReport:
         """What must not be missed."""
         if text := caution_text(self.target):
             yield text
+        if self._is_busy():
+            yield BUSY
         if self.mix.unrelated:
             accuracy = self.mix.final or self.mix.evaluation.accuracy
             likeness = format_resemblance(accuracy.resemblance or 0.0) if accuracy is not None else "–"
@@ -250,6 +253,10 @@ class MixReport:
                 f"the mix is probably broken: its outputs have nothing in common with FP32's (correlation {likeness}; "
                 f"1 is equal, below {UNRELATED_BELOW} is unrelated), whatever the metric {self.metric.name} says."
             )
+
+    def _is_busy(self) -> bool:
+        latencies = (engine.latency for engine in (self.fp32, self.mix))
+        return any(latency is not None and is_busy(latency.raw_ms, latency.wall_ms) for latency in latencies)
 
     def _limit_texts(self) -> Iterator[str]:
         accuracy = self.mix.final or self.mix.evaluation.accuracy

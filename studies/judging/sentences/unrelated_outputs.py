@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from evaluators.measure.latency_scale import BUSY
 from studies.judging.point_lists import front_points
 from studies.judging.points import UNRELATED_BELOW, Point
 from studies.judging.sentences.cautions import caution_text
@@ -29,9 +30,10 @@ def unrelated_text(now: Standing, point: Point) -> str:
 
 
 def pick_warnings(now: Standing) -> list[str]:
-    """The caution of the target's backend, and `unrelated_text` of every pick that needs it, fastest first."""
+    """What must not be missed: the caution of the target's backend, that the machine is busy, and `unrelated_text` of
+    every pick that needs it, fastest first."""
     broken = (unrelated_text(now, point) for point in front_points(now) if point.picks)
-    return [text for text in (caution_text(now.target.target), *broken) if text]
+    return [text for text in (caution_text(now.target.target), BUSY if now.details.busy else "", *broken) if text]
 
 
 def format_resemblance(value: float) -> str:

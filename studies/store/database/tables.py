@@ -295,6 +295,7 @@ class Sample(Base):
     raw_ms: Mapped[float | None] = _optional(Double)
     baseline_ms: Mapped[float | None] = _optional(Double)
     spread: Mapped[float | None] = _optional(Double)
+    wall_ms: Mapped[float | None] = _optional(Double)
     warnings: Mapped[list[Any] | None] = _optional(LIST)
     details: Mapped[dict[str, Any] | None] = _optional(OBJECT)
     samples: Mapped[bytes] = _required(BLOB)

@@ -120,6 +120,7 @@ def _round(row: Row, baseline: NDArray[np.float64] | None, reference_ms: float |
         warnings=(*(row.warnings or ()), *([doubt] if doubt else [])),
         around_ms=details.get("around_ms", {}),
         conditions=details.get("conditions", {}),
+        wall_ms=row.wall_ms,
     )
     return records.Round(row.round, latency)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import func, select
 
-from evaluators.measure.latency_scale import baseline_doubt
+from evaluators.measure.latency_scale import baseline_doubt, is_busy
 from search.values import Latency
 from studies.store import records
 from studies.store.database import tables
@@ -59,6 +59,15 @@ class Measurements:
             if not told or found.get(number) != ():  # a clean measurement yields to a later clean one alone
                 found[number] = told
         return {number: warnings for number, warnings in found.items() if warnings}
+
+    def is_busy(self, ids: Sequence[int]) -> bool:
+        """Whether most of these evaluations' inferences took clearly longer on the wall than processor time."""
+        s = tables.Sample
+        query = select(s.raw_ms, s.wall_ms).where(
+            s.evaluation_id.in_(list(ids)), s.raw_ms.is_not(None), s.wall_ms.is_not(None)
+        )
+        busy = [is_busy(raw_ms, wall_ms) for raw_ms, wall_ms in self._database.rows(query)]
+        return 2 * sum(busy) > len(busy)
 
     @retried
     def reference_ms(self, study_target_id: int) -> float | None:

@@ -188,6 +188,7 @@ def insert_samples(connection: Connection, evaluation_id: int, round_number: int
         "raw_ms": finite(latency.raw_ms),
         "baseline_ms": finite(latency.baseline_ms),
         "spread": finite(latency.spread),
+        "wall_ms": finite(latency.wall_ms),
         "warnings": list(latency.warnings),
         "details": _surroundings(latency),
         "samples": blob(latency.samples_ms),

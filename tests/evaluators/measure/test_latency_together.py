@@ -97,9 +97,9 @@ def test_other_processes_are_told_but_not_a_reason_to_measure_again() -> None:
 
 
 def test_beside_a_baseline_far_from_its_usual_time_all_are_measured_again_and_judged_when_read() -> None:
-    found = together({"a": steady(3.0)}, baseline=steady(11.0), reference_ms=10.0)
+    found = together({"a": steady(3.0)}, baseline=steady(16.0), reference_ms=10.0)
     assert found["a"].warnings == ()
-    alone = together({"a": steady(3.0)}, baseline=steady(11.0))
+    alone = together({"a": steady(3.0)}, baseline=steady(16.0))
     assert len(found["a"].samples_ms) in (len(alone["a"].samples_ms), 2 * len(alone["a"].samples_ms))
 
 
@@ -116,7 +116,7 @@ def test_finalists_on_a_device_that_is_slowed_down(tmp_path: Path, monkeypatch: 
     """Measured by ONNX Runtime, with planted states of the device: measured again, and marked if it stays so."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("evaluators.measure.latency._doubts", lambda *_: iter(()))
-    monkeypatch.setattr("evaluators.measure.latency.MAX_WARM_UP_S", 0.01)
+    monkeypatch.setattr("evaluators.measure.blocks.MAX_WARM_UP_S", 0.01)
     monkeypatch.setattr("evaluators.measure.latency.BLOCK_MS", 0.5)
     made = case(tmp_path, three_layers())
     evaluator = Evaluator(made.job, lambda event, value: None)

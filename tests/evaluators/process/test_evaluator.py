@@ -61,7 +61,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A latency lock of our own, and quick measurements: nothing here depends on how long anything takes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("locks")))
-        patch.setattr("evaluators.measure.latency.MAX_WARM_UP_S", 0.01)
+        patch.setattr("evaluators.measure.blocks.MAX_WARM_UP_S", 0.01)
         patch.setattr("evaluators.measure.latency.BLOCK_MS", 0.5)
         yield
 

@@ -141,7 +141,7 @@ def test_zeros_of_another_sign_are_found_out(tmp_path: Path) -> None:
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A latency lock of our own, and quick measurements."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("evaluators.measure.latency.MAX_WARM_UP_S", 0.01)
+    monkeypatch.setattr("evaluators.measure.blocks.MAX_WARM_UP_S", 0.01)
     monkeypatch.setattr("evaluators.measure.latency.BLOCK_MS", 0.5)
 
 

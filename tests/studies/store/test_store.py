@@ -324,9 +324,9 @@ def test_doubts_are_those_of_the_latest_measurement_until_one_is_clean(store: St
 def test_a_baseline_away_from_its_usual_time_is_a_doubt_when_read(store: Store, target: int) -> None:
     clean = Latency(1.5, 1.5, 0.5, 2.0, np.array([1.5]), np.array([2.0]), ())
     one = finish(store, target, 0, 1, latency=clean)
-    two = finish(store, target, 1, 2, latency=replace(clean, baseline_ms=2.2))
-    assert store.measurements.doubts([one, two], 2.0) == {two: ("the baseline ran 10 % slower than usual",)}
-    assert store.measurements.doubts([one, two], 2.2) == {one: ("the baseline ran 9.1 % faster than usual",)}
+    two = finish(store, target, 1, 2, latency=replace(clean, baseline_ms=4.4))
+    assert store.measurements.doubts([one, two], 2.0) == {two: ("the baseline ran 120 % slower than usual",)}
+    assert store.measurements.doubts([one, two], 4.4) == {one: ("the baseline ran 55 % faster than usual",)}
 
 
 def test_a_final_score_can_be_replaced(store: Store, target: int) -> None:

@@ -10,7 +10,7 @@ import psutil
 
 from evaluators import lent_constants
 from evaluators.calibration import graph_sessions
-from evaluators.measure import latency
+from evaluators.measure import blocks, latency
 from search.graph import onnx_file
 from search.values import Latency
 
@@ -42,7 +42,7 @@ def patch_evaluator() -> None:
 
 
 def _measure_quickly() -> None:
-    latency.MAX_WARM_UP_S = 0.01
+    blocks.MAX_WARM_UP_S = 0.01
     latency.BLOCK_MS = 0.5
     measure_once, together_once = latency._measure_once, latency._together_once
 

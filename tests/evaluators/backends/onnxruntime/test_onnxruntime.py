@@ -337,7 +337,7 @@ def test_the_target_names_what_changes_speed(backend: OnnxRuntimeBackend) -> Non
     assert target.backend == "onnxruntime"
     assert target.options["threads"] == "1"
     assert target.versions["onnxruntime"] == backend.device.ort.__version__
-    assert (target.statistic, target.relative) == ("p20", True)
+    assert (target.statistic, target.relative, target.clock) == ("mean", True, "thread")
     assert Target.from_json(target.to_json()).fingerprint == target.fingerprint
     assert OnnxRuntimeBackend(threads=2).target().fingerprint != target.fingerprint
 

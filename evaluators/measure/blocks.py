@@ -1,0 +1,122 @@
+"""Running engines in blocks of a few inferences, strictly in turn, so that what disturbs one disturbs all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.engine import Session
+
+Samples = NDArray[np.float64]
+
+BLOCK_MS = 20.0
+MAX_COUNT = 10_000
+WARM_UP_TOLERANCE = 0.02
+WARM_UP_BLOCKS = 3  # that many in a row must agree
+MAX_WARM_UP_S = 2.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """Inferences of one engine, one right after the other.
+
+    Attributes:
+        ms: (n,) milliseconds by the clock of the target, of those that count.
+        undisturbed: (n,) bool, False for those that other processes are known to have stretched.
+        total_ms: what all inferences took by that clock, the one that does not count too.
+        wall_ms: what they took on the wall.
+    """
+
+    ms: Samples
+    undisturbed: NDArray[np.bool_]
+    total_ms: float
+    wall_ms: float
+
+    @property
+    def spent_ms(self) -> float:
+        """What is taken from the time that there is."""
+        return max(self.total_ms, self.wall_ms)
+
+
+def time_block(session: Session, count: int) -> Block:
+    """Time some inferences, after one that is not counted where a block has several.
+
+    The first inference after another engine has run finds its weights gone from the caches: it took 6 % (0.8 ms
+    network) to 24 % (0.3 ms) longer. Where a block is one long inference that matters little and would cost double.
+    """
+    start = time.perf_counter_ns()
+    found = session.time(count if count == 1 else count + 1)
+    wall_ms = (time.perf_counter_ns() - start) / 1e6
+    counted = slice(None) if count == 1 else slice(1, None)
+    samples, masked = np.ma.getdata(found), np.ma.getmaskarray(found)
+    return Block(samples[counted], ~masked[counted], float(samples.sum()), wall_ms)
+
+
+def run_in_turn(
+    sessions: Mapping[str, Session], counts: Mapping[str, int], rounds: int, alive: Callable[[], None]
+) -> dict[str, list[Block]]:
+    """Blocks of each, in rounds.
+
+    Args:
+        counts: inferences of a block of each.
+        alive: called after every block.
+    """
+    blocks: dict[str, list[Block]] = {name: [] for name in sessions}
+    for _ in range(rounds):
+        for name, session in sessions.items():
+            blocks[name].append(time_block(session, counts[name]))
+            alive()
+    return blocks
+
+
+def run_until(
+    sessions: Sequence[Session],
+    counts: Sequence[int],
+    enough: Callable[[Sequence[Sequence[Block]]], bool],
+    max_seconds: float,
+) -> list[list[Block]]:
+    """Blocks of each session, strictly in turn, until there are enough or time is up; one of each at least."""
+    rows: list[list[Block]] = [[] for _ in sessions]
+    spent_ms = 0.0
+    while not rows[0] or (spent_ms < 1000 * max_seconds and not enough(rows)):
+        for session, count, blocks in zip(sessions, counts, rows, strict=True):
+            blocks.append(time_block(session, count))
+            spent_ms += blocks[-1].spent_ms
+    return rows
+
+
+def warm_up(session: Session, block_ms: float, typical: Callable[[Samples], float]) -> tuple[int, bool]:
+    """Run blocks until three in a row agree within 2 %, for 2 s at most (three blocks at least).
+
+    Args:
+        typical: the statistic by which blocks are compared.
+
+    Returns:
+        How many inferences make a block, and whether the engine became stable.
+    """
+    session.time(1)  # the first inference allocates; it says nothing about the rest
+    count, spent_ms = 1, 0.0
+    recent: list[float] = []
+    while spent_ms < 1000 * MAX_WARM_UP_S or len(recent) < WARM_UP_BLOCKS:
+        samples = np.ma.getdata(session.time(count))
+        spent_ms += float(samples.sum())
+        recent = [*recent, typical(samples)][-WARM_UP_BLOCKS:]
+        count = _count_of(block_ms, recent[-1])
+        if len(recent) == WARM_UP_BLOCKS and max(recent) <= (1 + WARM_UP_TOLERANCE) * min(recent):
+            return count, True
+    return count, False
+
+
+def warm_up_shortly(session: Session, block_ms: float) -> int:
+    """Run a block; how many inferences make one. By processor time a cold start is over after the first inferences."""
+    session.time(1)  # it allocates
+    count = _count_of(block_ms, float(session.time(1)[0]))
+    return _count_of(block_ms, float(session.time(count).mean()))
+
+
+def _count_of(block_ms: float, ms: float) -> int:
+    return max(1, min(MAX_COUNT, round(block_ms / max(ms, 1e-6))))
