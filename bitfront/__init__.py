@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bitfront.searches import load, resume, search
-    from bitfront.study import Study, Trial
+    from bitfront.study import Study
+    from bitfront.trial import Trial
     from search.errors import BitfrontError, InputError, RunError
     from studies import __version__
     from studies.guard import Guard, GuardError, GuardOptions
 
 _MODULES = {
     **dict.fromkeys(("search", "resume", "load"), "bitfront.searches"),
-    **dict.fromkeys(("Study", "Trial"), "bitfront.study"),
+    "Study": "bitfront.study",
+    "Trial": "bitfront.trial",
     **dict.fromkeys(("Guard", "GuardError", "GuardOptions"), "studies.guard"),
     **dict.fromkeys(("BitfrontError", "InputError", "RunError"), "search.errors"),
     "__version__": "studies",

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import numpy as np
 from rich.console import Console
 
-from bitfront.study import Study, Trial
+from bitfront.study import Study
+from bitfront.trial import Trial
 from bitfront.wording import in_python
 from search.errors import ConfigError
 from studies.events import Quiet

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import html
-import math
 import operator
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bitfront.html_table import write_table
 from bitfront.metrics import OwnMetric, lend
+from bitfront.trial import Trial
 from bitfront.wording import in_python, python_words
 from search.errors import ConfigError, StudyError
-from search.values import Assignment, Precision
+from search.values import Precision
 from studies import verbs
-from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.picks import NAMES, read_pick
-from studies.judging.rules.verdicts import Verdict
 from studies.judging.selection import find_row
-from studies.judging.sentences.evaluations import mix_text
 from studies.judging.sentences.final_split import final_notes
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_pick import nobody_text
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
-from studies.options.limits import MetricScale
 from studies.options.urls import mask_password
 from studies.show.front_rows import evaluation_row
+from studies.show.html_table import write_table
 from studies.show.terminal.front_table import front_table, limits_legend
 from studies.store.store import Store
 
@@ -44,101 +37,6 @@ if TYPE_CHECKING:  # these are slow to import or may not be installed
 
 _ALL = "all-"  # `all-int8`: the uniform baseline
 _WIDTH = 120  # of a table that is printed elsewhere than on a terminal
-
-
-@dataclass(frozen=True, repr=False)
-class Trial:
-    """One evaluation of a study. A number is None if its stage was not reached.
-
-    Attributes:
-        number: the number of the trial, as the command line shows it.
-        status: `ok`, `failed` or `running`.
-        latency_ms: the latest measurement of the latency.
-        speedup: how many times as fast as uniform FP32.
-        value: the value of the metric on the search samples.
-        loss: how much worse than uniform FP32 it is, in the metric's unit; 0.01 is 1 % if the metric is a share of one.
-        loss_low, loss_high: the 95 % interval of the loss.
-        final_loss: the loss on the final samples, which the search never saw; None if it was not scored there.
-        verdict: what the final samples say of the limits: `kept`, `likely` (by the estimate, but not by its whole
-            interval), `missed`, `unseen` (not scored there), `no limits`; empty if the trial has no loss.
-        picks: what it is recommended as: `best`, `accurate`, `fast`, `knee`.
-        on_front: whether no other trial is better in latency and loss by more than noise.
-        feasible: whether it keeps all limits.
-        baseline: `fp32`, `fp16` or `int8` for a uniform baseline; empty for a mix.
-        mix: how many groups of layers run in which precision, in words.
-        precisions: a mapping from the name of a layer in the model to `fp32`, `fp16` or `int8`.
-        metric: the metric of value and loss.
-    """
-
-    number: int
-    status: str
-    latency_ms: float | None
-    speedup: float | None
-    value: float | None
-    loss: float | None
-    loss_low: float | None
-    loss_high: float | None
-    final_loss: float | None
-    verdict: str
-    picks: tuple[str, ...]
-    on_front: bool
-    feasible: bool
-    baseline: str
-    mix: str
-    precisions: Mapping[str, str]
-    metric: MetricScale
-
-    @classmethod
-    def of(cls, point: Point, assignment: Assignment, names: Mapping[str, str], metric: MetricScale) -> Trial:
-        """Make the trial of an evaluation that was judged.
-
-        Args:
-            names: the name of the first layer of each group, by group id.
-        """
-        return cls(
-            number=point.trial,
-            status=point.status,
-            latency_ms=_known(point.latency_ms),
-            speedup=point.speedup if _known(point.latency_ms) is not None else None,
-            value=_known(point.value),
-            loss=_known(point.loss),
-            loss_low=_known(point.loss_low),
-            loss_high=_known(point.loss_high),
-            final_loss=_known(point.final.loss),
-            verdict="" if _known(point.loss) is None else _verdict(point),
-            picks=point.picks,
-            on_front=point.on_front,
-            feasible=point.feasible,
-            baseline=point.baseline,
-            mix=mix_text(assignment),
-            precisions={names.get(group, group): precision.label for group, precision in assignment.items()},
-            metric=metric,
-        )
-
-    def __repr__(self) -> str:
-        return f"<Trial {self.number}: {self._text()}>"
-
-    def _text(self) -> str:
-        if self.latency_ms is None:
-            return f"{self.mix}, {self.status}"
-        parts = [self.mix, latency_text(self.latency_ms)]
-        if self.speedup is not None:
-            parts.append(f"{speedup_text(self.speedup)} × FP32")
-        if self.loss is not None:
-            half = half_width(self.loss_low, self.loss_high)
-            parts.append(f"{self.metric.name} {value_text(self.value, half, self.metric)}")
-            parts.append(f"loss {estimate_text(self.loss, self.loss_low, self.loss_high, self.metric)}")
-        if self.final_loss is not None:
-            parts.append(
-                f"final loss {value_text(self.final_loss, half_width(self.loss_low, self.loss_high), self.metric)}"
-            )
-        if self.verdict and self.verdict != Verdict.UNLIMITED.value:
-            parts.append(f"limits {self.verdict}")
-        return ", ".join(parts)
-
-    def _repr_html_(self) -> str:
-        picked = f" ({', '.join(self.picks)})" if self.picks else ""
-        return f"<p><b>Trial {self.number}</b>{html.escape(picked)}: {html.escape(self._text())}</p>"
 
 
 class Study:
@@ -196,6 +94,7 @@ class Study:
     @property
     def trials(self) -> list[Trial]:
         """All trials including the uniform baselines, sorted by number."""
+        self._now.points(range(len(self._now.table)))  # all at once, which is quicker than one by one
         return sorted((self._trial(row) for row in range(len(self._now.table))), key=lambda trial: trial.number)
 
     def __getitem__(self, which: str | int) -> Trial:
@@ -383,13 +282,3 @@ class Study:
 
     def _repr_html_(self) -> str:
         return write_table(self._title(), front_table(self._now, self._read.mixes))
-
-
-def _verdict(point: Point) -> str:
-    """In the words of the table: a limit that was missed in the search is missed."""
-    unseen = point.final.verdict is Verdict.UNCONFIRMED
-    return (Verdict.FAILS if unseen and not point.feasible else point.final.verdict).value
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

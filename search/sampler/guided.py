@@ -63,6 +63,7 @@ class Guidance:
     Attributes:
         priors: gives the current priors; None while no uniform assignment has been measured.
         unbuildable: pairs of group and precision that the engine's builder refuses.
+        disobeyed: pairs that are built, but run in another precision: no more mixes with them are proposed.
         aim: gives the current limits; some become a limit of the loss only when FP32 has been measured.
         latency_band: the relative difference up to which two latencies count as equal; None until it is measured.
         noise: the noise prior from sensitivities alone; None if they were not measured.
@@ -77,6 +78,7 @@ class Guidance:
     layout: Layout
     priors: Callable[[], Priors | None]
     unbuildable: Callable[[], Set[tuple[str, Precision]]] = frozenset
+    disobeyed: Callable[[], Set[tuple[str, Precision]]] = frozenset
     aim: Callable[[], Aim] = Aim
     latency_band: Callable[[], float | None] = lambda: None
     noise: NoisePrior | None = None
@@ -119,21 +121,22 @@ class GuidedSampler(BaseSampler):
         trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
         unbuildable = self.guidance.unbuildable()
         history = self.history(trials, unbuildable)
+        avoided = unbuildable | self.guidance.disobeyed()
         poor = self._judged(trials, history).poor
         with threadpool_limits(1, "blas"):
             models = self.models(history)
             rng = np.random.default_rng([self._seed % 2**32, trial.number])
             fixed = self._fixed(trial)
             # A pair that was asked for is proposed though it was refused before: building says so again.
-            pool = Pool(self.layout, unbuildable - self._pairs(fixed), history.tried, fixed, self._ties)
+            pool = Pool(self.layout, avoided - self._pairs(fixed), history.tried, fixed, self._ties)
             codes, how = None, "tpe"
             if models is None and rng.random() < _FALLBACK and not fixed:
-                codes = self._from_tpe(study, trial, search_space, pool, unbuildable)
+                codes = self._from_tpe(study, trial, search_space, pool, avoided)
             if codes is None and models is not None and len(history):
                 near = poor and rng.random() < _NEAR
                 codes, how = self._propose(models, history, pool, rng, near=near)
             if codes is None:
-                codes, how = self._guess(pool, unbuildable, rng), "random"
+                codes, how = self._guess(pool, avoided, rng), "random"
             self._foretell(trial.number, codes, how, models, poor)
         return self._params(codes)
 
@@ -157,7 +160,7 @@ class GuidedSampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],
         pool: Pool,
-        unbuildable: Set[tuple[str, Precision]],
+        avoided: Set[tuple[str, Precision]],
     ) -> Codes | None:
         """(decisions,) new codes that TPE proposes; None if it has too few trials, or only repeats.
 
@@ -169,7 +172,7 @@ class GuidedSampler(BaseSampler):
             params = tpe.sample_relative(study, trial, search_space)
             if not params:
                 return None
-            codes, _ = pool.new(self._historian.repaired(np.array([self._codes(params)]), unbuildable))
+            codes, _ = pool.new(self._historian.repaired(np.array([self._codes(params)]), avoided))
             if len(codes):
                 return np.asarray(codes[0])
         return None
@@ -234,7 +237,7 @@ class GuidedSampler(BaseSampler):
             models = self.models(self.history(trials, unbuildable))
             if models is None:
                 return None
-            barred = Pool(self.layout, unbuildable, frozenset()).barred
+            barred = Pool(self.layout, unbuildable | self.guidance.disobeyed(), frozenset()).barred
             fastest = minimize(self.layout.pairwise(models.latency.mean().plus(barred)), exact=False)
             forecast = models.latent(self.layout.precisions(fastest[None]))
         expected_ms, std_ms = float(forecast.ms[0]), float(forecast.ms_std[0])
@@ -287,13 +290,13 @@ class GuidedSampler(BaseSampler):
         log_ms, loss = np.log(history.ms[history.whole]), models.expected_loss(precisions)
         return precisions[nearest(self.guidance.aim(), known, log_ms, loss)]
 
-    def _guess(self, pool: Pool, unbuildable: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
+    def _guess(self, pool: Pool, avoided: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
         """(decisions,) new codes of a plain mix; if all were tried, of any mix; if all of those too, a repeat."""
         codes, _ = pool.new(guesses(self.layout, self.guidance.noise))
         if len(codes):
             return np.asarray(codes[rng.integers(len(codes))])
         rows = np.array([[rng.integers(len(v.precisions)) for v in self.layout.space.variables]], dtype=np.int64)
-        rows = self._historian.repaired(rows, unbuildable)
+        rows = self._historian.repaired(rows, avoided)
         codes, _ = pool.new(rows)
         new = codes[0] if len(codes) else best_new(self.layout.pairwise(pool.barred), pool.seen, exact=False)
         return np.asarray(rows[0] if new is None else new)

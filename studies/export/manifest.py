@@ -54,11 +54,12 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
         "recovery": None if ledger.target.recovery is None else ledger.target.recovery.to_json(),
         "mix_bias": _mix_bias(ledger, evaluation.assignment),
         "metric": ledger.study.metric,
-        "latency": {**_latency(now, point, record), "doubts": _doubts(ledger, now, point)},
+        "latency": {**_latency(now, point, record), "doubts": list(point.doubts)},
         **_levels(now, point, trial, record),
         "search": _accuracy(evaluation.accuracy, ledger.study.clusters("search")),
         "unrelated_to_fp32": point.unrelated,
-        "warnings": [text for text in (caution_text(now.target.target), unrelated_text(now, point)) if text],
+        "not_as_asked": point.mismatch or None,
+        "warnings": [text for text in _warnings(now, point) if text],
         "final": {**_accuracy(record.final, ledger.study.clusters("final")), **_judged(now, point)},
         "no_gain": no_gain_text(now),
         "limits": ledger.limits.to_json(),
@@ -107,9 +108,10 @@ def _latency(now: Standing, point: Point, record: EvaluationRecord) -> dict[str,
     }
 
 
-def _doubts(ledger: Ledger, now: Standing, point: Point) -> list[str]:
-    """What is doubtful in the measurement that counts, in words."""
-    return list(ledger.store.measurements.doubts([point.id], now.table.reference_ms).get(point.id, ()))
+def _warnings(now: Standing, point: Point) -> tuple[str, ...]:
+    """What must not be missed of the engine; empty where there is nothing."""
+    disobeyed = f"this engine does not run as asked, {point.mismatch}" if point.mismatch else ""
+    return caution_text(now.target.target), unrelated_text(now, point), disobeyed
 
 
 def _levels(now: Standing, point: Point, trial: int, record: EvaluationRecord) -> dict[str, Any]:

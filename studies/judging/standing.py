@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search.values import MixBias
 from search.values.score import loss_unit
-from studies.judging.failure_summary import FailureSummary, summarize_failures
+from studies.judging.details import Details
 from studies.judging.final_split import FinalSplit
 from studies.judging.judgement import Judgement
 from studies.judging.measures import FP32, INT8, Measures
@@ -23,44 +22,12 @@ from studies.judging.rules.picks import Picks, choose, score_of, ties
 from studies.judging.rules.quantiles import quantile
 from studies.judging.rules.verdicts import Verdict
 from studies.options.limits import Limits, MetricScale
-from studies.store.records import EXPORT, OK, RUNNING, EvaluationTable, FinalLevel, StudyRecord, TargetRecord
+from studies.store.records import EXPORT, OK, RUNNING, EvaluationTable, StudyRecord, TargetRecord
 from studies.store.records.detail_columns import MOST_ROWS
 from studies.store.store import Store
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Details:
-    """Further facts about a target. The mappings have only the evaluations that a table shows.
-
-    Attributes:
-        number: the number of the target in the study, from 1.
-        target_name: a name that distinguishes it from the study's other targets; empty if there is no other.
-        failures: a summary of the failures, if all finished evaluations failed.
-        doubts: the doubts about latencies by evaluation id.
-        mismatches: the groups that did not run in the requested precision, in words, by evaluation id.
-        final_levels: the newest export at each other optimization level, the lowest first, by evaluation id.
-        with_int8: ids of the evaluations that run some group in INT8.
-        mix_biases: the result of correcting biases for the own mix, by evaluation id.
-        busy: whether other processes had the processors while most of the latencies that a table shows were measured.
-    """
-
-    number: int = 1
-    target_name: str = ""
-    failures: FailureSummary | None = None
-    doubts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    mismatches: Mapping[int, str] = field(default_factory=dict)
-    final_levels: Mapping[int, tuple[FinalLevel, ...]] = field(default_factory=dict)
-    mix_biases: Mapping[int, MixBias] = field(default_factory=dict)
-    with_int8: frozenset[int] = frozenset()
-    busy: bool = False
-
-    @property
-    def target_option(self) -> tuple[str, ...]:
-        """What names the target in a suggested command; nothing for the first, which is the default."""
-        return ("--target", str(self.number)) if self.number > 1 else ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +45,7 @@ class Standing:
     limits: Limits
     measures: Measures
     final: FinalSplit
-    details: Details = field(default_factory=Details)
+    details: Details
     scored_picks: tuple[str, ...] = ()
 
     @property
@@ -126,8 +93,10 @@ class Standing:
 
     def points(self, rows: Sequence[int]) -> list[Point]:
         """Several judged evaluations, in this order."""
+        ids = [int(self.table.id[row]) for row in rows]
         if len(rows) <= MOST_ROWS:  # else whole columns are read
-            self.table.details.read([int(self.table.id[row]) for row in rows])
+            self.table.details.read(ids)
+        self.details.look_up(ids)
         return [self.point(row) for row in rows]
 
     @cached_property
@@ -279,6 +248,5 @@ def standing(
     table = store.evaluations.table(target.id) if table is None else table
     if not exports:
         table = table.only(table.role != EXPORT)
-    details = Details(failures=summarize_failures(store, table))
     final = FinalSplit(store.evaluations.finals(target.id), table.id)
-    return Standing(study, target, limits, Measures(table), final, details)
+    return Standing(study, target, limits, Measures(table), final, Details(store, target, table))

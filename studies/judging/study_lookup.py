@@ -8,18 +8,15 @@ from types import MappingProxyType
 from typing import Any
 
 from search.errors import StudyError
-from search.values import Precision
-from studies.judging.findings.optimization_levels import find_final_levels
-from studies.judging.point_lists import table_rows
 from studies.judging.rules.picks import read_pick
-from studies.judging.standing import Details, Standing, standing
+from studies.judging.standing import Standing, standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.options.read_options import change_config
 from studies.store import suggestions
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
-from studies.store.target_names import choose, names
+from studies.store.target_names import choose
 from studies.store.target_options import config_of
 
 # Name of a limit → its bound, over the study's own; None takes it away. What is no limit among them is left aside.
@@ -55,7 +52,7 @@ def standing_of(
     """
     named = tuple(dict.fromkeys(read_pick(pick) for pick in picks))
     now = standing(store, *resolve_study(store, name, changes, wanted))
-    return with_details(store, replace(now, scored_picks=named))
+    return replace(now, scored_picks=named)
 
 
 def resolve_study(
@@ -66,36 +63,6 @@ def resolve_study(
     target = find_target(store, study, wanted)
     given = {name: bound for name, bound in changes.items() if name in LIMITS}
     return study, target, limits_of(change_config(config_of(study, target), given), study)
-
-
-def with_details(store: Store, now: Standing) -> Standing:
-    """With the place of its target in the study, and more of what a table names.
-
-    That is what is doubtful, what did not run as asked, and what it takes at other optimization levels.
-    """
-    known = store.targets.of_study(now.study.id)
-    place = [record.id for record in known].index(now.target.id)
-    name = names([record.target for record in known])[place] if len(known) > 1 else ""
-    told = table_rows(now)
-    ids = [int(now.table.id[row]) for row in told]
-    now.table.details.read(ids)
-    doubts = store.measurements.doubts(ids, now.table.reference_ms)
-    mismatches = store.engines.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
-    texts = {number: mismatch_text(found) for number, found in mismatches.items()}
-    levels = find_final_levels(store, now.target, now.table.reference_ms, ids)
-    biases = {record.evaluation_id: record.bias for record in store.evaluations.mix_biases(now.target.id)}
-    mixes = store.evaluations.assignments(now.target.id, ids)
-    with_int8 = frozenset(number for number in ids if Precision.INT8 in mixes[number].values())
-    busy = store.measurements.is_busy(ids)
-    details = Details(place + 1, name, now.details.failures, doubts, texts, levels, biases, with_int8, busy)
-    return replace(now, details=details)
-
-
-def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:
-    """Groups that did not run in the requested precision: `not in the requested precision: g012 ran in FP32`."""
-    group, got = found[0]
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"not in the requested precision: {group} ran in {got.label.upper()}{more}"
 
 
 def limits_of(config: SearchConfig, study: StudyRecord) -> Limits:

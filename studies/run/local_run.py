@@ -13,7 +13,6 @@ from search.sampler.registry import sampler_named
 from studies.crew.lease_length import at_work
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing, standing
-from studies.judging.study_lookup import with_details
 from studies.run.hooks.announcements import tell_resolution
 from studies.run.pace import Pace
 from studies.run.search import Search
@@ -83,7 +82,7 @@ def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
         close_optuna(database)
         with suppress(BitfrontError):  # the error that brought us here says more
             _leave(work, state)
-    return result_of(store, with_details(store, search.standing()), reason)
+    return result_of(store, search.standing(), reason)
 
 
 def _give_up(store: Store, study: StudyRecord) -> None:

@@ -37,7 +37,7 @@ def front_csv(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
 
 def points_csv(now: Standing, points: Sequence[Point], mixes: Mapping[int, str]) -> list[dict[str, Any]]:
     """The same of some evaluations, in this order."""
-    levels, rows = levels_of(now.details.final_levels.values()), []
+    levels, rows = levels_of(point.final_levels for point in points), []
     for point in points:
         row = evaluation_row(now, point, mixes)
         for name in final_levels_json(()):

@@ -14,6 +14,7 @@ from evaluators.measure.latency_scale import BUSY, is_busy, share_text
 from search.forecast.forecasts import Predicted
 from search.forecast.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
+from studies.judging.details import mismatch_text
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
 from studies.judging.findings.rescue_table import mix_bias_text
 from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
@@ -60,6 +61,7 @@ def trial_json(shown: TrialDetails) -> dict[str, Any]:
         "final_failure": record.final_failure or None,
         "mix_bias": None if record.mix_bias is None else record.mix_bias.to_json(),
         "warnings": [text] if (text := _unrelated(shown)) else [],
+        "not_as_asked": _not_as_asked(shown) or None,
         "rounds": [_round_json(again) for again in record.rounds],
         **final_levels_json(shown.final_levels),
         "size_bytes": evaluation.size_bytes,
@@ -198,6 +200,8 @@ def trial_lines(shown: TrialDetails, *, details: bool = True) -> list[str]:
             lines += flip_texts(accuracy.flips) if accuracy.flips is not None else []
     if text := _unrelated(shown):
         lines.insert(1, f"WARNING: {text}")
+    if text := _not_as_asked(shown):
+        lines.insert(1, f"{text}, so it is no pick")
     if record.final_failure:
         lines.append(f"final: fails, so it is no pick: {record.final_failure}")
     if record.mix_bias is not None:
@@ -294,6 +298,12 @@ def _unrelated(shown: TrialDetails) -> str:
     """What is wrong with its outputs as a whole; empty if nothing is known to be."""
     now = shown.standing
     return "".join(unrelated_text(now, now.point(int(row))) for row in np.flatnonzero(now.table.id == shown.record.id))
+
+
+def _not_as_asked(shown: TrialDetails) -> str:
+    """Which groups did not run in the requested precision; empty if all did."""
+    rows = [row for row in shown.record.evaluation.audit if row.answer is Answer.NOT_OBEYED]
+    return mismatch_text([(row.group, row.got) for row in rows if row.got is not None]) if rows else ""
 
 
 def _facts(evaluation: Evaluation, *, details: bool) -> Iterator[str]:

@@ -69,7 +69,7 @@ def _mix_bias_notes(now: Standing) -> list[str]:
 def _best_with_int8(now: Standing) -> Point | None:
     """The recommended evaluation where some of its groups run in INT8: recovery changes no other."""
     best = best_point(now)
-    return best if best is not None and best.id in now.details.with_int8 else None
+    return best if best is not None and now.details.runs_int8(best.id) else None
 
 
 def _mix(now: Standing, best: Point) -> Mix:

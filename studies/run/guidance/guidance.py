@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,7 @@ from studies.run.guidance import sensitivities
 from studies.run.work import Work
 from studies.trials.ledger import Ledger
 
+_SURE = 3  # engines that did not run a pair as asked, with the same neighbours, before it is proposed no more
 _SAME_SCALE = 0.005  # relative difference of the reference within which priors are not made again
 
 
@@ -44,6 +45,7 @@ def make_guidance(work: Work) -> Guidance:
         layout=layout,
         priors=source.priors,
         unbuildable=lambda: work.ledger.store.spaces.unbuildable(work.ledger.target.id),
+        disobeyed=_Disobeyed(work),
         aim=source.aim,
         latency_band=lambda: work.ledger.target.band,
         noise=_measured_noise(work.ledger, layout),
@@ -69,6 +71,50 @@ class _Unrepaired(Space):
 
     def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
         return assignment if pairs.isdisjoint(assignment.items()) else None
+
+
+class _Disobeyed:
+    """The pairs of group and precision that audits found to run in another precision, whatever is around them.
+
+    What a group runs in may depend on its neighbours. A pair is among them if no engine obeyed it, and either engines
+    with different precisions around the group did not, or as many as `_SURE` with the same. Uniform assignments count.
+    Pairs that leave a decision without any precision are not.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._ledger = work.ledger
+        self._space = work.problem.space
+        self._around: dict[str, set[str]] = {}
+        for edge in work.problem.model.edges:
+            if edge.source is not None:
+                self._around.setdefault(edge.source, set()).add(edge.target)
+                self._around.setdefault(edge.target, set()).add(edge.source)
+        self._read: tuple[tuple[int, ...], frozenset[tuple[str, Precision]]] = (), frozenset()
+
+    def __call__(self) -> frozenset[tuple[str, Precision]]:
+        store, target = self._ledger.store, self._ledger.target.id
+        disobeying = store.engines.disobeying(target)
+        if disobeying != self._read[0]:
+            assignments = store.evaluations.assignments(target, disobeying)
+            found = [
+                pair
+                for pair, ids in sorted(store.engines.never_obeyed(target).items())
+                if self._is_sure(pair[0], [assignments[number] for number in ids])
+            ]
+            self._read = disobeying, self._avoidable(found)
+        return self._read[1]
+
+    def _is_sure(self, group: str, assignments: Sequence[Assignment]) -> bool:
+        around = {tuple(assignment[each] for each in sorted(self._around.get(group, ()))) for assignment in assignments}
+        return len(around) > 1 or len(assignments) >= _SURE
+
+    def _avoidable(self, pairs: Sequence[tuple[str, Precision]]) -> frozenset[tuple[str, Precision]]:
+        kept = self._ledger.store.spaces.unbuildable(self._ledger.target.id)
+        found: frozenset[tuple[str, Precision]] = frozenset()
+        for pair in pairs:
+            if self._space.size_without(kept | found | {pair}):
+                found |= {pair}
+        return found
 
 
 def _measured_noise(ledger: Ledger, layout: Layout) -> NoisePrior | None:

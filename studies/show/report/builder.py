@@ -159,7 +159,7 @@ def _evaluation(now: Standing, point: Point, assignment: Assignment, record: Eva
         feasible=point.feasible,
         on_front=point.on_front,
         picked=bool(point.picks),
-        not_obeyed=max(0, point.not_obeyed),
+        not_as_asked=point.mismatch,
         opaque=max(0, point.opaque),
         spread=point.spread,
         label=mix_text(assignment),
@@ -184,6 +184,8 @@ def _remarks(now: Standing, point: Point) -> Iterator[str]:
     """What an evaluation that is shown and not on the front is there for, and whether it is broken."""
     if not point.on_front:
         yield f"picked: {', '.join(point.picks)}; not on the front"
+    if point.mismatch:
+        yield point.mismatch
     if text := unrelated_text(now, point):
         yield text
 

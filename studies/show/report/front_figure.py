@@ -45,10 +45,12 @@ def front_figure(data: ReportData) -> Figure:
     if not rows:
         return {"data": [], "layout": frame("latency (ms)", data.metric.axis_title, height=460)}
     view = view_of(data)
-    missed = [row for row in rows if not row.feasible]
+    disobeyed = [row for row in rows if row.not_as_asked]
+    missed = [row for row in rows if not row.feasible and not row.not_as_asked]
     cross, ring = {"color": GREY, "size": 6, "symbol": "x"}, {"color": GREY, "size": 6, "symbol": "circle-open"}
     groups = [
         ("stopped early", [row for row in missed if not row.complete], ring, False),
+        ("did not run as asked", disobeyed, {"color": GREY, "size": 6, "symbol": "triangle-up-open"}, False),
         ("misses a limit", [row for row in missed if row.complete], cross, False),
         ("keeps the limits", [row for row in rows if row.feasible], {"color": _LIGHT_BLUE, "size": 7}, False),
         ("rest of the front", [row for row in data.front if not row.picked], {"color": BLUE, "size": 9}, True),
@@ -236,7 +238,7 @@ def hover_text(data: ReportData, row: EvaluationRow) -> str:
     if finite(row.loss):
         lines.append(f"loss {estimate_text(row.loss, row.loss_low, row.loss_high, data.metric)}")
     lines += [] if row.complete else ["accuracy stopped early"]
-    lines += [f"{row.not_obeyed} groups not obeyed"] if row.not_obeyed > 0 else []
+    lines += [plain(row.not_as_asked)] if row.not_as_asked else []
     lines += [f"{row.opaque} groups opaque"] if row.opaque > 0 else []
     lines += [plain(line) for line in row.text.splitlines()]
     return "<br>".join(lines)

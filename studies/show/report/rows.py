@@ -46,6 +46,7 @@ class EvaluationRow:
         spread: inter-quartile range of the latency samples over their median.
         label: short name, for example `all INT8` or `12 int8, 4 fp16`.
         picked: whether it is one of the picks, which need not be on the front.
+        not_as_asked: the groups that did not run in the requested precision, in words; empty if all did.
         complete: whether all samples were seen, not stopped early.
         text: further lines about it for the hover box.
         moves: layers of its engine that only change format or type, and what they take, in words.
@@ -64,7 +65,7 @@ class EvaluationRow:
     feasible: bool = False
     on_front: bool = False
     picked: bool = False
-    not_obeyed: int = 0
+    not_as_asked: str = ""
     opaque: int = 0
     spread: float | None = None
     label: str = ""

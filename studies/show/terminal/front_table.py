@@ -50,7 +50,7 @@ def points_table(
     Args:
         notes: what is to be said of each.
     """
-    levels = levels_of(now.details.final_levels.values())
+    levels = levels_of(point.final_levels for point in points)
     columns = [
         Column("pick", shorten=_shorten_picks, told_whole=True),
         Column("trial", right=True),
@@ -91,8 +91,9 @@ def limits_word(now: Standing, point: Point) -> str:
     if not now.limits or point.status != OK:
         return ""
     verdict = point.final.verdict
-    # An engine that did not run as asked is no candidate either, which a note says, whatever its numbers are.
-    if not point.feasible and (verdict is Verdict.UNCONFIRMED or not point.mismatch):
+    if point.mismatch:  # it is no candidate, whatever its numbers are, which a note says
+        return LIMIT_WORDS[verdict][0] if point.final.scored else ""
+    if not point.feasible:
         verdict = Verdict.FAILS
     return LIMIT_WORDS[verdict][0] if verdict in LIMIT_WORDS else ""
 
@@ -151,7 +152,9 @@ def point_notes(now: Standing, point: Point) -> Iterator[str]:
         yield "not certain to keep the limits"
     if "best" in point.picks and point.final.tries > 1:
         yield f"{point.final.tries} were tried on the final samples"
-    if not point.on_front and (why := _why_off(now, point)):
+    if point.mismatch:
+        yield point.mismatch
+    elif not point.on_front and (why := _why_off(now, point)):
         yield why
     if point.opaque > 0:
         yield f"the precision of {point.opaque} groups cannot be read from the engine"
@@ -188,9 +191,7 @@ def _why_off(now: Standing, point: Point) -> str:
         return "" if any(point.ties.values()) else "a faster or more accurate one ties with it"
     if point.final.failure:
         return "fails on the final data"
-    if point.feasible or limits_word(now, point) == Verdict.FAILS.value:
-        return point.mismatch
-    return point.mismatch or "misses the limits"
+    return "" if point.feasible or limits_word(now, point) == Verdict.FAILS.value else "misses the limits"
 
 
 def _style(now: Standing, point: Point) -> str:

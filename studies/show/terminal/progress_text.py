@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from studies.judging.details import mismatch_text
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.sentences.evaluations import failure_text
 from studies.judging.standing import Standing
@@ -26,6 +27,8 @@ def ended_text(record: EvaluationRecord, now: Standing) -> str:
     parts.append(f"loss {estimate_text(accuracy.loss, accuracy.loss_low, accuracy.loss_high, now.metric)}")
     if not accuracy.complete:
         parts.append(f"stopped after {accuracy.samples} of {accuracy.total} samples")
+    if wrong := [(row.group, row.got) for row in evaluation.audit if row.got is not None and row.got != row.asked]:
+        parts.append(mismatch_text(wrong))
     name = f" ({record.role.partition(':')[2].upper()} baseline)" if record.role else ""
     return f"{', '.join(parts)}{name}"
 

@@ -49,6 +49,26 @@ class Engines:
         )
         return tuple((row.evaluation_id, audit_row(row)) for row in self._database.rows(query))
 
+    def disobeying(self, study_target_id: int) -> tuple[int, ...]:
+        """Ids of the evaluations of a search in which some group did not run in what was asked."""
+        e = tables.Evaluation
+        query = select(e.id).where(e.study_target_id == study_target_id, e.not_obeyed > 0, e.role != records.EXPORT)
+        return tuple(row.id for row in self._database.rows(query.order_by(e.id)))
+
+    def never_obeyed(self, study_target_id: int) -> dict[tuple[str, Precision], tuple[int, ...]]:
+        """(group, asked precision) → evaluations of a search whose engines ran it in another one, where none obeyed."""
+        a, e = tables.Audit, tables.Evaluation
+        searched = (e.study_target_id == study_target_id, e.role != records.EXPORT, a.got.is_not(None))
+        audited = select(a.group, a.asked, a.evaluation_id).join(e, e.id == a.evaluation_id).where(*searched)
+        wrong = audited.where(e.not_obeyed > 0, a.got != a.asked).order_by(a.evaluation_id)
+        found: dict[tuple[str, int], tuple[int, ...]] = {}
+        for group, asked, number in self._database.rows(wrong):
+            found[group, asked] = (*found.get((group, asked), ()), number)
+        groups = sorted({group for group, _ in found})
+        right = audited.with_only_columns(a.group, a.asked).where(a.group.in_(groups), a.got == a.asked).distinct()
+        obeyed = {(group, asked) for group, asked in self._database.rows(right)} if found else set()
+        return {(pair[0], Precision.of_id(pair[1])): ids for pair, ids in found.items() if pair not in obeyed}
+
     def mismatches(self, ids: Sequence[int]) -> dict[int, tuple[tuple[str, Precision], ...]]:
         """Evaluation id → (group, what it ran in) of the groups that did not run in what was asked, by group."""
         a = tables.Audit

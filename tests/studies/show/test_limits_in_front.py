@@ -32,6 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (Verdict.UNCONFIRMED, False, "", "missed"),
         (Verdict.UNCONFIRMED, True, "", "unseen"),
         (Verdict.SURELY, False, "3 groups ran in FP32", "kept"),
+        (Verdict.UNCONFIRMED, False, "3 groups ran in FP32", ""),
     ],
 )
 def test_what_misses_a_limit_on_the_search_samples_is_missed(
@@ -39,7 +40,7 @@ def test_what_misses_a_limit_on_the_search_samples_is_missed(
 ) -> None:
     """Though the final samples keep it. What did not run as asked is no candidate for another reason."""
     now: Any = SimpleNamespace(limits=("a limit",))
-    final = SimpleNamespace(verdict=verdict)
+    final = SimpleNamespace(verdict=verdict, scored=verdict is not Verdict.UNCONFIRMED)
     point: Any = SimpleNamespace(status=OK, feasible=feasible, mismatch=mismatch, final=final)
     assert limits_word(now, point) == word
 

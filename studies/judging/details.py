@@ -1,0 +1,140 @@
+"""Facts about a target and its evaluations that few readers ask for, read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from search.values import MixBias, Precision
+from studies.judging.failure_summary import FailureSummary, summarize_failures
+from studies.judging.findings.optimization_levels import find_final_levels
+from studies.store.records import EvaluationTable, TargetRecord
+from studies.store.records.detail_columns import MOST_ROWS
+from studies.store.target_names import names
+
+if TYPE_CHECKING:
+    from studies.store.store import Store
+
+Fact = TypeVar("Fact")
+
+
+class FactsById(Mapping[int, Fact]):
+    """A fact about each evaluation of a target, by its id; evaluations of which there is nothing to tell are absent.
+
+    Whatever is asked for is read first, so that what is absent was read and found to be nothing. A fact stays as it was
+    when it was read.
+
+    Args:
+        ids: of all evaluations.
+        read: ids of some of them → the fact, where there is one.
+    """
+
+    def __init__(self, ids: Sequence[int], read: Callable[[Sequence[int]], Mapping[int, Fact]]) -> None:
+        self._ids, self._read = frozenset(ids), read
+        self._known: dict[int, Fact | None] = {}
+
+    def look_up(self, ids: Sequence[int]) -> None:
+        """Read several facts at once, as far as that has not been done yet."""
+        missing = sorted(self._ids.intersection(ids).difference(self._known))
+        for start in range(0, len(missing), MOST_ROWS):
+            some = missing[start : start + MOST_ROWS]
+            found = self._read(some)
+            self._known.update({number: found.get(number) for number in some})
+
+    def __getitem__(self, evaluation_id: int) -> Fact:
+        self.look_up([evaluation_id])
+        found = self._known.get(evaluation_id)
+        if found is None:
+            raise KeyError(evaluation_id)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        self.look_up(sorted(self._ids))
+        return iter([number for number, fact in self._known.items() if fact is not None])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Details:
+    """Further facts about a target and its evaluations.
+
+    Attributes:
+        doubts: the doubts about latencies by evaluation id.
+        mismatches: the groups that did not run in the requested precision, in words, by evaluation id.
+        final_levels: the newest export at each other optimization level, the lowest first, by evaluation id.
+    """
+
+    def __init__(self, store: Store, target: TargetRecord, table: EvaluationTable) -> None:
+        self._store, self._target, self._table = store, target, table
+        ids, reference_ms = table.id.tolist(), table.reference_ms
+        self.doubts = FactsById(ids, lambda some: store.measurements.doubts(some, reference_ms))
+        self.mismatches = FactsById(ids, self._mismatches)
+        self.final_levels = FactsById(ids, lambda some: find_final_levels(store, target, reference_ms, some))
+
+    @property
+    def storage(self) -> str:
+        """URL of the study's database, without its password."""
+        return self._store.url
+
+    @cached_property
+    def number(self) -> int:
+        """The number of the target in the study, from 1."""
+        return [record.id for record in self._targets].index(self._target.id) + 1
+
+    @cached_property
+    def target_name(self) -> str:
+        """A name that distinguishes the target from the study's others; empty if there is no other."""
+        return names([record.target for record in self._targets])[self.number - 1] if len(self._targets) > 1 else ""
+
+    @property
+    def target_option(self) -> tuple[str, ...]:
+        """What names the target in a suggested command; nothing for the first, which is the default."""
+        return ("--target", str(self.number)) if self.number > 1 else ()
+
+    @cached_property
+    def failures(self) -> FailureSummary | None:
+        """A summary of the failures, if all finished evaluations failed."""
+        return summarize_failures(self._store, self._table)
+
+    @cached_property
+    def mix_biases(self) -> Mapping[int, MixBias]:
+        """The result of correcting biases for the own mix, by evaluation id."""
+        return {record.evaluation_id: record.bias for record in self._store.evaluations.mix_biases(self._target.id)}
+
+    @cached_property
+    def busy(self) -> bool:
+        """Whether other processes had the processors while most latencies were measured."""
+        return self._store.measurements.is_busy(self._table.id.tolist())
+
+    def runs_int8(self, evaluation_id: int) -> bool:
+        """Whether an evaluation runs some group in INT8."""
+        found = self._store.evaluations.assignments(self._target.id, [evaluation_id])
+        return Precision.INT8 in found[evaluation_id].values()
+
+    def look_up(self, ids: Sequence[int]) -> None:
+        """Read what a table tells of several evaluations at once."""
+        for facts in (self.doubts, self.mismatches, self.final_levels):
+            facts.look_up(ids)
+
+    @cached_property
+    def _targets(self) -> tuple[TargetRecord, ...]:
+        return tuple(self._store.targets.of_study(self._target.study_id))
+
+    def _mismatches(self, ids: Sequence[int]) -> dict[int, str]:
+        rows = (self._table.not_obeyed > 0) & np.isin(self._table.id, ids)
+        disobeyed: list[int] = self._table.id[rows].tolist()
+        found = self._store.engines.mismatches(disobeyed)
+        return {number: mismatch_text(found.get(number, ())) for number in disobeyed}
+
+
+def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:
+    """Groups that did not run in the requested precision: `not in the requested precision: g012 ran in FP32`."""
+    if not found:
+        return "not in the requested precision"
+    group, got = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"not in the requested precision: {group} ran in {got.label.upper()}{more}"
