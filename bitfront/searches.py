@@ -20,6 +20,7 @@ from bitfront.study import Study
 from bitfront.wording import python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
 from studies import interrupts, verbs
+from studies.judging.early_end import early_end
 from studies.judging.sentences.no_pick import all_failed_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.options.config import SearchConfig
@@ -262,6 +263,8 @@ def _run(
         raise KeyboardInterrupt("the search was interrupted") from None  # without the frames of what was going on
     now = done.standing
     LOG.info("%s", done.reason)
+    if (early := early_end(now)) is not None:
+        LOG.warning("%s; %s goes on", early.text, resume_call(study.name, study.resume_arguments()))
     for text in pick_warnings(now):
         LOG.warning("%s", text)
     if now.details.failures is not None:

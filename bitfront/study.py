@@ -15,6 +15,7 @@ from bitfront.wording import in_python, python_words
 from search.errors import ConfigError, StudyError
 from search.values import Precision
 from studies import verbs
+from studies.judging.early_end import EarlyEnd, early_end
 from studies.judging.rules.picks import NAMES, read_pick
 from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import final_notes
@@ -96,6 +97,15 @@ class Study:
         """All trials including the uniform baselines, sorted by number."""
         self._now.points(range(len(self._now.table)))  # all at once, which is quicker than one by one
         return sorted((self._trial(row) for row in range(len(self._now.table))), key=lambda trial: trial.number)
+
+    @property
+    def ended_early(self) -> EarlyEnd | None:
+        """How the last search ended before it had all its evaluations; None if it has them, or goes on.
+
+        Its attributes are `done`, `wanted`, `why` (`time_limit`, `request` or `interrupted`), `text`, which says all of
+        this, and `resume`, the command that goes on.
+        """
+        return early_end(self._now)
 
     def __getitem__(self, which: str | int) -> Trial:
         """A trial by its number, a recommended trial (`best`, `score:0.6,0.4`) or a uniform baseline (`int8`).
@@ -259,9 +269,10 @@ class Study:
     # -- shown -----------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        best = self.best
+        best, early = self.best, self.ended_early
         recommended = "no best yet" if best is None else f"best is {best!r}"
-        return f"<Study {self.name!r} in {mask_password(self.storage)}: {len(self)} trials, {recommended}>"
+        told = "" if early is None else f", {early.text}"
+        return f"<Study {self.name!r} in {mask_password(self.storage)}: {len(self)} trials, {recommended}{told}>"
 
     def __str__(self) -> str:
         """The front with its picks and the uniform baselines as a table, and what the words in it mean."""
@@ -272,9 +283,11 @@ class Study:
         return "\n".join([f"{self._title()}:", *lines, *(text for text in below if text)])
 
     def _said(self) -> list[str]:
-        """Sentences about the final samples, INT8 everywhere, and limits that nothing keeps."""
+        """Sentences about the final samples, INT8 everywhere, limits that nothing keeps, and an early end."""
         nearest = [] if self.best is not None else [nobody_text(self._now)]
-        return [text for text in (*final_notes(self._now), int8_everywhere_text(self._now), *nearest) if text]
+        early = self.ended_early
+        end = "" if early is None else f"{early.text}. Go on with {in_python(early.resume)}"
+        return [text for text in (*final_notes(self._now), int8_everywhere_text(self._now), *nearest, end) if text]
 
     def _title(self) -> str:
         on_front = int(self._now.judgement.front.sum())

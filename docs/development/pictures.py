@@ -47,7 +47,7 @@ pre {{ margin: 0; padding: 16px 20px; border: 1px solid #d0d7de; border-radius: 
       color: #1f2328; font: 15px/1.35 "DejaVu Sans Mono", monospace }}
 </style><pre>{text}</pre>"""
 NOTEBOOK = (
-    "import bitfront as bf\n\nstudy = bf.load('exposures', storage='sqlite:///demo/demo.db')\nstudy",
+    "import bitfront as bf\n\nstudy = bf.load('exposures', storage='sqlite:///demo/bitfront.db')\nstudy",
     "study.best",
     "study.plot_front()",
 )

@@ -55,7 +55,7 @@ def front(
 ) -> None:
     """Show the Pareto front of a study, judged by the study's limits or by those given here."""
     from studies.cli.printing.output import print_csv, print_json
-    from studies.cli.printing.study_results import print_front, print_warnings
+    from studies.cli.printing.study_results import print_early_end, print_front, print_warnings
     from studies.show.front_rows import front_csv, front_json
     from studies.verbs import readings
 
@@ -68,7 +68,8 @@ def front(
     elif as_csv:
         print_csv(front_csv(found.standing, found.mixes))
     else:
-        print_front(found.standing, found.mixes, storage)
+        print_front(found.standing, found.mixes)
+        print_early_end(found.standing)
     print_warnings(found.standing)
 
 

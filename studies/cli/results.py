@@ -17,6 +17,7 @@ from studies.options.read_options import read_changes
 
 if TYPE_CHECKING:  # it takes a while to import
     from studies.export.export import Export
+    from studies.verbs.results import Demo
 
 Tolerance = typer.Option(
     "--latency-tolerance",
@@ -182,21 +183,21 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Search the example that comes with bitfront, export the best mix and write the report."""
-    from studies.cli.printing.output import print_json, say
-    from studies.cli.printing.study_results import print_finished
+    from studies.cli.printing.output import print_json, warn
     from studies.verbs import example
 
     with progress_for(quiet or as_json) as events:
         done = example.demo(folder, trials=trials, events=events)
     if as_json:
-        names = {"storage": done.storage, "folder": str(done.engine.folder), "report": str(done.report)}
-        print_json("demo", {**names, "trial": done.engine.trial})
-    if quiet or as_json:
-        return
-    print_finished(done.finished, done.storage)
-    _print_warnings(done.engine)
-    _print_exported(done.engine)
-    say(f"Report: {done.report}")
+        found: dict[str, Any] = {"folder": None, "trial": None}
+        if done.engine is not None:
+            found = {"folder": str(done.engine.folder), "trial": done.engine.trial}
+        places = {"storage": done.storage, "report": str(done.report)}
+        print_json("demo", {**places, **found, "missed_point": done.missed_point or None})
+    elif not quiet:
+        _print_demo(done)
+    if done.missed_point:
+        warn(f"THE DEMO DID NOT SHOW ITS POINT, which is that a mix beats every single precision: {done.missed_point}.")
 
 
 @verb
@@ -217,6 +218,22 @@ def dashboard(
     command, environment = dashboard_server.dashboard_command(storage, port, said)
     # It becomes the server: as its parent it would leave it behind when a signal ends it, with the port taken.
     os.execve(command[0], command, environment)
+
+
+def _print_demo(done: Demo) -> None:
+    """What was found, where it lies, and commands that work from the current folder."""
+    from studies.cli.printing.output import out, say, say_command
+    from studies.cli.printing.study_results import print_finished
+    from studies.store.suggestions import command
+
+    print_finished(done.finished, exported=True)
+    out.print()
+    if done.engine is not None:
+        _print_warnings(done.engine)
+        _print_exported(done.engine)
+    say(f"Report: {done.report}")
+    say(f"Database: {done.report.parent / 'bitfront.db'}")
+    say_command("Judge by another limit:", command("front", "exposures", "--max-drop", "3%", storage=done.storage))
 
 
 def _print_warnings(done: Export) -> None:

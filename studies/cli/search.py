@@ -33,7 +33,7 @@ def search(
         events.note(f"checking inputs for backend {choose_backend(asked.backend)}")
         with resumable(asked.study, asked.storage, more=_crew_words(vars(asked))):
             finished = searches.search(asked, events, replace=replace)
-    _print_end(finished, "search", asked.storage, quiet=asked.quiet, as_json=as_json)
+    _print_end(finished, "search", quiet=asked.quiet, as_json=as_json)
 
 
 @verb
@@ -53,7 +53,7 @@ def resume(
     more = [*_crew_words(changes), *(["--target", shlex.quote(target)] if target is not None else [])]
     with progress_for(quiet) as events, resumable(study, storage, more=more):
         finished = searches.resume(study, changes, storage=storage, target=target, new_target=new_target, events=events)
-    _print_end(finished, "resume", storage, quiet=quiet, as_json=as_json)
+    _print_end(finished, "resume", quiet=quiet, as_json=as_json)
 
 
 @verb
@@ -83,12 +83,10 @@ def worker(
         return
     with progress_for(quiet) as events, resumable(study, storage, "worker", more):
         finished = work(events=events)
-    _print_end(finished, "worker", storage, quiet=quiet, as_json=as_json, whole=False)
+    _print_end(finished, "worker", quiet=quiet, as_json=as_json, whole=False)
 
 
-def _print_end(
-    finished: SearchResult, verb: str, storage: str | None, *, quiet: bool, as_json: bool, whole: bool = True
-) -> None:
+def _print_end(finished: SearchResult, verb: str, *, quiet: bool, as_json: bool, whole: bool = True) -> None:
     """Print how a search ended.
 
     Args:
@@ -99,9 +97,9 @@ def _print_end(
     if as_json:
         study_results.print_result_json(finished, verb)
     if whole:
-        study_results.print_end(finished, storage, quiet=quiet or as_json)
+        study_results.print_end(finished, quiet=quiet or as_json)
     elif not (quiet or as_json):
-        study_results.print_finished(finished, storage)
+        study_results.print_finished(finished)
 
 
 def _crew_words(options: Mapping[str, Any]) -> list[str]:

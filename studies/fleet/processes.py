@@ -24,6 +24,7 @@ from search.errors import InputError, RunError
 from studies.options.slots import Slot, bound
 from studies.run.unreachable_limits import UnreachableLimitError
 from studies.run_clock import for_workers
+from studies.store.suggestions import PROGRAM, program
 
 # Not `-m`: that would put the current folder first, where a user's `search/` is not ours.
 _BOOT = (
@@ -166,7 +167,13 @@ class Fleet:
                 stderr=log,
                 pass_fds=(self._line,),
                 start_new_session=True,
-                env={**self._environment, **for_workers(), **post.slot.environment, _LINE: str(self._line)},
+                env={
+                    **self._environment,
+                    **for_workers(),
+                    PROGRAM: program(),
+                    **post.slot.environment,
+                    _LINE: str(self._line),
+                },
             )
 
     def _hear(self, post: _Post) -> None:

@@ -123,7 +123,8 @@ def _of_study(wanted: Wanted, url: str, target: str | None) -> Side:
         artifacts = open_artifacts(config_of(now.study, now.target, url))
         trial, digest = int(now.table.trial[row]), str(now.table.artifact[row] or "")
         if not digest or digest not in artifacts or not artifacts.is_whole(digest):
-            way = suggestions.command("export", wanted.source, "--trial", str(trial), "--out", "engine/")
+            words = ("--trial", str(trial), "--out", "engine/")
+            way = suggestions.command("export", wanted.source, *words, storage=url)
             raise StudyError(
                 f"{wanted.option} {wanted.source}: the engine of trial {trial} was not kept. Export it, which builds "
                 f"it again, and name the folder: `{way}`."

@@ -30,8 +30,9 @@ def load_built(
     if record.status == RUNNING:
         raise StudyError(f"{doing}: its evaluation is not finished. Wait for it, or take another trial.")
     if record.status == FAILED and failure is not None and failure.stage not in but:
+        way = suggestions.command("show", study.name, str(trial), storage=store.url)
         raise StudyError(
             f"{doing}: it {failure_text(failure.stage.value, failure.kind.value)}, so there is no engine to {verb}. "
-            f"Take another trial; `{suggestions.command('show', study.name, str(trial))}` says why it failed."
+            f"Take another trial; `{way}` says why it failed."
         )
     return record

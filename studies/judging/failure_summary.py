@@ -23,7 +23,6 @@ class FailureSummary:
         count: of those.
         message: of the first of those; its first line.
         trial: that one's number; -1 where it answers none.
-        url: of the database, without its password.
     """
 
     evaluations: int
@@ -32,7 +31,6 @@ class FailureSummary:
     count: int
     message: str
     trial: int
-    url: str
 
 
 def summarize_failures(store: Store, table: EvaluationTable) -> FailureSummary | None:
@@ -45,7 +43,7 @@ def summarize_failures(store: Store, table: EvaluationTable) -> FailureSummary |
     failure = store.evaluations.load(int(table.id[first])).evaluation.failure
     lines = failure.message.strip().splitlines() if failure is not None else []
     message = lines[0][:_LONGEST] if lines else "no message"
-    return FailureSummary(len(failed), *way, count, message, int(table.trial[first]), store.url)
+    return FailureSummary(len(failed), *way, count, message, int(table.trial[first]))
 
 
 def count_failures(table: EvaluationTable) -> Counter[tuple[str, str]]:

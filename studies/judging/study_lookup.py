@@ -30,7 +30,7 @@ def find_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetR
     if not targets:
         raise StudyError(
             f"reading study {study.name!r}: it was interrupted before it began. Continue it: "
-            f"`{suggestions.command('resume', study.name)}`."
+            f"`{suggestions.command('resume', study.name, storage=store.url)}`."
         )
     return choose(targets, wanted, study.name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
             reason = search.run()
             state = "done" if search.finish() else None
             store.targets.add_details(work.ledger.target.id, stopped_by=search.stopped_by)
+            work.ledger.reload_target()
     except InputError as error:
         # Inputs were good when the run began: data that can no longer be read, a database made read-only.
         raise RunError(str(error)) from error
@@ -82,7 +84,9 @@ def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
         close_optuna(database)
         with suppress(BitfrontError):  # the error that brought us here says more
             _leave(work, state)
-    return result_of(store, search.standing(), reason)
+    # The states of the study and of the target as they are now, which say whether it ended early.
+    now = replace(search.standing(), study=store.studies.load(study.name))
+    return result_of(store, now, reason)
 
 
 def _give_up(store: Store, study: StudyRecord) -> None:

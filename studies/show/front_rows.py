@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search.values import Assignment
+from studies.judging.early_end import early_end
 from studies.judging.findings.optimization_levels import (
     final_levels_csv,
     final_levels_json,
@@ -121,6 +122,7 @@ def front_json(
         "warnings": pick_warnings(now),
         "notes": [*final_notes(now), *filter(None, [int8_everywhere_text(now)])],
         "nearest": [] if best is not None else [nearest_text(now, near) for near in now.judgement.nearest()],
+        "ended_early": None if (early := early_end(now)) is None else early.to_json(),
         "stopped_early": [int(trial) for trial in now.table.trial[now.judgement.regained]],
     }
 

@@ -90,8 +90,12 @@ def own(targets: Sequence[TargetRecord], here: Target) -> TargetRecord | None:
     return next((record for record in targets if record.target.fingerprint == here.fingerprint), None)
 
 
-def foreign(study: str, targets: Sequence[TargetRecord], here: Target) -> StudyError:
-    """That a host is another target than those it may work on, with all that differs and the ways out."""
+def foreign(study: str, targets: Sequence[TargetRecord], here: Target, storage: str) -> StudyError:
+    """That a host is another target than those it may work on, with all that differs and the ways out.
+
+    Args:
+        storage: URL of the study's database.
+    """
     lines = [f"running study {study!r}: expected a target of the study, but this host is another one:"]
     lines.append(f"  here  {here.fingerprint[:PREFIX]}  {here.backend} on {here.device}")
     for line, record in zip(listed(targets), targets, strict=True):
@@ -101,9 +105,8 @@ def foreign(study: str, targets: Sequence[TargetRecord], here: Target) -> StudyE
         "\n".join(lines)
         + "\nMeasurements of two targets are never mixed. Run on the study's own target, with the options "
         "that it was given, which --target takes over. Or add this host as a new target, with evaluations of its own: "
-        f"`{suggestions.command('worker', study, '--new-target')}`. It reuses ranges and sensitivities, and its "
-        "forecasts start "
-        "from the measurements of the other targets."
+        f"`{suggestions.command('worker', study, '--new-target', storage=storage)}`. It reuses ranges and "
+        "sensitivities, and its forecasts start from the measurements of the other targets."
     )
 
 

@@ -20,6 +20,9 @@ _MOST_S = 240.0  # so that all ends within five minutes, even where noisy latenc
 def demo(folder: Path, *, trials: int = 24, events: SearchEvents | None = None) -> Demo:
     """Search the shipped example, export the best pick and write the report, all into `folder`.
 
+    The database is the one that every command takes by default in that folder. Nothing is exported where nothing keeps
+    the limit.
+
     Args:
         trials: how many evaluations, at most: the search has a time limit of four minutes.
     """
@@ -27,7 +30,7 @@ def demo(folder: Path, *, trials: int = 24, events: SearchEvents | None = None) 
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"running the demo: {folder} is not empty. Remove it, or name another with --out.")
     model, data = write_example(folder)
-    storage = f"sqlite:///{folder / 'demo.db'}"
+    storage = f"sqlite:///{folder / 'bitfront.db'}"
     config = SearchConfig(
         str(model),
         str(data),
@@ -39,7 +42,9 @@ def demo(folder: Path, *, trials: int = 24, events: SearchEvents | None = None) 
         batch=16,
     )
     finished = search(config, events)
-    engine = export("exposures", folder / "engine", storage=storage, events=events)
+    engine = None
+    if finished.standing.picks.best is not None:
+        engine = export("exposures", folder / "engine", storage=storage, events=events)
     return Demo(finished, engine, report("exposures", folder / "report.html", storage=storage), storage)
 
 

@@ -171,7 +171,7 @@ def _plan_renewal(
         raise StudyError(
             f"renewing study {name!r}: it has no pick `best`, so there is nothing to compare a renewed mix with. "
             "Continue "
-            f"the study first: `{suggestions.command('resume', name)}`."
+            f"the study first: `{suggestions.command('resume', name, storage=url)}`."
         )
     fresh = wanted or f"{name}-renewed"
     known = next((store.studies.load(fresh) for each in store.studies.summaries() if each.name == fresh), None)
@@ -206,7 +206,7 @@ def _check_inputs(good: Checked, before: Standing, known: StudyRecord | None) ->
             "the study's own file; --model gives its path if it has moved."
         )
     if good.target.fingerprint != before.target.target.fingerprint:
-        raise foreign(study.name, [before.target], good.target)
+        raise foreign(study.name, [before.target], good.target, good.config.storage)
     wanted, found = metric_name(study.config, study.metric), metric_name(resolved(good.config), good.metric)
     if found != wanted:
         raise DataError(

@@ -95,7 +95,7 @@ def _refuse_study(config: SearchConfig) -> None:
         raise StudyError(
             f"recovering {config.model}: expected an ONNX file, got the name of a study. A study runs recovery when it "
             "is "
-            f"made. To continue it: `{suggestions.command('resume', config.model)}`."
+            f"made. To continue it: `{suggestions.command('resume', config.model, storage=config.storage)}`."
         )
 
 

@@ -11,6 +11,7 @@ from search.values import Assignment
 from studies.judging.point_lists import pick_points
 from studies.judging.points import Point
 from studies.judging.standing import Standing
+from studies.store.records import OK
 
 if TYPE_CHECKING:  # these import the evaluators, which reading verbs should not wait for
     from studies.export.export import Export
@@ -44,9 +45,21 @@ class Front:
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo left behind."""
+    """What the demo left behind; `engine` is None where nothing keeps the limit."""
 
     finished: SearchResult
-    engine: Export
+    engine: Export | None
     report: Path
     storage: str
+
+    @property
+    def missed_point(self) -> str:
+        """Why the demo did not show what it is for, a mix that is better than one precision; empty if it did."""
+        now = self.finished.standing
+        best, mixes = now.picks.best, int(((now.table.status == OK) & (now.table.role == "")).sum())
+        if best is not None and not now.table.role[best]:
+            return ""
+        found = "nothing keeps the limit" if best is None else f"all {now.point(best).baseline.upper()} is recommended"
+        if mixes:
+            return f"{found}, although {mixes} mix{'es were' if mixes > 1 else ' was'} evaluated"
+        return f"no mix was evaluated, so that {found}"

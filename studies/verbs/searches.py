@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
@@ -31,6 +30,7 @@ from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked
 from studies.run.session.study_rows import create_study
 from studies.run_clock import clocked_run
+from studies.store import suggestions
 from studies.store.store import Store, check_usable, default_url
 from studies.verbs.deletion import delete
 from studies.verbs.readings import exists, studies
@@ -203,10 +203,10 @@ def _refuse_existing(config: SearchConfig) -> None:
         return
     with Store.open(config.storage, write=False) as store:
         if any(summary.name == config.study for summary in store.studies.summaries()):
-            name = shlex.quote(config.study)
+            way = suggestions.command("resume", config.study, storage=store.url)
             raise StudyError(
                 f"searching as study {config.study!r}: there is already a study of this name in {store.url}. Continue "
                 "it: "
-                f"`bitfront resume {name}`; give another name with --study; or start again with "
+                f"`{way}`; give another name with --study; or start again with "
                 "--replace, which deletes the old study."
             )

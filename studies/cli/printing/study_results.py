@@ -17,6 +17,7 @@ from studies.cli.printing.output import (
     warn,
 )
 from studies.cli.printing.talk import verbose
+from studies.judging.early_end import early_end
 from studies.judging.findings.rescue_table import HEADER, RescueRow, rescue_cells
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
@@ -42,47 +43,62 @@ from studies.show.terminal.recommendation import recommendation_text
 from studies.store import suggestions
 
 
-def print_end(finished: SearchResult, storage: str | None, *, quiet: bool) -> None:
+def print_end(finished: SearchResult, *, quiet: bool) -> None:
     """Print how a search ended, which where every evaluation failed is an error.
 
     Raises:
         RunError: every evaluation failed.
     """
     if not quiet:
-        print_finished(finished, storage)
+        print_finished(finished)
     print_warnings(finished.standing)
     if finished.standing.details.failures is not None:
         raise RunError(all_failed_text(finished.standing))
 
 
-def print_finished(finished: SearchResult, storage: str | None) -> None:
-    """Print why a search stopped, its front, what recovery won back, and what to do next."""
+def print_finished(finished: SearchResult, *, exported: bool = False) -> None:
+    """Print why a search stopped, its front, what recovery won back, and what to do next.
+
+    Args:
+        exported: whether its best is exported already, so that the command for that is of no use.
+    """
     now = finished.standing
     say(f"{finished.reason}.")
     if verbose() or any(answer is Answer.NOT_OBEYED for _, answer in finished.obedience):
         say(f"Audit of every engine that was built: {obedience_text(finished.obedience)}.")
     if text := replaced_text(finished.deaths):
-        say_command(f"{text[:1].upper()}{text[1:]}. More:", suggestions.command("show", now.study.name, "TRIAL"))
+        say_command(
+            f"{text[:1].upper()}{text[1:]}. More:",
+            suggestions.command("show", now.study.name, "TRIAL", storage=now.details.storage),
+        )
     out.print()
-    print_front(now, finished.mixes, storage, why_none=now.details.failures is None)
+    print_front(now, finished.mixes, why_none=now.details.failures is None)
     notes = study_rescue_notes(now) if verbose() else emulation_gap_notes(now)
     out.print()
     print_rescue(study_rescue(now), notes, MetricScale.of(now.study.metric))
-    if now.picks.best is None or now.only_fp32:
-        return
-    out.print()
-    say(recommendation_text(now), style=BEST_STYLE)
-    target = now.details.target_option
-    say_command(
-        "Export it:", suggestions.command("export", now.study.name, "--out", "engine/", *target, storage=storage)
-    )
+    if now.picks.best is not None and not now.only_fp32:
+        out.print()
+        say(recommendation_text(now), style=BEST_STYLE)
+        words = ("--out", "engine/", *now.details.target_option)
+        if not exported:
+            say_command(
+                "Export it:", suggestions.command("export", now.study.name, *words, storage=now.details.storage)
+            )
+    print_early_end(now)
 
 
-def print_front(now: Standing, mixes: Mapping[int, str], storage: str | None = None, *, why_none: bool = True) -> None:
+def print_early_end(now: Standing) -> None:
+    """Print that the last search ended early, and the command that goes on; nothing if it did not."""
+    if (early := early_end(now)) is not None:
+        out.print()
+        say(f"{early.text}.", style="bold yellow")
+        say_command("Go on with:", early.resume)
+
+
+def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = True) -> None:
     """The table of a front and what is to be said of it.
 
     Args:
-        storage: URL of the study's database; None for the default one.
         why_none: say too why there is nothing to pick.
     """
     if now.details.target_name:
@@ -100,7 +116,7 @@ def print_front(now: Standing, mixes: Mapping[int, str], storage: str | None = N
         no_gain_text(now),
         regained_text(now),
         provisional,
-        only_fp32_text(now, storage),
+        only_fp32_text(now),
     )
     for text in (*final_notes(now), *texts):
         if text:

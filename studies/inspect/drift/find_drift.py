@@ -84,7 +84,7 @@ def _stored_statistics(now: Standing, config: SearchConfig) -> SampleStatistics:
     if digest is None or now.target.ranges_digest is None:
         raise StudyError(
             f"looking for drift of study {now.study.name!r}: it has not been calibrated yet. Continue it first: "
-            f"`{suggestions.command('resume', now.study.name)}`."
+            f"`{suggestions.command('resume', now.study.name, storage=now.details.storage)}`."
         )
     return read_statistics(open_artifacts(config).read_bytes(digest))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from studies.judging.early_end import early_end
 from studies.judging.rules.feasibility import Near
 from studies.judging.sentences.evaluations import kind_text, list_text
 from studies.judging.standing import Standing
@@ -24,7 +25,8 @@ def all_failed_text(now: Standing) -> str:
     text = f"{total} failed, {most}at {found.stage} ({kind_text(found.kind)}): {found.message.rstrip('.')}"
     if found.trial < 0:
         return text
-    way = suggestions.command("show", now.study.name, str(found.trial), *now.details.target_option, storage=found.url)
+    words = (str(found.trial), *now.details.target_option)
+    way = suggestions.command("show", now.study.name, *words, storage=now.details.storage)
     return f"{text}. One of them: {way}"
 
 
@@ -33,17 +35,15 @@ def nobody_text(now: Standing) -> str:
     return "there is no evaluation to pick" if not now.limits else "no evaluation keeps the limits"
 
 
-def only_fp32_text(now: Standing, storage: str | None = None) -> str:
-    """That nothing but FP32 was measured, and how to continue; empty where something else was.
-
-    Args:
-        storage: URL of the study's database; None for the default one.
-    """
+def only_fp32_text(now: Standing) -> str:
+    """That nothing but FP32 was measured, and how to continue; empty where something else was."""
     if not now.only_fp32:
         return ""
+    if early_end(now) is not None:  # which says how to continue
+        return "Nothing but FP32 was measured yet"
     complete = now.measures.finished_count >= now.study.config["trials"]
-    more = ("--trials", "20") if complete else ()
-    way = suggestions.command("resume", now.study.name, *more, *now.details.target_option, storage=storage)
+    more = (*(("--trials", "20") if complete else ()), *now.details.target_option)
+    way = suggestions.command("resume", now.study.name, *more, storage=now.details.storage)
     return f"Nothing but FP32 was measured yet; continue with `{way}`"
 
 
@@ -101,8 +101,9 @@ def regained_text(now: Standing) -> str:
     if not len(rows):
         return ""
     many, named = len(rows) > 1, list_text(now.table.trial[rows])
+    way = suggestions.command("resume", now.study.name, *now.details.target_option, storage=now.details.storage)
     return (
         f"{len(rows)} evaluation{'s' * many} may keep these limits but {'were' if many else 'was'} stopped early "
-        f"under other ones (trial{'s' * many} {named}); `{suggestions.command('resume', now.study.name)}` "
+        f"under other ones (trial{'s' * many} {named}); `{way}` "
         f"with these limits scores {'them' if many else 'it'} to the end"
     )

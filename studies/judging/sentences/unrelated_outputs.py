@@ -20,7 +20,7 @@ def unrelated_text(now: Standing, point: Point) -> str:
         return ""
     named = f"trial {point.trial}" if point.trial >= 0 else "the engine built again for this export"
     picked = f" ({', '.join(point.picks)})" if point.picks else ""
-    compare = suggestions.command("compare", now.study.name, str(point.trial))
+    compare = suggestions.command("compare", now.study.name, str(point.trial), storage=now.details.storage)
     advice = f" Look at it with `{compare}` before you use it." if point.trial >= 0 else ""
     return (
         f"{named}{picked} is probably broken: its outputs have nothing in common "

@@ -78,7 +78,7 @@ def target_of(store: Store, study: StudyRecord, good: Checked) -> TargetRecord:
     targets = store.targets.of_study(study.id)
     found = own(targets, good.target)
     if found is None:
-        raise foreign(study.name, targets, good.target)
+        raise foreign(study.name, targets, good.target, store.url)
     return found
 
 

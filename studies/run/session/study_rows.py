@@ -149,7 +149,7 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
             + "\nGive the original files (--model, --data say where they have moved), or start a new study."
         )
     if target is not None and target.target.fingerprint != good.target.fingerprint:
-        raise foreign(study.name, [target], good.target)
+        raise foreign(study.name, [target], good.target, good.config.storage)
 
 
 def metric_name(config: Mapping[str, Any], metric: Mapping[str, Any]) -> str:

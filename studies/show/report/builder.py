@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
+from studies.judging.early_end import early_end
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
 from studies.judging.findings.sensitivity_table import Sensitivities
@@ -88,6 +89,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         beside=side_by_side(store, [now, *others]) if others else None,
         diagnosis=diagnosis,
         story=build_story(now),
+        ended_early=early_end(now),
         warnings=_warnings(store, now),
         reasons=_reasons(store, now, assignments, diagnosis),
         deployment=None if now.picks.best is None else build_deployment(now, store.url, shared=store.shared),

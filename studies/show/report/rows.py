@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from studies.judging.early_end import EarlyEnd
 from studies.judging.findings.rescue_table import RescueRow
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.limits import Limits, MetricScale
@@ -218,6 +219,7 @@ class ReportData:
         rescue: plain INT8, each recovery step that was kept, and the best mix; empty where recovery tried nothing.
         rescue_notes: what goes with it, one sentence each.
         story: what was found, at a glance.
+        ended_early: how the search ended before it was complete, if it did.
         warnings: what a reader has to know before all else, one sentence each.
         reasons: why layers of the recommended mix are in a higher precision than others, in the order of the graph.
         deployment: how the recommended mix is exported and run; None if there is none.
@@ -251,6 +253,7 @@ class ReportData:
     rescue: Sequence[RescueRow] = ()
     rescue_notes: Sequence[str] = ()
     story: Story = field(default_factory=Story)
+    ended_early: EarlyEnd | None = None
     warnings: Sequence[str] = ()
     reasons: Sequence[LayerReason] = ()
     deployment: Deployment | None = None

@@ -88,9 +88,10 @@ class Studies:
             known = self.load(new.name)
             if repeated() and (known.state, known.model_digest) == (new.state, new.model_digest):
                 return known.id
+            way = suggestions.command("resume", new.name, storage=self._database.shown_url)
             raise StudyError(
                 f"There is a study {new.name!r} in {self._database.shown_url} already. Continue it with "
-                f"`{suggestions.command('resume', new.name)}`, or choose another --study."
+                f"`{way}`, or choose another --study."
             ) from None
 
     @retried

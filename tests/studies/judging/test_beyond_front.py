@@ -117,7 +117,7 @@ def test_a_search_ends_with_a_table_that_has_the_trial_it_calls_best(
     filled: Store, capsys: pytest.CaptureFixture[str], limits: Limits, label: str, best: int
 ) -> None:
     now = judged(filled, limits)
-    print_finished(SearchResult(now, "done", Mixes(filled.evaluations.assignments(now.target.id)), {}), None)
+    print_finished(SearchResult(now, "done", Mixes(filled.evaluations.assignments(now.target.id)), {}))
     printed = capsys.readouterr().out
     assert f"{label}: trial {best} takes " in printed
     assert re.search(rf"^best.* {best} .* ms", printed, re.MULTILINE)

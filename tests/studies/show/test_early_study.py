@@ -51,7 +51,7 @@ def test_where_nothing_but_fp32_was_measured_nothing_is_praised(tmp_path: Path) 
         assert found.standing.picks.best is not None
         (row,) = front_table(found.standing, found.mixes).rows
         assert row[0] == "FP32"
-        assert "continue with `bitfront resume s --storage" in only_fp32_text(found.standing, url)
+        assert "continue with `bitfront resume s --storage" in only_fp32_text(found.standing)
         study = replace(found.standing.study, config={**found.standing.study.config, "trials": 1})
         assert "bitfront resume s --trials 20" in only_fp32_text(replace(found.standing, study=study))
         assert "nothing but FP32 was measured yet" in text_of(store)
