@@ -14,7 +14,7 @@ import optuna
 from optuna.samplers import BaseSampler, TPESampler
 
 from benchmarks.samplers.bench import Bench
-from benchmarks.samplers.simulator.problem import TIE_BAND, Measurement
+from benchmarks.samplers.simulator.problem import Measurement
 from search.sampler.registry import make_sampler
 from search.space.layout import Codes
 from search.values import Precision
@@ -147,7 +147,7 @@ def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
         layout = replace(layout, edges=layout.edges[:0], elements=layout.elements[:0])
     noise = noise_prior(layout, problem.sensitivity(bench.seed))
     priors = cache(lambda: known_priors(bench, layout))
-    aim, band = Aim(bench.budget_ms, bench.max_loss), TIE_BAND
+    aim, band = Aim(bench.budget_ms, bench.max_loss), problem.tie_band
     return GuidedSampler(
         Guidance(layout, priors, aim=lambda: aim, latency_band=lambda: band, noise=noise, left=lambda: bench.left),
         bench.seed,

@@ -42,6 +42,14 @@ def front(log_ms: Floats, loss: Floats) -> NDArray[np.int64]:
     return np.asarray(order[loss[order] < best])
 
 
+def volume(log_ms: Floats, loss: Floats, corner: Reference) -> float:
+    """The hypervolume of (n,) points up to the corner."""
+    kept = front(log_ms, loss)
+    starts, ends = log_ms[kept], np.append(log_ms[kept][1:], corner.log_ms)
+    widths = np.maximum(np.minimum(ends, corner.log_ms) - starts, 0)
+    return float(np.sum(widths * np.maximum(corner.loss - loss[kept], 0)))
+
+
 def gains(log_ms: Floats, loss: Floats, front_log_ms: Floats, front_loss: Floats, corner: Reference) -> Floats:
     """The hypervolume that each of many single points adds to a front.
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from search.forecast import acquisition
 from search.forecast.acquisition import Forecast
-from search.sampler.goals import Aim, Goal, Knee, Known, worth
+from search.sampler.goals import Aim, Goal, Knee, Known, is_improved, worth
 from search.space.layout import Precisions
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ class Gain:
             return acquisition.expected_gains(forecast, *self._known.front(), corner, draws)
         found = self._at_goal(forecast)
         return np.zeros(len(precisions)) if found is None else found
+
+    def promises(self, precisions: Precisions) -> bool:
+        """Whether any of (n, groups) precisions is expected to be better than what was found, see `is_improved`."""
+        return is_improved(self._aim, self._models.latent(precisions), self._known)
 
     def _at_goal(self, forecast: Forecast) -> Floats | None:
         """(n,) expected gains at the limits or at the knee; None if there are none."""

@@ -129,15 +129,17 @@ class GuidedSampler(BaseSampler):
             fixed = self._fixed(trial)
             # A pair that was asked for is proposed though it was refused before: building says so again.
             pool = Pool(self.layout, avoided - self._pairs(fixed), history.tried, fixed, self._ties)
-            codes, how = None, "tpe"
+            codes, how, promising = None, "tpe", True
             if models is None and rng.random() < _FALLBACK and not fixed:
                 codes = self._from_tpe(study, trial, search_space, pool, avoided)
             if codes is None and models is not None and len(history):
                 near = poor and rng.random() < _NEAR
-                codes, how = self._propose(models, history, pool, rng, near=near)
+                codes, how, promising = self._propose(models, history, pool, rng, near=near)
             if codes is None:
                 codes, how = self._guess(pool, avoided, rng), "random"
-            self._foretell(trial.number, codes, how, models, poor)
+            if models is not None:  # before a baseline was measured there is no forecast
+                forecast = models.forecast(self.layout.precisions(codes[None]))
+                self.predicted[trial.number] = Predicted.of(forecast, 0, how, poor, promising)
         return self._params(codes)
 
     def _fixed(self, trial: FrozenTrial) -> dict[int, int]:
@@ -217,12 +219,6 @@ class GuidedSampler(BaseSampler):
             forecast = models.forecast(self.layout.precisions_of([asked]))
             return Predicted.of(forecast, 0, "asked", self._judged(trials, history).poor)
 
-    def _foretell(self, number: int, codes: Codes, how: str, models: Models | None, poor: bool) -> None:
-        """Remember the forecast of a proposal until it is stored. There is none before a baseline was measured."""
-        if models is not None:
-            forecast = models.forecast(self.layout.precisions(codes[None]))
-            self.predicted[number] = Predicted.of(forecast, 0, how, poor)
-
     def least_ms(self, trials: Sequence[FrozenTrial]) -> float | None:
         """The least latency in ms that seems reachable by the forecasts; None before a uniform assignment was measured.
 
@@ -247,11 +243,13 @@ class GuidedSampler(BaseSampler):
 
     def _propose(
         self, models: Models, history: History, pool: Pool, rng: np.random.Generator, *, near: bool
-    ) -> tuple[Codes | None, str]:
-        """(decisions,) codes and how they were chosen; None if there are no candidates.
+    ) -> tuple[Codes | None, str, bool]:
+        """(decisions,) codes, how they were chosen, and whether anything promises to be better than what was found.
+
+        The codes are None if there are no candidates.
 
         Args:
-            near: whether to consider only changes of measured mixes.
+            near: whether to consider only changes of measured mixes; these say nothing about other mixes.
         """
         known, late = self._known(models, history), self._is_late(history)
         gain = Gain(self._goal(rng, late=late), self.guidance.aim(), models, known, rng)
@@ -264,14 +262,17 @@ class GuidedSampler(BaseSampler):
             drawn = len(history) >= len(self._uniforms()) + _FEW
             codes, precisions = pool.gather(models, history, rng, bounds, drawn=drawn)
         if not len(codes):
-            return None, ""
+            return None, "", True
         kept = gain.shortlist(precisions)
         codes, precisions = codes[kept], precisions[kept]
         gain.settle(precisions)
         gains = gain.rate(precisions)
-        if near or len(history) < _CLIMB_FROM:
-            return np.asarray(codes[int(np.argmax(gains))]), "near" if near else "gain"
-        return climbed(codes, gains, lambda best: pool.around(best, models, rng), gain.shortlist, gain.rate), "gain"
+        if near:
+            return np.asarray(codes[int(np.argmax(gains))]), "near", True
+        chosen = np.asarray(codes[int(np.argmax(gains))])
+        if len(history) >= _CLIMB_FROM:
+            chosen = climbed(codes, gains, lambda best: pool.around(best, models, rng), gain.shortlist, gain.rate)
+        return chosen, "gain", gain.promises(np.concatenate([precisions, self.layout.precisions(chosen[None])]))
 
     def _is_late(self, history: History) -> bool:
         """Whether this is one of the last trials, which improve the mix that will be exported and nothing else."""

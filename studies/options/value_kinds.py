@@ -26,6 +26,7 @@ from studies.options.option import ValueKind
 from studies.options.quantities import refusal
 from studies.options.urls import mask_password, parse_place
 
+AUTO = "auto"
 LEAST_LEASE_S = 2.0
 MOST_LEASE_S = 7 * 86400.0
 
@@ -168,6 +169,15 @@ def whole(least: int = 1, most: int = 2**31 - 1) -> ValueKind:
     return ValueKind(lambda text, option: quantities.parse_count(text, option, least, most))
 
 
+def _read_patience(text: str, option: str) -> int | str:
+    if text == AUTO:
+        return AUTO
+    try:
+        return quantities.parse_count(text, option, 1, 2**31 - 1)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("expected a", "expected auto, none, or a")) from None
+
+
 def or_auto(kind: ValueKind) -> ValueKind:
     """The same kind, or the word `auto`, which is None."""
 
@@ -257,6 +267,7 @@ CAPABILITIES = ValueKind(_read_capabilities, _write_capabilities)
 SHAPE = ValueKind(quantities.parse_shape, _write_shape)
 DURATION = ValueKind(quantities.parse_duration_s, _write_duration)
 LEASE = ValueKind(_read_lease, _write_duration)
+PATIENCE = ValueKind(_read_patience)
 SIZE = ValueKind(quantities.parse_size_bytes, write_bytes)
 LATENCY = ValueKind(quantities.parse_latency_ms, _number("ms"))
 RATE = ValueKind(quantities.parse_rate_ms, lambda ms: f"{1000 / ms:.12g}fps")

@@ -33,7 +33,7 @@ class Search:
         self._work = work
         repairs = Repairs(work.problem, work.ledger, work.events.note)
         self._trials = OpenTrials(work.ledger, proposals, work.crew, repairs.buildable)
-        self._stop = Stop(work, repairs)
+        self._stop = Stop(work, repairs, proposals)
         proposals.guide(lambda guidance: replace(guidance, left=self._stop.left))
         self._trial_claims = TrialClaims(work, proposals, repairs, self._trials, self._stop)
         self._claims = Claims([RegainedClaims(work, proposals, self._trials), self._trial_claims])

@@ -1,13 +1,15 @@
-"""The conditions that end a search: enough evaluations, none left, no time, no progress, or unreachable limits."""
+"""The conditions that end a search: enough evaluations, none left, no time, no prospect, or unreachable limits."""
 
 from __future__ import annotations
 
 from studies.judging.standing import Standing
+from studies.options.value_kinds import AUTO
 from studies.run.claims.repairs import Repairs
 from studies.run.unreachable_limits import check_float, check_time, limit_advice
 from studies.run.work import Work
-from studies.store.records import REQUEST, RUNNING, TIME_LIMIT
+from studies.store.records import NO_PROSPECT, REQUEST, RUNNING, TIME_LIMIT
 from studies.store.target_options import config_of
+from studies.trials.proposals import Proposals
 
 
 class Stop:
@@ -15,13 +17,15 @@ class Stop:
 
     Attributes:
         trials: how many evaluations the study is to have in all.
-        stopped_by: what ended the search before it was complete: `TIME_LIMIT`, `REQUEST`; empty for anything else.
+        stopped_by: what ended the search before it was complete: `TIME_LIMIT`, `REQUEST`, `NO_PROSPECT`; empty for
+            anything else.
     """
 
-    def __init__(self, work: Work, repairs: Repairs) -> None:
+    def __init__(self, work: Work, repairs: Repairs, proposals: Proposals) -> None:
         self.stopped_by = ""
         self._work = work
         self._repairs = repairs
+        self._proposals = proposals
         self.trials = work.problem.config.trials
         self._uniform = len(work.problem.space.baselines())
 
@@ -82,7 +86,13 @@ class Stop:
         if not in_time:
             self._note_time_limit(now, done)
             return f"the time limit is reached with {done} of {self.trials} evaluations done"
-        if patience is not None and _is_stalled(now, patience):
+        if patience == AUTO and (right := self._proposals.deciding_forecasts()):
+            self.stopped_by = NO_PROSPECT
+            return (
+                "no mix is expected to be better than what was found by more than can be measured, and the last "
+                f"{right} forecasts were right; {done} of {self.trials} evaluations are done"
+            )
+        if isinstance(patience, int) and _is_stalled(now, patience):
             return f"the front did not improve during the last {patience} evaluations; {done} are done"
         return ""
 

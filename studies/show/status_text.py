@@ -19,9 +19,14 @@ from studies.options.quantities import format_duration_s
 from studies.show.terminal.text_table import plain_table
 from studies.show.terminal.wrapping import wrapped
 from studies.store import suggestions
-from studies.store.records import REQUEST, TIME_LIMIT, FinishedRow, RunningRecord, WorkerRecord
+from studies.store.records import NO_PROSPECT, REQUEST, TIME_LIMIT, FinishedRow, RunningRecord, WorkerRecord
 
-_STOPPED = {TIME_LIMIT: "stopped by the time limit", REQUEST: "stopped on request"}
+# By what ended a search: how it is said, and what `resume` needs to go on to the end.
+_STOPPED: dict[str, tuple[str, tuple[str, ...]]] = {
+    TIME_LIMIT: ("stopped by the time limit", ()),
+    REQUEST: ("stopped on request", ()),
+    NO_PROSPECT: ("stopped because no better mix is expected", ("--patience", "none")),
+}
 TIME_COLUMNS = ("seconds", "share", "spent on")
 WORKER_COLUMNS = ("worker", "state", "host", "device", "heartbeat", "evaluations", "now")
 
@@ -55,10 +60,10 @@ def blocks(now: StudyStatus) -> Iterator[str | Block]:
 
 def state_text(now: StudyStatus) -> str:
     """The state of a study; of one that ended early what ended it, and how to continue."""
-    why = _STOPPED.get(now.stopped_by)
-    if why is None:
+    if now.stopped_by not in _STOPPED:
         return now.study.state
-    return f"{why}; continue with `{suggestions.command('resume', now.study.name, storage=now.url)}`"
+    why, words = _STOPPED[now.stopped_by]
+    return f"{why}; continue with `{suggestions.command('resume', now.study.name, *words, storage=now.url)}`"
 
 
 def facts(target: TargetStatus, metric: MetricScale) -> Iterator[tuple[str, str]]:

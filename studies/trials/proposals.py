@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluators.stopwatch import time_spent
-from search.forecast.forecasts import FORECAST, MEASURED
+from search.forecast.forecasts import FORECAST, MEASURED, deciding_forecasts
 from search.sampler.registry import sampler_named
 from search.space.choices import Space
 from search.space.trial_codes import codes_in, held, refusal
@@ -91,8 +91,9 @@ class Proposals:
         )
         kind = sampler_named(sampler)
         own = seed if kind.guided else seed + rank * _APART
-        self.study.sampler = kind.make(own, len(self.study.get_trials(deepcopy=False)), guidance)
-        if len(self.study.get_trials(deepcopy=False)) == 0:
+        self._begun = len(self.study.get_trials(deepcopy=False))
+        self.study.sampler = kind.make(own, self._begun, guidance)
+        if self._begun == 0:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 self.study.set_metric_names(["latency_ms", "loss"])
@@ -155,6 +156,17 @@ class Proposals:
         """How well the last latencies and losses had been predicted; None of samplers that predict nothing."""
         judged: Callable[[list[FrozenTrial]], Judged] | None = getattr(self.study.sampler, "judged", None)
         return None if judged is None else judged(self.study.get_trials(deepcopy=False))
+
+    def deciding_forecasts(self) -> int:
+        """How many of the last forecasts, which were right, expected no better mix; 0 while any may be found.
+
+        Trials of earlier runs do not count, so that a search goes on for a while when it is resumed.
+        """
+        sampler: Any = self.study.sampler
+        if not hasattr(sampler, "forecast_mix"):
+            return 0
+        band = sampler.guidance.latency_band() or 0.0
+        return deciding_forecasts(self.study.get_trials(deepcopy=False), self._begun, band)
 
     @time_spent("sampler")
     def least_ms(self, guidance: Callable[[], Guidance]) -> float | None:

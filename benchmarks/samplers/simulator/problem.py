@@ -46,6 +46,7 @@ class Problem:
         noise: of measurements.
         alone: (groups, `PRECISIONS`) output error of each group alone, where that was measured.
         work: (groups,) relative multiply-adds; None where they are not known.
+        tie_band: the relative difference up to which a study counts two latencies as equal.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Problem:
     noise: Noise = field(default_factory=Noise)
     alone: Floats | None = None
     work: Floats | None = None
+    tie_band: float = TIE_BAND
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.samplers.simulator import MEASURED, PRECISIONS
-from benchmarks.samplers.simulator.problem import Problem
+from benchmarks.samplers.simulator.noise import Noise
+from benchmarks.samplers.simulator.problem import TIE_BAND, Problem
 from benchmarks.samplers.worlds import graphs, latency, loss
 from benchmarks.samplers.worlds.graphs import Graph
 from benchmarks.samplers.worlds.latency import Latency
@@ -34,6 +35,7 @@ class Recipe:
         worst: share of right answers that all INT8 loses.
         opaque: what an opaque region does whose precisions are mixed.
         shown: whether profiles time the groups inside of opaque regions.
+        noise: of measurements, with the tie band that a study would measure under it.
     """
 
     graph: Callable[[int, np.random.Generator], Graph]
@@ -42,8 +44,12 @@ class Recipe:
     worst: float = 0.12
     opaque: str = "slowest"
     shown: bool = False
+    noise: Noise = field(default_factory=Noise)
+    tie_band: float = TIE_BAND
 
 
+# Losses that no study can tell from none, and measurements as of a busy machine with few samples.
+_LOSSLESS, _NOISY, _WIDE_BAND = 0.0005, Noise(latency_sd=0.02, samples=300), 0.035
 WORLDS = {
     "branching_22": Recipe(graphs.branching, 22),
     "residual_60": Recipe(graphs.residual, 60),
@@ -54,6 +60,13 @@ WORLDS = {
     "branching_152": Recipe(graphs.branching, 152),
     "mobile_154": Recipe(graphs.mobile, 154, worst=0.25),
     "residual_400": Recipe(graphs.residual, 400),
+    "lossless_22": Recipe(graphs.branching, 22, worst=_LOSSLESS),
+    "lossless_60": Recipe(graphs.residual, 60, worst=_LOSSLESS),
+    "lossless_mobile_61": Recipe(graphs.mobile, 61, worst=_LOSSLESS),
+    "lossless_encoder_62": Recipe(graphs.encoder, 62, worst=_LOSSLESS, opaque="broken", shown=True),
+    "lossless_152": Recipe(graphs.branching, 152, worst=_LOSSLESS),
+    "noisy_60": Recipe(graphs.residual, 60, noise=_NOISY, tie_band=_WIDE_BAND),
+    "noisy_lossless_60": Recipe(graphs.residual, 60, worst=_LOSSLESS, noise=_NOISY, tie_band=_WIDE_BAND),
 }
 
 
@@ -82,8 +95,9 @@ def make(name: str) -> Problem:
     profiles = {
         precision: _profile(graph, truth.latency, place, recipe.shown, rng) for place, precision in enumerate(MEASURED)
     }
-    problem = Problem(name, layout, truth, truth.loss.output_error, codes, profiles)
-    return replace(problem, alone=_alone(truth.loss, groups, rng), work=np.array(graph.work))
+    problem = Problem(name, layout, truth, truth.loss.output_error, codes, profiles, recipe.noise)
+    alone = _alone(truth.loss, groups, rng)
+    return replace(problem, alone=alone, work=np.array(graph.work), tie_band=recipe.tie_band)
 
 
 def _layout(graph: Graph) -> Layout:

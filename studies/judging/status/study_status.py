@@ -60,7 +60,7 @@ class TargetStatus:
 
     @property
     def stopped_by(self) -> str:
-        """What ended the last search before it had all evaluations: `time_limit`, `request`; empty for nothing."""
+        """What ended the last search before it had all evaluations: as in `TargetRecord`; empty for nothing."""
         return self.target.stopped_by if self.tally.finished < self.wanted else ""
 
     @property

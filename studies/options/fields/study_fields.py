@@ -91,10 +91,12 @@ class StudyFields:
         panel="How long",
         default_text="60s, or 5 % of the study if that is more; less under a short --time-limit",
     )
-    patience: int | None = option(
-        kinds.whole(),
-        "Stop when N evaluations in a row have not improved the Pareto front.",
-        None,
+    patience: int | str | None = option(
+        kinds.PATIENCE,
+        "When to stop before all trials are done. auto: when no mix is expected to be better than what was found by "
+        "more than can be measured, which only the sampler guided can tell. N: when N evaluations in a row have not "
+        "improved the Pareto front. none: never.",
+        kinds.AUTO,
         metavar="N",
         verbs=Verbs.CONTINUING,
         clearable=True,

@@ -24,6 +24,7 @@ from studies.store.records.statistics import Counts, DeathRecord, FinishedRow, F
 from studies.store.records.studies import ArtifactRecord, FileRecord, GroupRecord, NewStudy, StudyRecord, StudySummary
 from studies.store.records.targets import (
     CLOSING,
+    NO_PROSPECT,
     PROCESS,
     REBUILD,
     REOPEN,
@@ -41,6 +42,7 @@ __all__ = [
     "CLOSING",
     "EXPORT",
     "FAILED",
+    "NO_PROSPECT",
     "OF_FINAL",
     "OF_PROFILE",
     "OK",

@@ -10,7 +10,8 @@ from search.values import Capability, Precision, RecoveryRecord, Target
 
 REBUILD, PROCESS, REOPEN = "rebuild", "process", "reopen"  # kinds of a repetition
 
-TIME_LIMIT, REQUEST = "time_limit", "request"  # what may end a search before it is complete
+# What may end a search before it is complete; the last is that no better mix is expected.
+TIME_LIMIT, REQUEST, NO_PROSPECT = "time_limit", "request", "no_prospect"
 CLOSING = "closing"  # among the details: the step at the end of a search that is under way
 
 
@@ -50,7 +51,7 @@ class TargetRecord:
 
     @property
     def stopped_by(self) -> str:
-        """What ended the last search before it was complete: `TIME_LIMIT`, `REQUEST`; empty for anything else."""
+        """What ended the last search before it was complete: one of the three above; empty for anything else."""
         found: str = self.details.get("stopped_by", "")
         return found
 

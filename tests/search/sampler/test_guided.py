@@ -188,7 +188,7 @@ def test_forecasts_are_stored_and_hold():
     search = Search(make_problem()).run(25)
     told = [t.user_attrs[FORECAST] for t in search.study.trials if FORECAST in t.user_attrs]
     assert len(told) >= 20
-    assert {"ms", "ms_std", "loss", "loss_std", "how", "poor"} == set(told[0])
+    assert {"ms", "ms_std", "loss", "loss_std", "how", "poor", "promising"} == set(told[0])
     found = forecast_quality(search.study.trials)
     assert found.latency is not None
     assert found.latency.coverage > 0.6
