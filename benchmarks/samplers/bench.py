@@ -22,6 +22,10 @@ class Bench:
         trials: distinct evaluations that it may make, uniform assignments and probes included.
         budget_ms: latency that a pick must keep, for methods that can aim; None without.
         max_loss: the same of the loss.
+
+    Attributes:
+        ends_after: after how many evaluations a study would end, as no better mix is expected; None if it would not.
+            The bench goes on, so that what that gives up is seen.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Bench:
         self.problem, self.seed, self.trials = problem, seed, trials
         self.budget_ms, self.max_loss = budget_ms, max_loss
         self.found: dict[tuple[int, ...], Measurement] = {}
+        self.ends_after: int | None = None
 
     @property
     def left(self) -> int:

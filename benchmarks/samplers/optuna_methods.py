@@ -155,11 +155,14 @@ def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
 
 
 def _guided(bench: Bench, edges: bool) -> None:
-    from search.forecast.forecasts import FORECAST, MEASURED
+    from search.forecast.forecasts import FORECAST, MEASURED, deciding_forecasts
 
     sampler = guided_sampler(bench, edges)
 
     def told(trial: optuna.Trial, measured: Measurement) -> None:
+        done = trial.study.get_trials(deepcopy=False)
+        if bench.ends_after is None and deciding_forecasts(done, 0, bench.problem.tie_band):
+            bench.ends_after = len(bench.found) - 1  # without this trial, which a study would not have begun
         if (forecast := sampler.predicted.pop(trial.number, None)) is not None:
             trial.set_user_attr(FORECAST, forecast.to_json())
         sd = (measured.loss_high - measured.loss_low) / 2 / _Z95

@@ -2,6 +2,7 @@
 
     python -m benchmarks.samplers.worlds.run                              # every world and method, 8 seeds, 120 trials
     python -m benchmarks.samplers.worlds.run --worlds residual_60 --methods guided one_shot --seeds 2 --trials 60
+    python -m benchmarks.samplers.worlds.run --methods guided --trials 60 # where searches end on their own, and more
     python -m benchmarks.samplers.worlds.run --table                      # only print the tables
 
 Writes worlds.json in the folder from which it is started, or --out, after every run, and goes on where it was stopped.
@@ -69,6 +70,7 @@ def perform(task: Task) -> dict[str, Any]:
         "loss_high": [round(m.loss_high, 6) for m in measured],
         "seconds": round(time.perf_counter() - start, 2),
         "limit": task.budget_ms or task.max_loss,
+        "ends_after": run.ends_after,
     }
 
 
@@ -80,9 +82,14 @@ def tasks(worlds: Sequence[str], methods: Sequence[str], seeds: int, trials: int
 
 
 def limited_tasks(best: tables.Best, seeds: int, trials: int) -> Iterator[Task]:
-    """Guided with a latency budget, and with an allowed loss, at the quartiles of the best-known fronts."""
+    """Guided with a latency budget, and with an allowed loss, at the quartiles of the best-known fronts.
+
+    Not in worlds without losses, where a loss of the front is no limit that anyone would set.
+    """
     for seed in range(seeds):
         for world, front in best.items():
+            if "lossless" in world:
+                continue
             for quantile in (0.25, 0.5, 0.75):
                 ms, loss = (float(np.quantile(values, quantile)) for values in (front.ms, front.loss))
                 yield Task(world, "guided", seed, trials, ms * (1 + 1e-9), None, f"budget {quantile:g}")
@@ -115,6 +122,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, default=120)
     parser.add_argument("--jobs", type=int, default=1, help="runs, or best-known fronts, at a time")
     parser.add_argument("--limits", action="store_true", help="also guided with a budget and with an allowed loss")
+    parser.add_argument("--limit-trials", type=int, default=30, help="of runs with a limit")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--best", type=Path, nargs="*", default=[], help="more results whose fronts to begin from")
     parser.add_argument("--table", action="store_true", help="run nothing")
@@ -126,7 +134,9 @@ def main(words: list[str] | None = None) -> None:
     others = [json.loads(file.read_text()) for file in arguments.best]
     best = tables.best_fronts(arguments.worlds, [results, *others], arguments.jobs)
     if arguments.limits and not arguments.table:
-        run_all(list(limited_tasks(best, arguments.seeds, 30)), results, arguments.out, arguments.jobs)
+        run_all(
+            list(limited_tasks(best, arguments.seeds, arguments.limit_trials)), results, arguments.out, arguments.jobs
+        )
     print(tables.text(results, best))
 
 

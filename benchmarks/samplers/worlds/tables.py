@@ -64,7 +64,9 @@ def shares(problem: Problem, front: Front, codes: Codes) -> NDArray[np.float64]:
 
 def text(results: Results, best: Best) -> str:
     """Every table."""
-    return "\n\n".join(filter(None, [_shares(results, best), _latencies(results, best), _limits(results, best)]))
+    return "\n\n".join(
+        filter(None, [_shares(results, best), _ends(results, best), _latencies(results, best), _limits(results, best)])
+    )
 
 
 def _runs(results: Results, world: str) -> dict[str, list[Results]]:
@@ -91,6 +93,28 @@ def _share(curves: Sequence[NDArray[np.float64]], mark: int) -> str:
     at = [100 * float(curve[min(mark, len(curve)) - 1]) for curve in curves]
     error = np.std(at, ddof=1) / np.sqrt(len(at)) if len(at) > 1 else 0.0
     return f"{np.mean(at):.1f} ± {error:.1f}"
+
+
+def _ends(results: Results, best: Best) -> str:
+    """When searches by the guided sampler end on their own, and what the trials after that would have brought."""
+    rows = []
+    for world, front in best.items():
+        problem, runs = catalogue.make(world), _runs(results, world).get("guided", [])
+        ends = [run.get("ends_after") or len(run["codes"]) for run in runs]
+        if not runs:
+            continue
+        shared, faster = [], []
+        for run, end in zip(runs, ends, strict=True):
+            curve = shares(problem, front, codes_of(run))
+            shared.append(100 * float(curve[-1] - curve[end - 1]))
+            ms = problem.measures(codes_of(run))[0]
+            faster.append(100 * float(1 - ms.min() / ms[:end].min()))
+        after = ", ".join(str(end) if run.get("ends_after") else "–" for run, end in zip(runs, ends, strict=True))
+        rows.append(
+            [world, after, f"{np.mean(shared):.1f}, {max(shared):.1f}", f"{np.mean(faster):.1f}, {max(faster):.1f}"]
+        )
+    heads = ["after so many evaluations, by seed", "points of the share given up: mean, most", "% of the least latency"]
+    return table(["a search ends on its own", *heads], rows)
 
 
 def _latencies(results: Results, best: Best, mark: int = 30) -> str:
@@ -121,8 +145,21 @@ def _limits(results: Results, best: Best) -> str:
             continue
         judged = [_picked(catalogue.make(world), best[world], aim[0].split()[0], run) for run in seeds.values()]
         kept = sum(keeps for keeps, _ in judged)
-        rows.append([world, method, aim[0], f"{kept} of {len(judged)}", f"{np.median([r for _, r in judged]):.2f}"])
-    return table(["picks", "method", "limit", "keep it in truth", "regret, points or % of latency"], rows)
+        ended = [
+            _picked(catalogue.make(world), best[world], aim[0].split()[0], _until_end(run)) for run in seeds.values()
+        ]
+        ends = [str(run["ends_after"] or "–") for run in seeds.values()]
+        given_up = np.mean([before - after for (_, before), (_, after) in zip(ended, judged, strict=True)])
+        row = [world, method, aim[0], f"{kept} of {len(judged)}", f"{np.median([r for _, r in judged]):.2f}"]
+        rows.append([*row, ", ".join(ends), f"{given_up:.2f}"])
+    heads = ["picks", "method", "limit", "keep it in truth", "regret, points or % of latency"]
+    return table([*heads, "the search ends on its own after", "regret that adds, mean"], rows)
+
+
+def _until_end(run: Results) -> Results:
+    """A run up to where the search would have ended on its own."""
+    names = ("codes", "ms", "loss", "loss_high")
+    return {**run, **{name: run[name][: run["ends_after"] or None] for name in names}}
 
 
 def _picked(problem: Problem, front: Front, aim: str, run: Results) -> tuple[bool, float]:
