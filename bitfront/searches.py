@@ -29,6 +29,7 @@ from studies.options.read_options import read_changes, read_config
 from studies.options.table import option_table, options_of
 from studies.options.urls import default_url, mask_password
 from studies.run.search_result import SearchResult
+from studies.run.session.trusted_functions import remember_functions
 from studies.store.store import Store
 from studies.verbs.deletion import remove_inputs
 
@@ -148,7 +149,13 @@ def _prepare(
     if there and if_exists == "resume":
         files.match()
         changes = {**_changes(config, given), "model": files.model, "data": files.data}
-        return lambda events: verbs.resume(name, changes, storage=url, events=events)
+        named = config.changed({"data": files.data})
+
+        def resume_named(events: Listener) -> SearchResult:
+            remember_functions(named, events)  # this call names them, as it did when the study was made
+            return verbs.resume(name, changes, storage=url, events=events)
+
+        return resume_named
     if there:
         verbs.check_search(config.changed({"model": files.model, "data": files.data}))  # a mistake costs no study
         verbs.delete(name, url)

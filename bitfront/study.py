@@ -193,6 +193,7 @@ class Study:
         trial: int | None = None,
         triton: str | None = None,
         tools: Sequence[str] = (),
+        trust_functions: bool = False,
     ) -> Export:
         """Write an engine and its manifest to a folder, and check them in a fresh process, as `bitfront export` does.
 
@@ -202,6 +203,7 @@ class Study:
             trial: the number of a trial to export instead.
             triton: the name of a Triton model to write too.
             tools: other tools to write files for: `nncf`, `polygraphy`, `modelopt`, `qat`.
+            trust_functions: run the functions that the study names, also if they were never named on this machine.
 
         Raises:
             InputError: nothing keeps the limits, there is no such pick or trial, or the folder cannot be used.
@@ -213,7 +215,7 @@ class Study:
             done = verbs.export(
                 self.name,
                 Path(folder),
-                self._limits,
+                {**self._limits, "trust_functions": trust_functions},
                 pick=pick,
                 trial=trial,
                 extras=Extras(triton, tuple(tools)),

@@ -27,6 +27,8 @@ os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_pat
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="bitfront-test-")
 atexit.register(shutil.rmtree, os.environ["TMPDIR"], ignore_errors=True)
 tempfile.tempdir = None
+# What this user has allowed studies to run is no affair of tests, nor they of it.
+os.environ["XDG_STATE_HOME"] = os.path.join(os.environ["TMPDIR"], "state")
 
 # BLAS reads it once, as NumPy is imported: on small matrices its threads only wait for each other, busily.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

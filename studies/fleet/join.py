@@ -24,6 +24,7 @@ from studies.run.session.join import target_of
 from studies.run.session.levels import check_level
 from studies.run.session.setup import checked
 from studies.run.session.study_rows import add_target, check_unchanged, complete_study, given_options
+from studies.run.session.trusted_functions import check_trusted, remember_functions
 from studies.store.database.retries import known_server
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
@@ -57,7 +58,9 @@ def join(
         study = store.studies.load(name)
         meant = which.of(store, study)
         stored = config_of(study, meant, url)
-        config, slots = crew_of(change_config(stored, changes))
+        config = change_config(stored, changes)
+        check_trusted(config)
+        config, slots = crew_of(config)
         _check_split_seed(config, stored)
         _check_recover(config, stored)
         if meant is not None and not which.new and len(store.targets.of_study(study.id)) == 1:
@@ -67,6 +70,7 @@ def join(
         inputs = checked(config, events=progress, cache=study_cache(config))
         with as_in(slots), inputs as good, reported_deletion(store, study):
             check_unchanged(good, study, None if which.target is None else meant)
+            remember_functions(config, progress)
             complete_study(store, good, study.id)
             if which.new:
                 add_target(store, study, good, progress)

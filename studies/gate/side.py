@@ -9,6 +9,7 @@ from typing import Any
 
 from evaluators.backends.registry import kind_named
 from search.errors import ConfigError, StudyError
+from search.references import names_function
 from search.values import Target
 from studies.artifacts.folder import hash_of
 from studies.artifacts.locations import open_artifacts
@@ -63,12 +64,13 @@ class Wanted:
     trial_option: str
 
 
-def find_side(wanted: Wanted, url: str, target: str | None) -> Side:
+def find_side(wanted: Wanted, url: str, target: str | None, backend: str = "auto") -> Side:
     """Find the engine that a side means.
 
     Args:
         url: of the database that studies are looked up in.
         target: which of a study's; None for the first.
+        backend: that the user named. Only then a class that a manifest or a database names is imported.
 
     Raises:
         ConfigError: a file or folder is missing or damaged, or a trial is given of what is no study.
@@ -77,14 +79,14 @@ def find_side(wanted: Wanted, url: str, target: str | None) -> Side:
     path = Path(wanted.source)
     is_file = path.is_file() or path.suffix in (".onnx", *_PLANS)
     if not (path.is_dir() or is_file):
-        return _of_study(wanted, url, target)
+        return _of_study(wanted, url, target, backend)
     if wanted.trial is not None:
         raise ConfigError(
             f"{wanted.trial_option} {wanted.trial}: only a study has trials, and {wanted.source} is not a study. Leave "
             "the option "
             "out, or give a study."
         )
-    return _of_folder(wanted, path) if path.is_dir() else _of_file(wanted, path)
+    return _of_folder(wanted, path, backend) if path.is_dir() else _of_file(wanted, path)
 
 
 def _of_file(wanted: Wanted, path: Path) -> Side:
@@ -93,11 +95,25 @@ def _of_file(wanted: Wanted, path: Path) -> Side:
     return Side(wanted.source, path.absolute(), "tensorrt" if path.suffix in _PLANS else "onnxruntime")
 
 
-def _of_folder(wanted: Wanted, folder: Path) -> Side:
+def _check_backend(wanted: Wanted, found: str, named: str) -> None:
+    """Refuse a backend that is a class of somebody's module, unless the user named that one.
+
+    Raises:
+        ConfigError: naming the option and the class.
+    """
+    if names_function(found) and found != named:
+        raise ConfigError(
+            f"{wanted.option} {wanted.source}: its backend is {found}, whose code would run here. If you trust it, add "
+            f"--backend {found}."
+        )
+
+
+def _of_folder(wanted: Wanted, folder: Path, backend: str) -> Side:
     """The engine of an exported folder, if it is what was exported."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         target = Target.from_json(manifest["target"])
+        _check_backend(wanted, target.backend, backend)
         engine = folder / kind_named(target.backend).engine_file
         digest, trial = manifest["files"][engine.name], manifest["trial"]
         latency = manifest["latency"]
@@ -115,7 +131,7 @@ def _of_folder(wanted: Wanted, folder: Path) -> Side:
     return Side(f"{wanted.source} (trial {trial})", engine.absolute(), target.backend, target, band)
 
 
-def _of_study(wanted: Wanted, url: str, target: str | None) -> Side:
+def _of_study(wanted: Wanted, url: str, target: str | None, backend: str) -> Side:
     """The kept engine of a study's pick or trial."""
     with Store.open(url, write=False) as store:
         now = standing_of(store, wanted.source, wanted=target)
@@ -131,6 +147,7 @@ def _of_study(wanted: Wanted, url: str, target: str | None) -> Side:
             )
         engine = artifacts.path(digest)
     made_for = now.target.target
+    _check_backend(wanted, made_for.backend, backend)
     band = 0.0 if now.target.band_is_provisional else now.target.band
     return Side(f"{wanted.source} (trial {trial})", engine, made_for.backend, made_for, band)
 

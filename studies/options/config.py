@@ -165,7 +165,7 @@ class SearchConfig(DataFields, StudyFields):
 
 
 _MAPPINGS = ("limits", "builder_options")
-_NOT_STORED = ("storage", "gpus", "workers", "metrics_port", "overrides", "given")
+_NOT_STORED = ("storage", "trust_functions", "gpus", "workers", "metrics_port", "overrides", "given")
 
 
 def own_options() -> tuple[Option, ...]:

@@ -202,7 +202,7 @@ def sensitivity(
     judged.check()
     if isinstance(subject, SearchConfig):
         return sensitivities.of_model(check_config(subject), judged, told)
-    foreign = sorted(changes.keys() - {"model", "data", "sensitivity_time_s"})
+    foreign = sorted(changes.keys() - {"model", "data", "sensitivity_time_s", "trust_functions"})
     if foreign:
         shown = next((row.shown for row in option_rows() if row.key == foreign[0]), foreign[0])
         raise ConfigError(

@@ -28,6 +28,7 @@ from studies.run.session.folders import check_artifacts
 from studies.run.session.join import join_study
 from studies.run.session.setup import checked
 from studies.run.session.study_rows import check_unchanged
+from studies.run.session.trusted_functions import check_trusted
 from studies.run.work import Work
 from studies.show.report.builder import build_report
 from studies.show.report.page import write_report
@@ -75,9 +76,10 @@ def export(
     with Store.open(url) as store:
         now = standing_of(store, name, changes, target)
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
-        config = _prepare_config(
-            store, now.study, _change_export(config_of(now.study, now.target, url), changes), extras
-        )
+        config = change_config(config_of(now.study, now.target, url), changes)
+        check_trusted(config)
+        _check_export(config, changes)
+        config = _prepare_config(store, now.study, config, extras)
         with checked(config, events=told, cache=study_cache(config)) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
@@ -117,8 +119,8 @@ def _prepare_config(store: Store, study: StudyRecord, config: SearchConfig, extr
     return here(store, study, config)
 
 
-def _change_export(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
-    """The configuration of an export, built with what was given for this one engine.
+def _check_export(config: SearchConfig, changes: Mapping[str, Any]) -> None:
+    """Refuse options of a builder that are for this one engine, where the study's backend has none.
 
     Raises:
         ConfigError: the study's backend has no such option.
@@ -128,7 +130,6 @@ def _change_export(config: SearchConfig, changes: Mapping[str, Any]) -> SearchCo
         raise ConfigError(
             f"{foreign[0].shown}: this study ran on backend {config.backend}, which has no such option. Leave it out."
         )
-    return change_config(config, changes)
 
 
 def _final_items(config: SearchConfig) -> set[str]:

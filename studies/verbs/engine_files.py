@@ -86,12 +86,13 @@ def gate(
         Wanted(str(candidate), "CANDIDATE", trials[0], "--trial"),
         Wanted(str(baseline), "--against", trials[1], "--against-trial"),
     )
-    sides = [find_side(each, url, target) for each in wanted]
+    config = change_config(SearchConfig(model="gate", data=data), changes)
+    sides = [find_side(each, url, target, config.backend) for each in wanted]
     inputs = GateInputs(
         candidate=sides[0],
         baseline=sides[1],
         reference=None if reference is None else Path(reference).absolute(),
-        config=change_config(SearchConfig(model="gate", data=data), changes),
+        config=config,
         limits=limits,
     )
     return run_gate(inputs, events or Quiet())

@@ -32,6 +32,7 @@ from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, checked
 from studies.run.session.study_rows import check_unchanged, complete_study, create_study, metric_name, resolved
+from studies.run.session.trusted_functions import check_trusted
 from studies.run_clock import clocked_run
 from studies.store import suggestions
 from studies.store.records import StudyRecord
@@ -146,7 +147,7 @@ def renew(
     done = Renewal(config.study, name, data, now.metric, gated, best)
     if request.out is None or done.verdict is not Verdict.HOLDS:
         return done
-    export(config.study, request.out, storage=storage, target=own, events=told)
+    export(config.study, request.out, {"trust_functions": True}, storage=storage, target=own, events=told)
     return replace(done, folder=request.out)
 
 
@@ -183,10 +184,12 @@ def _plan_renewal(
         )
     stored = config_of(before.study, before.target, url)
     config = change_config(here(store, before.study, stored), {**changes, "data": data})
+    check_trusted(config)
     trials = count_trials(store, before)
     return known, replace(
         config,
         study=fresh,
+        trust_functions=True,  # they were allowed under the old study's name
         calibration_data=None,
         final_data=None,
         calibration_cache=None,

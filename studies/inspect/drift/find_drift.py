@@ -21,6 +21,7 @@ from studies.inspect.drift.shifts import LEAST_UNITS, LossShift, compare_losses,
 from studies.judging.standing import Standing
 from studies.options.config import SearchConfig
 from studies.run.session.setup import Checked, adopt_ranges, checked, load_model
+from studies.run.session.trusted_functions import check_trusted
 from studies.store import suggestions
 from studies.store.store import Store
 
@@ -41,6 +42,7 @@ def find_drift(store: Store, now: Standing, config: SearchConfig, events: Events
         ArtifactError: the study's ranges or statistics are gone or damaged.
         EvaluatorError: the model or the engine cannot be run.
     """
+    check_trusted(replace(config, metric=_metric_name(now, config)))
     scored = _has_what_the_metric_needs(now, config)
     config = replace(
         config,

@@ -111,6 +111,14 @@ class StudyFields:
         default_text=DEFAULT_STORAGE,
         repr=False,
     )
+    trust_functions: bool = option(
+        kinds.TEXT,
+        "Run the functions that the study names, such as its metric, also if they were never named on this machine.",
+        False,
+        flag=True,
+        verbs=(*Verbs.READING_STUDIES, *Verbs.FRESH),
+        panel="Study",
+    )
     artifacts: str | None = option(
         kinds.PLACE,
         "Where engines are stored: a folder, s3://… or gs://….",

@@ -33,6 +33,7 @@ from studies.run.session.backend_values import backend_options, check_backend_op
 from studies.run.session.data_caches import function_sources, read_sources
 from studies.run.session.data_shapes import open_inputs, range_text, with_shapes_of_data
 from studies.run.session.folders import work_folder
+from studies.run.session.trusted_functions import check_trusted
 
 _WORK_PREFIX = "bitfront-run-"
 
@@ -135,6 +136,7 @@ def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
 
 def load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> tuple[SearchConfig, Model]:
     """The model, once all checks that need no evaluator process have passed; and the options with all its shapes."""
+    check_trusted(config)
     loaded: list[Model] = []
     shaped: list[SearchConfig] = []
     sources = [each for each in (config.data, config.calibration_data, config.final_data) if each]

@@ -23,6 +23,7 @@ from studies.options.table import option_table
 from studies.run.session.backend_values import backend_kind
 from studies.run.session.folders import absolute_paths
 from studies.run.session.setup import Checked
+from studies.run.session.trusted_functions import remember_functions
 from studies.store.records import FileRecord, NewStudy, StudyRecord, TargetRecord
 from studies.store.store import Store
 from studies.store.target_names import foreign, own
@@ -57,6 +58,7 @@ def create_study(
         environment=environment.collect(),
         renewed_from=None if renewed_from is None else renewed_from.id,
     )
+    remember_functions(config, progress)
     study_id = store.studies.create(new, dict(good.keeper.description.score_clusters))
     study = store.studies.load(config.study)
     with reported_deletion(store, study):
