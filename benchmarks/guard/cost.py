@@ -162,7 +162,7 @@ def guarded_on_other_cores(fast: Run, safe: Run) -> Iterator[Guard]:
         sys.exit("the cost of a guard with a core of its own: expected two processor cores, got one")
     try:
         os.sched_setaffinity(0, cores - own)  # a thread inherits the cores of the one that starts it
-        with Guard(fast, safe, GuardOptions(share=0.01, threshold=-1), seed=0) as guard:
+        with Guard(fast, safe, GuardOptions(share=0.01, threshold=0), seed=0) as guard:
             os.sched_setaffinity(0, own)
             yield guard
     finally:
@@ -182,7 +182,7 @@ def compensation(fast: Run, safe: Run, images: NDArray[Any], frames: int = 400) 
     }
     for kind, stream in streams.items():
         for compensate in (0, 10):
-            options = GuardOptions(share=0.2, threshold=-1, compensate=compensate, queue=1000)
+            options = GuardOptions(share=0.2, threshold=0, compensate=compensate, queue=1000)
             with Guard(fast, safe, options, seed=0) as guard:
                 errors = []
                 for frame in stream:

@@ -111,7 +111,7 @@ def serve(state: Path) -> None:
 
         return run
 
-    options = GuardOptions(share=0.2, window=10, probe_after_s=0.05, classes=False)
+    options = GuardOptions(share=0.2, window=10, probe_after_s=0.05, outputs="values")
     with Guard(engine("fast"), engine("safe"), options, state=state, tell=lambda text: None) as guard:
         for line in sys.stdin:
             asked = json.loads(line)

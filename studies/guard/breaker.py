@@ -7,7 +7,8 @@ from dataclasses import replace
 from studies.guard.options import GuardOptions
 from studies.guard.state import Breaker, BreakerState
 
-_LONGEST_REST = 16
+_MOST_DOUBLINGS = 4
+_LONGEST_REST = 2**_MOST_DOUBLINGS
 _ROUNDING = 1e-9  # of a mean: fifty agreements of 0.9 sum to less than 45
 
 
@@ -62,7 +63,7 @@ def leave(breaker: Breaker, reason: str, options: GuardOptions, now: float) -> B
     """
     if breaker.state is BreakerState.OPEN:
         return breaker
-    rest = options.probe_after_s * min(2**breaker.trials, _LONGEST_REST)
+    rest = options.probe_after_s * 2 ** min(breaker.trials, _MOST_DOUBLINGS)
     return Breaker(BreakerState.OPEN, probe_at=now + rest, trials=breaker.trials + 1, reason=reason)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.guard.agreement import Arrays
+from studies.guard.agreement import Arrays, is_float
+from studies.guard.forks import renew_in_children
 
 
 class Compensation:
@@ -24,13 +25,18 @@ class Compensation:
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
+        self.renew_after_fork()
+        renew_in_children(self)
+
+    def renew_after_fork(self) -> None:
+        """A child begins with no errors."""
         self._lock = Lock()
         self._errors: dict[str, deque[NDArray[Any]]] = {}
         self._mean: dict[str, NDArray[Any]] = {}
 
     def add(self, fast: Arrays, safe: Arrays) -> None:
         """Take one more compared sample into account; an output of another shape than before begins again."""
-        error = {n: safe[n] - fast[n] for n in safe if safe[n].dtype.kind == "f" and safe[n].shape == fast[n].shape}
+        error = {n: safe[n] - fast[n] for n in safe if is_float(safe[n]) and safe[n].shape == fast[n].shape}
         if not all(np.isfinite(array).all() for array in error.values()):
             return
         with self._lock:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -14,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.guard import breaker as circuit
-from studies.guard.agreement import agreement, all_finite, default_threshold, looks_like_classes
+from studies.guard.agreement import Agreement, all_finite
 from studies.guard.compensation import Compensation
-from studies.guard.engines import Arrays, Run, SafeEngine, name_engines, open_pair
+from studies.guard.engines import Arrays, Run, SafeEngine, find_fault, name_engines, open_pair
+from studies.guard.forks import renew_in_children
 from studies.guard.observer import Observer
-from studies.guard.options import FAST, SAFE, GuardError, GuardOptions
+from studies.guard.options import BOXES, CLASSES, FAST, SAFE, GuardError, GuardOptions
 from studies.guard.policy import Policy, PolicyKeeper, Sensor
 from studies.guard.reports import TroubleReports, sentence_of
 from studies.guard.samples.reservoir import Reservoir
@@ -39,8 +42,12 @@ class Guard:
     The fast engine answers requests. A share of its answers is compared with those of the safe engine, in a separate
     thread. If the engines agree too little for several windows in a row, the safe engine answers all requests. Later
     the fast engine is tried on a share of the requests, without answering them, until it has agreed well for some
-    windows. If the fast engine raises an error, or gives NaN or Inf where the safe one gives numbers, the guard
-    switches at once, and the safe engine answers the request.
+    windows. If the fast engine raises an error, returns something else than the safe engine's outputs by name, or gives
+    NaN or Inf where the safe one gives numbers, the guard switches at once, and the safe engine answers the request.
+
+    In a process that is forked from the one that made it, the guard goes on with threads and counts of its own, and
+    engines of `open` are opened again. Engines on a GPU refuse there, because CUDA does. Functions given as engines
+    have to work in a forked process.
 
     Examples:
         >>> guard = Guard.open("export/fast", "export/fp16", state="guard.json")  # doctest: +SKIP
@@ -85,17 +92,28 @@ class Guard:
         self._tell = tell or _LOG.warning
         self._troubles = TroubleReports(self._tell)
         self._safe = SafeEngine(safe, self._troubles)
+        self._seed = seed
         self._random = random.Random(seed)
         self._reservoir = reservoir
         self._keeper = StateKeeper(None if state is None else Path(state), self._troubles)
-        self._classes = options.classes
+        self._sampled_first = False
+        self._told = self._keeper.breaker.state
+        self._telling = Lock()
+        self._agreement = Agreement(options.outputs or (None if options.decode is None else BOXES), options.decode)
         self._compensation = Compensation(options.compensate) if options.compensate else None
         self._policy = PolicyKeeper(tuple(self._engines), policy, sensor, options.policy_every_s, self._troubles)
         self._window: list[float] = []
-        self._agreement: float | None = None
+        self._last_window: float | None = None
         self._counts = Counts()
         self._observer: Observer | None = None
         self._shadow: Shadow[Sample] = Shadow(options.queue, self._compare, self._tell_failure, self._look_around)
+        renew_in_children(self)
+
+    def renew_after_fork(self) -> None:
+        """A lock, a window and random numbers of its own; the parts of the guard see to themselves."""
+        self._telling = Lock()
+        self._window = []
+        self._random = random.Random(None if self._seed is None else f"{self._seed} {os.getpid()}")
 
     @classmethod
     def open(
@@ -147,6 +165,7 @@ class Guard:
 
     def _answer(self, inputs: Inputs) -> tuple[str, Arrays]:
         """The name of the engine that answered, and its outputs."""
+        self._shadow.wake()
         self._counts.add("requests")
         if self._reservoir is not None:
             self._reservoir.offer(inputs)
@@ -155,10 +174,9 @@ class Guard:
             breaker = self._keeper.breaker
             why = "the policy wants the safe engine" if breaker.state is BreakerState.CLOSED else breaker.reason
             return SAFE, self._sampled(inputs, self._safe.answer(inputs, why), SAFE)
-        try:
-            outputs = self._engines[name](inputs)
-        except Exception as error:
-            reason = f"the {name} engine raised {type(error).__name__}: {error}"
+        outputs, fault = self._ask(name, inputs)
+        if fault:
+            reason = f"the {name} engine {fault}"
             answer = self._safe.answer(inputs, reason)
             self._leave(reason)
             return SAFE, answer
@@ -168,6 +186,14 @@ class Guard:
         if self._compensation is None or name != FAST:  # the mean error is that of the fast engine alone
             return name, outputs
         return name, self._compensation.apply(outputs)
+
+    def _ask(self, name: str, inputs: Inputs) -> tuple[Arrays, str]:
+        """The outputs of an engine, and what is wrong with it if they are none."""
+        try:
+            outputs = self._engines[name](inputs)
+        except Exception as error:
+            return {}, f"raised {type(error).__name__}: {error}"
+        return outputs, find_fault(outputs, self._safe.names)
 
     def _serving(self) -> str:
         return self._policy.chosen if self._keeper.breaker.state is BreakerState.CLOSED else SAFE
@@ -183,6 +209,8 @@ class Guard:
         """The same outputs; a share of the requests is handed to the comparison."""
         resting = engine == SAFE and self._keeper.breaker.state is not BreakerState.HALF_OPEN
         taken = not resting and self._random.random() < self._options.share
+        if self._options.share and not self._sampled_first and not resting:  # it tells the names of the safe outputs
+            taken = self._sampled_first = True
         if taken and not self._shadow.offer(Sample.copy_of(inputs, outputs, engine)):
             self._counts.add("dropped")
         return outputs
@@ -191,28 +219,28 @@ class Guard:
 
     def _compare(self, sample: Sample) -> None:
         probing = sample.engine == SAFE
-        name = self._probed() if probing else SAFE
-        try:
-            other = self._engines[name](sample.inputs)
-        except Exception as error:
-            if not probing:
-                raise
-            self._leave(f"tried again, the {name} engine raised {type(error).__name__}: {error}")
+        name = self._probed() if probing else sample.engine
+        other, fault = self._ask(name, sample.inputs) if probing else (self._engines[SAFE](sample.inputs), "")
+        if not probing:
+            self._safe.check(other, "")
+            fault = find_fault(sample.outputs, self._safe.names)
+        if fault:
+            self._leave(f"tried again, the {name} engine {fault}" if probing else f"the {name} engine {fault}")
             return
         fast, safe = (other, sample.outputs) if probing else (sample.outputs, other)
         if not all_finite(safe):
             raise GuardError("the safe engine gave NaN or Inf, so there is nothing to compare with.")
-        if self._classes is None:
-            self._classes = looks_like_classes(dict(safe))
-        found = agreement(fast, safe, classes=self._classes)
-        if self._compensation is not None and (name if probing else sample.engine) == FAST:
+        found = self._agreement.measure(fast, safe)
+        if self._compensation is not None and name == FAST:
             self._compensation.add(fast, safe)
         self._counts.add("compared")
         self._remember(found)
-        self._change(lambda b, now: circuit.add_sample(b, found, self._threshold(), self._options, now))
+        threshold = self._threshold()
+        self._change(lambda b, now: circuit.add_sample(b, found, threshold, self._options, now))
+        self._synchronize()
         self._troubles.settle(_COMPARING)
         if self._observer is not None:
-            least = 1.0 if self._classes else self._threshold()
+            least = 1.0 if self._agreement.kind == CLASSES else threshold
             self._inform(self._observer, sample.inputs, fast, safe, found >= least)
 
     def _inform(self, observer: Observer, inputs: Inputs, fast: Inputs, safe: Inputs, agrees: bool) -> None:
@@ -228,12 +256,12 @@ class Guard:
 
     def _threshold(self) -> float:
         given = self._options.threshold
-        return default_threshold(bool(self._classes)) if given is None else given
+        return self._agreement.threshold if given is None else given
 
     def _remember(self, found: float) -> None:
         self._window.append(found)
         if len(self._window) == self._options.window:
-            self._agreement = float(np.mean(self._window))
+            self._last_window = float(np.mean(self._window))
             self._window.clear()
 
     def _leave(self, reason: str) -> None:
@@ -241,10 +269,21 @@ class Guard:
 
     def _change(self, change: Callable[[Breaker, float], Breaker]) -> None:
         now = time.time()
-        before, after = self._keeper.change(lambda b: change(circuit.at(b, self._options, now), now))
+        self._keeper.change(lambda b: change(circuit.at(b, self._options, now), now))
+        self._tell_state()
+
+    def _tell_state(self) -> None:
+        """Tell a state of the breaker that is new in this process, whichever process changed it."""
+        breaker = self._keeper.breaker
+        with self._telling:
+            known, self._told = self._told, breaker.state
         self._forget_errors()
-        if before.state is not after.state:
-            self._tell(circuit.describe(after))
+        if known is not breaker.state:
+            self._tell(circuit.describe(breaker))
+
+    def _synchronize(self) -> None:
+        self._keeper.synchronize()
+        self._tell_state()
 
     def _forget_errors(self) -> None:
         """While the fast engine is left, whoever left it, its errors of before are worth nothing."""
@@ -253,8 +292,7 @@ class Guard:
 
     def _look_around(self) -> None:
         """What other processes did, what time it is, and what the policy says."""
-        self._keeper.refresh()
-        self._forget_errors()
+        self._synchronize()
         known = self._keeper.breaker
         if circuit.at(known, self._options, time.time()) is not known:
             self._change(lambda b, now: b)
@@ -274,7 +312,7 @@ class Guard:
             breaker.reason,
             self._serving(),
             **self._counts.numbers(),
-            agreement=self._agreement,
+            agreement=self._last_window,
             sensors=self._policy.sensors,
         )
 
@@ -293,11 +331,21 @@ class Guard:
         if self._reservoir is not None:
             self._reservoir.drain()
 
-    def close(self) -> None:
-        """End the threads of the guard."""
-        self._shadow.close()
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the threads of the guard.
+
+        Args:
+            timeout_s: the most seconds to wait for an engine that is comparing a sample. If it takes longer, this is
+                told, and its thread is left to end with it, or with the process.
+        """
+        if not self._shadow.close(timeout_s):
+            self._tell(
+                f"closing a guard: an engine has not answered within {timeout_s:g} s in a comparison. Its thread is "
+                "left behind, and ends when the engine answers or the process ends."
+            )
         if self._reservoir is not None:
-            self._reservoir.close()
+            self._reservoir.close(timeout_s)
+        self._keeper.synchronize()
 
     def __enter__(self) -> Guard:
         return self

@@ -25,6 +25,6 @@ class Observer(Protocol):
         """Two engines answered one request; called beside the requests.
 
         Args:
-            agrees: whether all classes are the same; where outputs are no classes, whether the cosine keeps the
-                threshold.
+            agrees: whether all classes are the same; where outputs are no classes, whether the agreement keeps
+                the threshold.
         """

@@ -8,6 +8,8 @@ from enum import Enum
 from threading import Lock
 from typing import Any
 
+from studies.guard.forks import renew_in_children
+
 
 class BreakerState(Enum):
     """The state of the breaker, which decides the engine: the fast one while closed, otherwise the safe one."""
@@ -17,12 +19,9 @@ class BreakerState(Enum):
     HALF_OPEN = "half_open"
 
 
-_NUMBERS = (int, float)
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("samples", "bad", "good", "trials"), int),
-    **dict.fromkeys(("agreement", "probe_at"), _NUMBERS),
-    "reason": str,
-}  # of the values of a breaker in JSON
+_COUNTS = ("samples", "bad", "good", "trials")
+_MOST_COUNT = 10**9
+_LATEST_S = 10**11  # of a clock, in the year 5138
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,20 @@ class Breaker:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Breaker:
         """Raises ValueError, KeyError or TypeError for what `to_json` did not give."""
-        for name, kinds in _KINDS.items():
-            if not isinstance(data[name], kinds) or isinstance(data[name], bool):
-                raise TypeError(f"{name} is {data[name]!r}")
+        for name in _COUNTS:
+            _check_number(name, data[name], int, _MOST_COUNT)
+        _check_number("agreement", data["agreement"], (int, float), data["samples"] + 1e-3)
+        _check_number("probe_at", data["probe_at"], (int, float), _LATEST_S)
+        if not isinstance(data["reason"], str):
+            raise TypeError(f"reason is {data['reason']!r:.40}")
         return cls(**{**data, "state": BreakerState(data["state"])})
+
+
+def _check_number(name: str, value: Any, kinds: type | tuple[type, ...], most: float) -> None:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r:.40}")
+    if not 0 <= value <= most:  # NaN is not either
+        raise ValueError(f"{name} is {value!r:.40}, expected a number from 0 to {most:.12g}")
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,11 @@ class Counts:
     """
 
     def __init__(self) -> None:
+        self.renew_after_fork()
+        renew_in_children(self)
+
+    def renew_after_fork(self) -> None:
+        """A child counts its own."""
         self._lock = Lock()
         self._numbers = dict.fromkeys(("requests", "compared", "dropped"), 0)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from search.installation import install_command
-from studies.guard.agreement import Arrays
+from studies.guard.agreement import Arrays, is_float
 from studies.guard.guard import Guard
 from studies.guard.metrics.layer_errors import LayerErrors
 from studies.guard.metrics.running_error import RunningError
@@ -91,7 +91,7 @@ class GuardMetrics:
         if not agrees:
             self._disagreements.inc()
         for name in safe.keys() & fast.keys():
-            if safe[name].dtype.kind == "f":
+            if is_float(safe[name]):
                 self._errors.add(name, fast[name], safe[name])
         if self._layers is not None:
             self._layers.offer(inputs)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.errors import ConfigError
+from studies.guard.forks import renew_in_children
 from studies.guard.samples.shadow import Shadow
 
 _LOG = logging.getLogger("bitfront.guard")
@@ -80,10 +81,16 @@ class Reservoir:
         self._make_folder()
         self._per_hour, self._most_bytes = per_hour, most_bytes
         self._tell, self._clock = tell or _LOG.warning, clock
+        self._seed = seed
         self._random = random.Random(seed)
         self._hour, self._below = "", 1.0
         self._failing = False
         self._thread: Shadow[_Chosen] = Shadow(per_hour, self._keep, self._tell_failure, lambda: None)
+        renew_in_children(self)
+
+    def renew_after_fork(self) -> None:
+        """Other numbers than those of the parent and its other children, which share the folder."""
+        self._random = random.Random(None if self._seed is None else f"{self._seed} {os.getpid()}")
 
     def _make_folder(self) -> None:
         try:
@@ -106,9 +113,9 @@ class Reservoir:
         """Wait until every request that was chosen is written."""
         self._thread.drain()
 
-    def close(self) -> None:
-        """End the thread; what still waits is left out."""
-        self._thread.close()
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the thread; what still waits is left out, and a request that takes longer to write ends by itself."""
+        self._thread.close(timeout_s)
 
     # -- beside the requests ---------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -124,6 +125,75 @@ def test_an_error_of_the_fast_engine_costs_no_request(fast: Engine, safe: Engine
     with Guard(fast, safe, GuardOptions(share=0)) as guard:
         np.testing.assert_array_equal(guard.run(request(0))["y"], request(0)["x"])
         assert guard.state().reason == "the fast engine raised RuntimeError: planted"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "returned NoneType, expected a dictionary of NumPy arrays by output name"),
+        ([np.ones(3)], "returned list, expected a dictionary of NumPy arrays by output name"),
+        ({"y": [1.0, 2.0]}, "gave the output 'y' as list, expected a NumPy array"),
+        ({"z": np.ones(3)}, "gave the outputs z, expected those of the safe engine, y"),
+        ({"y": np.ones(3), "z": np.ones(3)}, "gave the outputs y, z, expected those of the safe engine, y"),
+        ({}, "gave the outputs none, expected those of the safe engine, y"),
+    ],
+)
+def test_what_are_no_outputs_is_never_given(safe: Engine, answer: Any, said: str) -> None:
+    answers: list[Any] = [scores(request(0)), answer]
+    with Guard(lambda inputs: answers.pop(0), safe, GuardOptions(share=1e-9)) as guard:
+        guard.run(request(0))
+        guard.drain()  # the first request is compared, and tells the names
+        np.testing.assert_array_equal(guard.run(request(1))["y"], request(1)["x"])
+        assert guard.state().reason == f"the fast engine {said}"
+        assert guard.state().engine == "safe"
+
+
+def test_wrong_names_in_the_first_answer_open_the_breaker_as_soon_as_it_is_compared(safe: Engine) -> None:
+    with Guard(lambda inputs: {"z": inputs["x"]}, safe, GuardOptions(share=1e-9)) as guard:
+        guard.run(request(0))
+        guard.drain()
+        assert guard.state().reason == "the fast engine gave the outputs z, expected those of the safe engine, y"
+
+
+@pytest.mark.parametrize("answer", [None, [np.ones(3)], {"y": 1.0}, {}])
+def test_a_safe_engine_that_gives_no_outputs_is_an_error_that_says_so(fast: Engine, answer: Any) -> None:
+    said: list[str] = []
+    with Guard(fast, lambda inputs: answer, ALL, tell=said.append) as guard:
+        serve(guard, 2)
+        assert guard.state().engine == "fast"
+        assert len(said) == 1
+        assert said[0].startswith("comparing a sample: the safe engine ")
+        fast.error = RuntimeError("planted")
+        with pytest.raises(GuardError, match=r"raised RuntimeError: planted; the safe engine .* Correct the function"):
+            guard.run(request(0))
+
+
+def test_nan_in_bfloat16_is_never_given(safe: Engine) -> None:
+    bfloat16 = ml_dtypes.bfloat16
+    with Guard(lambda inputs: {"y": np.array([[1, np.nan]], bfloat16)}, safe, GuardOptions(share=0)) as guard:
+        np.testing.assert_array_equal(guard.run(request(0))["y"], request(0)["x"])
+        assert guard.state().reason == "the fast engine gave NaN or Inf where the safe one gave numbers"
+
+
+def test_an_engine_that_hangs_in_a_comparison_does_not_hold_up_closing(fast: Engine) -> None:
+    said: list[str] = []
+    called, over = threading.Event(), threading.Event()
+
+    def hang(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        called.set()
+        over.wait()
+        return scores(inputs)
+
+    guard = Guard(fast, hang, ALL, tell=said.append)
+    guard.run(request(0))
+    called.wait()
+    guard.close(timeout_s=0.1)
+    assert said == [
+        "closing a guard: an engine has not answered within 0.1 s in a comparison. Its thread is left behind, and ends "
+        "when the engine answers or the process ends."
+    ]
+    guard.drain()  # ends, because what waits is left out
+    over.set()
 
 
 def test_both_engines_failing_is_said(fast: Engine, safe: Engine) -> None:
@@ -284,7 +354,7 @@ def test_the_engine_of_the_policy_is_the_one_that_is_tried_again(fast: Engine, s
 
 def test_a_constant_error_is_compensated(fast: Engine, safe: Engine) -> None:
     fast.change = lambda y: y + np.float32(0.25)
-    options = GuardOptions(share=1, compensate=10, classes=False, threshold=-1)
+    options = GuardOptions(share=1, compensate=10, outputs="values", threshold=0)
     with Guard(fast, safe, options) as guard:
         assert np.abs(serve(guard, 1)[0]["y"] - request(0)["x"]).max() == pytest.approx(0.25, abs=1e-6)
         assert np.abs(serve(guard, 1)[0]["y"] - request(0)["x"]).max() < 1e-6
@@ -292,7 +362,7 @@ def test_a_constant_error_is_compensated(fast: Engine, safe: Engine) -> None:
 
 def test_errors_of_before_the_fast_engine_was_left_correct_nothing_afterwards(fast: Engine, safe: Engine) -> None:
     options = GuardOptions(
-        share=1, window=2, windows=1, probe_after_s=0.05, good_windows=1, compensate=50, classes=False
+        share=1, window=2, windows=1, probe_after_s=0.05, good_windows=1, compensate=50, outputs="values"
     )
     with Guard(fast, safe, options) as guard:
         serve(guard, 4)
@@ -317,7 +387,7 @@ def test_an_output_that_changes_its_shape_is_corrected_by_itself() -> None:
 def test_the_mean_error_of_the_fast_engine_corrects_no_other(fast: Engine, safe: Engine) -> None:
     chosen = ["fast"]
     fast.change = lambda y: y + np.float32(0.25)
-    options = GuardOptions(share=1, compensate=10, classes=False, threshold=-1, policy_every_s=0)
+    options = GuardOptions(share=1, compensate=10, outputs="values", threshold=0, policy_every_s=0)
     with Guard(fast, safe, options, policy=lambda state: chosen[0], engines={"other": Engine()}) as guard:
         serve(guard, 3)
         chosen[0] = "other"

@@ -1,0 +1,62 @@
+"""Forked processes: a child has none of its parent's threads, and a lock that another thread held stays held in it.
+
+Servers that fork their workers after they have loaded the application (gunicorn with `--preload`) do that with a guard.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock, local
+from typing import Protocol
+from weakref import WeakSet
+
+import filelock  # noqa: F401  # it waits for its own locks before a fork; what is registered later comes before that
+
+_HOLD_S = 1.0  # that a fork waits at most
+
+
+class ForkRenewed(Protocol):
+    """Something that has locks or a thread."""
+
+    def renew_after_fork(self) -> None:
+        """Make them anew. Called in the child, which has no other thread yet."""
+
+
+class _Forks:
+    """The things to renew, and the lock that a fork waits for."""
+
+    def __init__(self) -> None:
+        self.known: WeakSet[ForkRenewed] = WeakSet()
+        self.files = Lock()
+        self._forking = local()  # several threads may fork
+
+    def begin(self) -> None:
+        self._forking.held = self.files.acquire(timeout=_HOLD_S)
+
+    def end_in_parent(self) -> None:
+        if self._forking.held:
+            self.files.release()
+
+    def end_in_child(self) -> None:
+        self.files = Lock()
+        for thing in list(self.known):
+            thing.renew_after_fork()
+
+
+_forks = _Forks()
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(before=_forks.begin, after_in_parent=_forks.end_in_parent, after_in_child=_forks.end_in_child)
+
+
+def renew_in_children(thing: ForkRenewed) -> None:
+    """Call its `renew_after_fork` in every process that is forked from this one, for as long as it is referred to."""
+    _forks.known.add(thing)
+
+
+@contextmanager
+def hold_forks_back() -> Iterator[None]:
+    """No process is forked meanwhile: a child would inherit the open lock file, and with it the lock."""
+    with _forks.files:
+        yield
