@@ -276,6 +276,8 @@ def conditions_text(conditions: Mapping[str, Any]) -> str:
         parts += [f"{name}{' → '.join(values)}{unit}"] if values else []
     if conditions.get("throttled"):
         parts.append(f"slowed down by {', '.join(conditions['throttled'])}")
+    if openings_ms := conditions.get("openings_ms"):
+        parts.append(f"opened {len(openings_ms)} times: {', '.join(f'{ms:.4g}' for ms in openings_ms)} ms")
     others = max((state.get("other_processes", 0) for state in (before, after)), default=0)
     return ", ".join([*parts, *([f"other processes: {others}"] if others else [])])
 

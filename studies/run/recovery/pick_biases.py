@@ -12,6 +12,7 @@ from functools import cached_property, partial
 
 from evaluators.process.job import Limits as EarlyLimits
 from evaluators.process.results import Recovered
+from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from search.values import (
     Accuracy,
@@ -57,6 +58,7 @@ class PickBiases:
         if self._took_s is not None and read_mixes(self._work.ledger.store, self._work.ledger.target.id):
             self._adopt({})
 
+    @time_spent("finalists")
     def correct(self, now: Standing) -> Standing:
         """Correct the picks that were not tried yet; where the target stands then.
 
