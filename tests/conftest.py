@@ -86,6 +86,14 @@ def target(store: Store) -> int:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a search keeps for later ones of this user is kept for one file of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
 def what_is_there_stays() -> None:
     """Modules and collected tests, and what earlier files left: 0.2 s per look through them, at each session opened."""
     gc.collect()

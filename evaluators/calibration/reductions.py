@@ -117,7 +117,7 @@ def _rows_axes(graph: ir.Model) -> dict[str, tuple[list[ir.Value], dict[str, lis
     """By op, the input or the attribute that makes it reduce the second axis alone."""
     version = graph.graph.opset_imports.get("", 0)
     tensor = ir.tensor(np.array([1], np.int64), name="bitfront.axes")
-    axes = ir.Value(name="bitfront.axes", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]), const_value=tensor)
+    axes = ir.Value(name=tensor.name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]), const_value=tensor)
     found = {op: version >= first for op, first in _AXES_AS_INPUT.items()}
     if any(found.values()):
         graph.graph.register_initializer(axes)

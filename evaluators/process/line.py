@@ -230,14 +230,17 @@ class CalibrationRequests(Protocol):
             cache: magnitudes from a calibration cache; only tensors that it lacks are calibrated then.
         """
 
-    def recover(self, ranges: Ranges, method: str, steps: str, seconds: float) -> Recovered:
+    def recover(
+        self, ranges: Ranges, method: str, steps: str, seconds: float, wall_s: float | None = None
+    ) -> Recovered:
         """Try recovery steps on all INT8; builds no engine.
 
         Args:
             ranges: of the user's model, calibrated on all calibration samples.
             method: of calibration.
             steps: as `--recover` takes it.
-            seconds: of wall time for everything.
+            seconds: for everything on an idle machine, by this process's processor time: see `recover.Budget`.
+            wall_s: that it may take on a busy one; None for three times as long.
 
         Raises:
             ConfigError: there is no such step.

@@ -16,6 +16,8 @@ from search.values import Ranges, Recovery, StepRecord
 
 EQUAL_DB = 80.0  # signal to noise, from which on two float models are equal but for rounding
 
+NO_TIME = "it was not tried, because the time for recovery was over: see --recover-time"
+
 Done = Callable[[int, int], None]
 
 
@@ -90,11 +92,12 @@ class Trials:
         """One step; what it proposes becomes part of `now` where it is kept."""
         before = now.outcome
         if self._context.seconds_left() <= 0 and not self._forced:
-            return _record(step, before, "it was not tried, because the time for recovery was over: see --recover-time")
+            return replace(_record(step, before, NO_TIME), cut="it was not tried")
         try:
             proposal = step.propose(self._context, now.ranges)
             if proposal is None or proposal.ranges == now.ranges:
-                return _record(step, before, _why_nothing(proposal))
+                cut = "" if proposal is None else proposal.cut
+                return replace(_record(step, before, _why_nothing(proposal)), cut=cut)
             self._check_exact(proposal.ranges, now.ranges)
             after = self._held_out.measure(self._context.open_int8(proposal.ranges))
         except Exception as error:  # a step may be the user's own; the search can go on without it
@@ -155,14 +158,15 @@ def _record(
         loss_before=before.loss,
         loss_after=None if after is None else after.loss,
         notes=() if proposal is None else tuple(proposal.notes),
+        cut="" if proposal is None else proposal.cut,
     )
 
 
 def _why_nothing(proposal: Proposal | None) -> str:
     """Why a step changes nothing: by its notes, if it has some."""
-    if proposal is None or not proposal.notes:
+    if proposal is None or not (proposal.notes or proposal.cut):
         return "there is nothing for it to do"
-    return f"it found nothing to change: {'; '.join(proposal.notes)}"
+    return f"it found nothing to change: {'; '.join(filter(None, (*proposal.notes, proposal.cut)))}"
 
 
 def _finite(error: float) -> float | None:

@@ -28,11 +28,11 @@ class Equalize(RecoveryStep):
         streams = find_streams(model)
         wanted = [slots for slots in streams.components() if len(slots) > 1 and not streams.normalized & set(slots)]
         exponents = np.zeros(streams.count, np.int64)
-        until, notes = (1 - _TIME_SHARE) * context.seconds_left(), []
+        until, cut = (1 - _TIME_SHARE) * context.seconds_left(), ""
         for done, stream in enumerate(observe_streams(context, model, streams, wanted)):
             if until > 0 and context.seconds_left() < until:
-                notes = [f"only the first {done} of at most {len(wanted)} streams were tried, because the time is over"]
+                cut = f"it ran out of time after {done} of at most {len(wanted)} streams"
                 break
             exponents += choose_exponents(stream, streams.count, stream.noise)
             context.alive()
-        return propose_factors(context, ranges, streams, exponents, notes)
+        return propose_factors(context, ranges, streams, exponents, cut)

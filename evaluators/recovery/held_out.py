@@ -82,7 +82,8 @@ class HeldOut:
         others: batches of other samples, on which only the loss is taken; as many as time is left for.
         metric: of the study.
         folder: an empty one, where the metric's reference is kept.
-        seconds: of wall time that one run over them may take.
+        seconds: of processor time that one run of the float model over them may take, so that a busy machine does not
+            decide how many they are.
         clusters: (samples,) the same number for samples that belong together; None where samples are independent.
         other_clusters: the same for the others, with numbers that are shared by both.
 
@@ -105,9 +106,9 @@ class HeldOut:
         self._samples = samples
         self._others = others
         self._metric = metric
-        start = time.monotonic()
+        start = time.process_time()
         self._counts, self._outputs = _run_float(session, samples, seconds)
-        each = max((time.monotonic() - start) / len(self._counts), 1e-6)
+        each = max((time.process_time() - start) / len(self._counts), 1e-6)
         self._more = max(0, int(seconds / each) - len(self._counts))
         self._by_sample = all(_is_by_sample(rows, found) for rows, found in self._outputs)
         self._power = {name: self._usual_power(name) for name in compared_names(self._outputs[0][1])}
@@ -336,7 +337,7 @@ def _run_float(session: Runner, samples: Samples, seconds: float) -> tuple[list[
     """Real rows of each batch, and with all its rows the float outputs that tell the error."""
     counts: list[int] = []
     outputs: list[tuple[int, Arrays]] = []
-    start, held, units = time.monotonic(), 0, 0
+    start, held, units = time.process_time(), 0, 0
     for batch in samples():
         found = session.run(batch.inputs)
         kept = {name: found[name] for name in compared_names(found)}
@@ -345,7 +346,7 @@ def _run_float(session: Runner, samples: Samples, seconds: float) -> tuple[list[
         outputs.append((rows, kept))
         units += batch.count if _is_by_sample(rows, kept) else 1
         held += sum(array.nbytes for array in kept.values())
-        late = time.monotonic() - start > seconds or held > _HELD_BYTES
+        late = time.process_time() - start > seconds or held > _HELD_BYTES
         if late and units >= FEWEST:
             break
     return counts, outputs

@@ -36,7 +36,36 @@ Indices = NDArray[np.int64]
 
 _STEPS_SHARE = 0.7  # of the time; the rest scores what was kept
 _RUN_SHARE = 0.03  # of the time, for one run of the float model over the held-out samples
+STRETCH = 3.0  # times as long may recovery take where the machine is busy, if nobody says how long
 _HELD_OUT_SHARE = 3  # one of so many calibration samples is held out
+
+
+class Budget:
+    """Time for recovery, by the processor time of this process: on a busy machine the same is tried as on an idle one.
+
+    Args:
+        seconds: on an idle machine, on which about half of the threads of a session have work all the time.
+        wall_s: that it may take however busy the machine is.
+    """
+
+    def __init__(self, seconds: float, wall_s: float | None = None) -> None:
+        self.seconds = seconds
+        self.wall_s = STRETCH * seconds if wall_s is None else wall_s
+        self._rate = (1 + worthwhile_threads()) / 2
+        self._start = time.process_time(), time.monotonic()
+
+    def left(self, kept_back: float = 0.0) -> float:
+        """Seconds, without a share that is kept back."""
+        used, wall_s = time.process_time() - self._start[0], self.elapsed_s()
+        return min((1 - kept_back) * self.seconds - used / self._rate, (1 - kept_back) * self.wall_s - wall_s)
+
+    def elapsed_s(self) -> float:
+        """Seconds of wall time."""
+        return time.monotonic() - self._start[1]
+
+    def processor_s(self, seconds: float) -> float:
+        """Seconds of it as processor time."""
+        return max(0.0, seconds) * self._rate
 
 
 @dataclass(frozen=True)
@@ -103,7 +132,7 @@ def recover(
     steps: Sequence[RecoveryStep],
     ranges: Ranges,
     *,
-    seconds: float,
+    budget: Budget,
     done: Callable[[int, int], None],
     alive: Callable[[], None],
 ) -> tuple[Ranges, RecoveryRecord]:
@@ -113,7 +142,7 @@ def recover(
         asked: as `--recover` was given: what is not `auto` forces the steps.
         steps: in the order in which they are tried.
         ranges: of plain INT8, calibrated on all calibration samples.
-        seconds: of wall time for everything.
+        budget: for everything.
         done: told how many of the steps are tried.
         alive: called now and then in between.
 
@@ -123,7 +152,6 @@ def recover(
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or a step that is forced fails.
     """
-    start = time.monotonic()
     int8 = _all_int8(subject, ranges)
     if Precision.INT8 not in int8.values():
         return ranges, RecoveryRecord(
@@ -131,14 +159,14 @@ def recover(
             notes=("no group of this model can run in INT8, because of the target or of --keep",),
         )
     with tempfile.TemporaryDirectory(prefix="bitfront-recovery-") as folder:
-        run = _Run(subject, emulator, int8, start + seconds, Path(folder), alive)
-        found = run.try_steps(steps, ranges, forced=asked != AUTO, share=seconds, done=done)
+        run = _Run(subject, emulator, int8, budget, Path(folder), alive)
+        found = run.try_steps(steps, ranges, forced=asked != AUTO, done=done)
         chosen = run.calibrate_whole(found, ranges)
         plain, *losses = run.score([ranges, *found.stages[:-1], chosen] if found.stages else [ranges])
     final = iter(losses)
     records = tuple(replace(step, final=next(final)) if step.kept else step for step in found.steps)
     chosen = replace(chosen, selected=ranges.selected)
-    return chosen, RecoveryRecord(asked, records, plain, found.notes, time.monotonic() - start)
+    return chosen, RecoveryRecord(asked, records, plain, found.notes, budget.elapsed_s())
 
 
 def correct_mix(
@@ -147,7 +175,7 @@ def correct_mix(
     mix: Assignment,
     ranges: Ranges,
     *,
-    seconds: float,
+    budget: Budget,
     done: Callable[[int, int], None],
     alive: Callable[[], None],
 ) -> tuple[Ranges, RecoveryRecord]:
@@ -158,7 +186,7 @@ def correct_mix(
 
     Args:
         ranges: of the study, with what was recovered for all INT8.
-        seconds, done, alive: as of `recover`.
+        budget, done, alive: as of `recover`.
 
     Returns:
         The ranges of this mix, which are those given where nothing is kept, and a record of the one step.
@@ -166,13 +194,12 @@ def correct_mix(
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model.
     """
-    start = time.monotonic()
     plain = ranges.with_mixes({})
     with tempfile.TemporaryDirectory(prefix="bitfront-recovery-") as folder:
-        run = _Run(subject, emulator, mix, start + seconds, Path(folder), alive)
-        trials = Trials(run.context, run.open_held_out(seconds), forced=False, done=done)
+        run = _Run(subject, emulator, mix, budget, Path(folder), alive)
+        trials = Trials(run.context, run.open_held_out(), forced=False, done=done)
         found = trials.run([BiasStep()], plain)
-    return found.ranges, RecoveryRecord(BiasStep.name, found.steps, None, found.notes, time.monotonic() - start)
+    return found.ranges, RecoveryRecord(BiasStep.name, found.steps, None, found.notes, budget.elapsed_s())
 
 
 def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
@@ -182,25 +209,21 @@ def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
 
 
 class _Run:
-    """One recovery with what it holds open.
-
-    Args:
-        until: on the monotonic clock.
-    """
+    """One recovery with what it holds open."""
 
     def __init__(
         self,
         subject: Subject,
         emulator: Emulator,
         int8: Assignment,
-        until: float,
+        budget: Budget,
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
         self._subject = subject
-        self._until = until
+        self._budget = budget
         self._folder = folder
-        self._steps_until = until
+        self._kept_back = 0.0
         dataset, batch = subject.samples.dataset, subject.given.batch
         fitting, held_out = subject.samples.divide()
         self._fitting = gather_forms(dataset, fitting, batch)
@@ -218,7 +241,7 @@ class _Run:
             held_out=lambda: self._batches(self._held_out),
             calibrate_model=self._calibrate,
             clip_model=self._clip,
-            seconds_left=lambda: self._steps_until - time.monotonic(),
+            seconds_left=lambda: self._budget.left(self._kept_back),
             alive=alive,
         )
         self._exact = emulator.open(subject.given.graph)
@@ -229,18 +252,22 @@ class _Run:
         ranges: Ranges,
         *,
         forced: bool,
-        share: float,
         done: Callable[[int, int], None],
     ) -> Recovered:
-        """As `auto.Trials.run`, in the share of the time that steps have; `share`: the time for everything."""
-        self._steps_until = self._until - (1 - _STEPS_SHARE) * share
-        held_out = self.open_held_out(share)
-        plain = ranges if len(self._fitting) == ranges.samples else self._calibrate(self._subject.given)
+        """As `auto.Trials.run`, in the share of the time that steps have."""
+        self._kept_back = 1 - _STEPS_SHARE
+        held_out = self.open_held_out()
+        plain = ranges if self._all_fit else self._calibrate(self._subject.given)
         found = Trials(self.context, held_out, forced=forced, done=done).run(steps, plain)
         return found if found.stages else replace(found, ranges=ranges)
 
-    def open_held_out(self, share: float) -> HeldOut:
-        """The samples that decide, with the float model's outputs; `share`: the time for everything."""
+    @property
+    def _all_fit(self) -> bool:
+        """Whether steps fit to all samples, because these are too few to hold some out."""
+        return len(self._fitting) == len(self._subject.samples.indices)
+
+    def open_held_out(self) -> HeldOut:
+        """The samples that decide, with the float model's outputs."""
         both = self._subject.samples.clusters(np.concatenate([self._held_out, self._only_scored]))
         count = len(self._held_out)
         found = HeldOut(
@@ -248,7 +275,7 @@ class _Run:
             self.context.held_out,
             self._subject.metric,
             self._folder / "held-out",
-            seconds=_RUN_SHARE * share,
+            seconds=self._budget.processor_s(_RUN_SHARE * self._budget.seconds),
             others=lambda: self._batches(self._only_scored),
             clusters=None if both is None else both[:count],
             other_clusters=None if both is None else both[count:],
@@ -261,7 +288,7 @@ class _Run:
         """Ranges from all calibration samples where only exact steps are kept: nothing was fitted to the others."""
         if not found.stages:
             return plain
-        if not all(step.exact for step in found.steps if step.kept) or len(self._fitting) == plain.samples:
+        if not all(step.exact for step in found.steps if step.kept) or self._all_fit:
             return found.ranges
         whole = self._calibrate(self.context.model(found.ranges.recovery), indices=self._subject.samples.indices)
         return replace(whole, recovery=found.ranges.recovery)
@@ -271,7 +298,7 @@ class _Run:
         subject, batch = self._subject, self._subject.given.batch
         scorer = Scorer(self._exact, subject.metric, subject.final, batch, self._folder / "final", self.context.alive)
         openers = [lambda stage=stage: self.context.open_int8(stage) for stage in stages]
-        return scorer.score(openers, max(0.0, self._until - time.monotonic()))
+        return scorer.score(openers, self._budget.processor_s(self._budget.left()))
 
     def _usual(self, some: Indices, fewest: int = FEWEST) -> Indices:
         """Some samples without garbage; all of them where fewer than so many are left."""

@@ -15,10 +15,11 @@ SHIPPED = MappingProxyType(
         "smooth": "evaluators.recovery.smooth:Smooth",
         "ranges": "evaluators.recovery.int8.tensor_ranges:RangesStep",
         "bias": "evaluators.recovery.int8.bias:BiasStep",
+        "narrow": "evaluators.recovery.int8.narrow_ranges:NarrowStep",
         "round": "evaluators.recovery.int8.rounding:RoundStep",
     }
 )
-"""Name → `package.module:Class`. Exact steps first: what INT8 constants fit depends on them."""
+"""Name → `package.module:Class`. Exact steps first: what INT8 constants fit depends on them. Then cheap before dear."""
 
 STEPS: Extensible[RecoveryStep] = Extensible(
     option="--recover",

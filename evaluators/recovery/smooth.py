@@ -18,6 +18,8 @@ from evaluators.recovery.streams.slots import Slot
 from search.graph.model import Model
 from search.values import Ranges
 
+_TIME_SHARE = 0.5  # of what is left: other steps have to come too
+
 
 class Smooth(RecoveryStep):
     """SmoothQuant's folds into LayerNormalization and linear layers, their strength measured for every stream.
@@ -43,15 +45,16 @@ class Smooth(RecoveryStep):
             return None
         tensors = list(dict.fromkeys(layer.tensor for stream in found for layer in stream.layers))
         rows = read_rows(context.emulator, model, tensors, iter(context.fitting()))
-        exponents, notes = np.zeros(streams.count, np.int64), list[str]()
+        exponents, cut = np.zeros(streams.count, np.int64), ""
+        until = (1 - _TIME_SHARE) * context.seconds_left()
         for number, stream in enumerate(found):
-            if context.seconds_left() <= 0:
-                notes.append(f"time was over before {len(found) - number} of {len(found)} streams were tried")
+            if context.seconds_left() <= until:
+                cut = f"it ran out of time after {number} of {len(found)} streams"
                 break
             measure = _measure(_products(stream, model, rows), context.placement)
             exponents += choose_exponents(stream, streams.count, measure)
             context.alive()
-        return propose_factors(context, ranges, streams, exponents, notes)
+        return propose_factors(context, ranges, streams, exponents, cut)
 
 
 def _is_matrix(model: Model, node: str) -> bool:

@@ -16,12 +16,15 @@ class Proposal:
 
     Attributes:
         ranges: calibrated ranges, with all changes of earlier steps and of this step. If it found nothing to change,
-            they are those it was given, and notes say why, for example that the time was over.
+            they are those it was given, and notes or `cut` say why.
         notes: sentences about what it changed and what it could not change.
+        cut: where it ran out of time, after how much, as `it ran out of time after 9 of 47 groups`; else empty. What it
+            proposes nevertheless is judged as any proposal.
     """
 
     ranges: Ranges
     notes: tuple[str, ...] = ()
+    cut: str = ""
 
 
 class RecoveryStep(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -59,17 +59,20 @@ def _describe_layers(
 
 
 def propose_factors(
-    context: RecoveryContext, ranges: Ranges, streams: Streams, exponents: Exponents, notes: Sequence[str] = ()
+    context: RecoveryContext, ranges: Ranges, streams: Streams, exponents: Exponents, cut: str = ""
 ) -> Proposal | None:
     """Ranges of the model with factors added to what is recovered already.
 
-    If none remains that FP16 holds, the same ranges with the notes; None without notes.
+    If none remains that FP16 holds, the same ranges where time was short; else None.
+
+    Args:
+        cut: as of `Proposal`.
     """
     exponents = limit_exponents(context.model(ranges.recovery), streams, exponents)
     if not exponents.any():
-        return Proposal(ranges, tuple(notes)) if notes else None
+        return Proposal(ranges, cut=cut) if cut else None
     factors = dict(ranges.recovery.factors)
     for name, more in factors_of(streams.scalings, exponents).items():
         factors[name] = join_factors(factors.get(name, ()), more)
     recovery = replace(ranges.recovery, factors=factors)
-    return Proposal(context.calibrate(recovery), (*notes, *streams.notes))
+    return Proposal(context.calibrate(recovery), tuple(streams.notes), cut)

@@ -39,6 +39,7 @@ class StepRecord:
             was not kept or they were not scored.
         seconds: that proposing and measuring took.
         notes: the step's own, one sentence each.
+        cut: where it ran out of time, after how much, in words; empty where it did not.
     """
 
     name: str
@@ -52,6 +53,7 @@ class StepRecord:
     final: LossEstimate | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    cut: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ class RecoveryRecord:
     @property
     def kept(self) -> tuple[StepRecord, ...]:
         return tuple(step for step in self.steps if step.kept)
+
+    @property
+    def cut(self) -> tuple[StepRecord, ...]:
+        """Steps that ran out of time: with more of it they may do more."""
+        return tuple(step for step in self.steps if step.cut)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -18,7 +18,7 @@ from evaluators.calibration import activations
 from evaluators.data import Dataset, batches, open_data
 from evaluators.lowering.placement import Placement
 from evaluators.metrics.registry import get_metric
-from evaluators.recovery.recover import CalibrationSamples, Subject, recover
+from evaluators.recovery.recover import Budget, CalibrationSamples, Subject, recover
 from evaluators.recovery.step import RecoveryStep
 from search.graph.model import Model, load
 from search.space.rules import KeepRule
@@ -112,7 +112,7 @@ class Case:
             asked,
             steps,
             self.ranges,
-            seconds=seconds,
+            budget=Budget(seconds),
             done=lambda done, total: None,
             alive=lambda: None,
         )

@@ -21,7 +21,7 @@ from evaluators.lowering.lower import lower
 from evaluators.process.results import Calibrated, Recovered
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
-from evaluators.recovery.recover import CalibrationSamples, Subject, correct_mix, recover
+from evaluators.recovery.recover import Budget, CalibrationSamples, Subject, correct_mix, recover
 from evaluators.recovery.registry import steps_of
 from evaluators.recovery.sample_choice import choose_samples
 from search.space.choices import make_space
@@ -59,10 +59,9 @@ class Calibrations:
         return digest_of([plain, steps, tried, target, data.metric.name, data.final_data.digest, *kept])
 
     def calibrate(self, method: str, cache: Mapping[str, float] | None = None) -> Calibrated:
-        job = self._opened.job
         if not cache:
             ranges = set_ranges(self._collect_selected(method), self._rules())
-            return Calibrated(ranges, [*_chosen_notes(ranges, job.calibration_select), *activations.notes(ranges)])
+            return Calibrated(ranges, [*self._chosen_notes(ranges), *activations.notes(ranges)])
         tensors = float_tensors(self._opened.given, self._threads())
         calibrated = None if set(tensors) <= cache.keys() else self._collect_selected(method)
         taken = calibration_cache.take(cache, tensors, calibrated)
@@ -93,7 +92,9 @@ class Calibrations:
             chosen = choose_samples(choice, indices, batches, emulator.open(model.graph), open_int8)
         return replace(self._collect(method, chosen), selected=tuple(int(index) for index in chosen))
 
-    def recover(self, ranges: Ranges, method: str, steps: str, seconds: float) -> Recovered:
+    def recover(
+        self, ranges: Ranges, method: str, steps: str, seconds: float, wall_s: float | None = None
+    ) -> Recovered:
         opened = self._opened
         with quickest(opened.backend, opened.job.device, opened.given.graph) as emulator:
             found, record = recover(
@@ -102,7 +103,7 @@ class Calibrations:
                 steps,
                 steps_of(steps),
                 ranges,
-                seconds=seconds,
+                budget=Budget(seconds, wall_s),
                 done=opened.tell_progress,
                 alive=opened.tell_alive,
             )
@@ -117,7 +118,7 @@ class Calibrations:
                 emulator,
                 assignment,
                 ranges,
-                seconds=seconds,
+                budget=Budget(seconds, wall_s=seconds),
                 done=opened.tell_progress,
                 alive=opened.tell_alive,
             )
@@ -156,8 +157,17 @@ class Calibrations:
             self._data.calibration_indices if indices is None else indices,
             method,
             threads=self._threads(),
+            whole=indices is not None,
             progress=self._opened.tell_progress,
         )
+
+    def _chosen_notes(self, ranges: Ranges) -> list[str]:
+        if ranges.selected:
+            return [f"{len(ranges.selected)} samples were chosen, {self._opened.job.calibration_select}"]
+        count = len(self._data.calibration_indices)
+        if ranges.samples < count:
+            return [f"{ranges.samples} of {count} samples were enough: half of them gave nearly the same ranges"]
+        return [f"{count} samples were used"]
 
     def _threads(self) -> int:
         """Calibration runs on the processor; where candidates do too, on as many threads as they, else on its share."""
@@ -165,7 +175,3 @@ class Calibrations:
         if kind_named(choose_backend(job.backend)).runs_on_gpu(job.device):
             return worthwhile_threads()
         return int(job.options.get("threads", 1))
-
-
-def _chosen_notes(ranges: Ranges, asked: str) -> list[str]:
-    return [f"{len(ranges.selected)} samples were chosen, {asked}"] if ranges.selected else []

@@ -86,7 +86,7 @@ def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignme
     found = corrections.run(notes)
     known = ranges.recovery.corrections
     found |= {name: known[name] for name in corrections.left if name in known}
-    return Proposal(replace(plain, recovery=plain.recovery.with_means(found)), tuple(notes))
+    return Proposal(replace(plain, recovery=plain.recovery.with_means(found)), tuple(notes), corrections.cut)
 
 
 def _correctable(model: Model, assignment: Assignment) -> tuple[list[_Op], list[str]]:
@@ -130,6 +130,7 @@ class _Pass:
         makers = {name: _maker(model.graph.graph, op) for op in ops for name in [op.name]}
         order = {node.name: place for place, node in enumerate(lowered.graph)}
         self._ops = sorted(ops, key=lambda op: order[makers[op.name]])
+        self.cut = ""  # as of `Proposal`
         self.left: tuple[str, ...] = ()  # names of the ops for which there was no time
         self._taps = [nodes[makers[op.name]].outputs[0].name or "" for op in self._ops]
         self._stages = plan_stages(lowered.graph, self._taps)
@@ -165,9 +166,7 @@ class _Pass:
         found: dict[str, Correction] = {}
         for number, op in enumerate(self._ops):
             if self._context.seconds_left() <= 0:
-                notes.append(
-                    f"{len(self._ops) - number} of {len(self._ops)} ops are unchanged, because the time is over"
-                )
+                self.cut = f"it ran out of time after {number} of {len(self._ops)} ops"
                 self.left = tuple(op.name for op in self._ops[number:])
                 break
             correction = self._correct(number, op)

@@ -20,7 +20,9 @@ Array = NDArray[Any]
 
 MINMAX = "minmax"
 _PERCENTILES = (99.99, 99.9)
-_ALIKE = 0.02  # ranges whose steps differ by less are tried once
+# Ranges whose steps differ by less are tried once. Less gains less than `tensor_ranges` asks for: the noise of rounding
+# goes with the square of the step.
+_ALIKE = 0.1
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,14 @@ class RoundStep(RecoveryStep):
         rounding = _Rounding(context, ranges)
         found = rounding.run()
         if not found:
-            return Proposal(ranges, tuple(rounding.notes))
+            return Proposal(ranges, tuple(rounding.notes), rounding.cut)
         corrections = {**ranges.recovery.corrections, **found}
         rounded = replace(ranges, recovery=replace(ranges.recovery, corrections=corrections))
         known = ranges.recovery.corrections.values()
         if all(each.scale is None and each.offset is None for each in known):
-            return Proposal(rounded, tuple(rounding.notes))
+            return Proposal(rounded, tuple(rounding.notes), rounding.cut)
         again = correct_means(context, rounded, context.int8)
-        return Proposal(again.ranges, (*rounding.notes, *again.notes))
+        return Proposal(again.ranges, (*rounding.notes, *again.notes), rounding.cut or again.cut)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class _Codes:
 class _Rounding:
     def __init__(self, context: RecoveryContext, ranges: Ranges) -> None:
         self.notes: list[str] = []
+        self.cut = ""  # as of `Proposal`
         self._context = context
         self._ranges = ranges
         self._model = context.model(ranges.recovery)
@@ -99,9 +100,7 @@ class _Rounding:
         looked_at = tensors_of_pieces(self._context.emulator, self._model, pieces, inputs)
         for seen, (piece, tensors) in enumerate(looked_at):
             if self._context.seconds_left() <= until:
-                self.notes.append(
-                    f"{len(pieces) - seen} of {len(pieces)} weights are unchanged, because the time is over"
-                )
+                self.cut = f"it ran out of time after {seen} of {len(pieces)} weights"
                 break
             correction = self._round(piece, tensors)
             if correction is not None:

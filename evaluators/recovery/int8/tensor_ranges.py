@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -17,15 +17,12 @@ from evaluators.calibration.activations import AUTO
 from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values
 from evaluators.data import Batch
 from evaluators.engine import Arrays
-from evaluators.lowering.int8.plan import plan
 from evaluators.measure.group_tensors import Piece, batches_in, cut, tensors_of_pieces
-from evaluators.measure.output_noise import sample_noise
 from evaluators.recovery.context import RecoveryContext
-from evaluators.recovery.int8.narrow_ranges import narrow_ranges
+from evaluators.recovery.int8.narrow_ranges import OutputErrors, is_free, scale_owners
 from evaluators.recovery.int8.range_candidates import MINMAX, Grid, propose_ranges
 from evaluators.recovery.int8.sample_errors import helps, rows_of, sample_errors, sample_weights, usual_power
 from evaluators.recovery.step import Proposal, RecoveryStep
-from search.graph.model import Model
 from search.values import Precision, Ranges, TensorRange
 
 Array = NDArray[Any]
@@ -33,8 +30,7 @@ Floats = NDArray[np.float64]
 
 _SAMPLES = 32  # to take ranges from, and as many to judge them on
 _TOTAL_BYTES = 512 * 2**20  # of activations of the samples to fit to, and as much again to judge on
-_JUDGED = 128  # samples whose outputs choose among ranges as a whole
-_TIME_SHARE = 0.4  # of what is left, for the groups, and then again for narrower ranges
+_TIME_SHARE = 0.4  # of what is left, for the groups: other steps have to come too
 # Of the error that `minmax` leaves, at most, for another method: small gains in a group may be losses in the outputs,
 # because what is cut off is always cut off to the same side.
 _KEPT_SHARES = (0.8, 0.5)
@@ -47,11 +43,10 @@ class RangesStep(RecoveryStep):
 
     Each tensor that INT8 groups read or make is rounded alone, by each method's range, and all else of the group left
     in float. The method whose output of the group is nearest on held-out samples is taken, where that is no chance and
-    the gain is large: how large it has to be is chosen by the error of the network's outputs. Then ranges are narrowed
-    one by one as long as that error falls: see `narrow_ranges`.
+    the gain is large: how large it has to be is chosen by the error of the network's outputs.
     """
 
-    version = 4
+    version = 5
     name = "ranges"
     summary = "chooses a calibration method for each tensor by the error of the layers that read it"
 
@@ -59,18 +54,15 @@ class RangesStep(RecoveryStep):
         if ranges.method != AUTO:
             return None
         choice = _Choice(context, ranges)
-        notes = choice.run()
+        outputs = OutputErrors(context, ranges)
+        by_method = choice.by_method()  # cheap, and often most of what there is to gain
+        cut = choice.run()
         by_tensor = [choice.ranges(share) for share in _KEPT_SHARES]
-        by_method = choice.by_method()
-        best = min((ranges, *by_tensor, *by_method.values()), key=choice.output_error)  # the first of equal ones
-        note = next((f"{method} for all ranges" for method, found in by_method.items() if found is best), None)
-        note = note or choice.counted(best)
-        best, narrower = choice.narrowed(best)
+        best = min((ranges, *by_tensor, *by_method.values()), key=outputs.mean)  # the first of equal ones
         if best == ranges:
-            return Proposal(ranges, tuple(notes)) if notes else None
-        if narrower:
-            notes.append(f"{narrower} ranges are narrower still, because that lowers the error of the outputs")
-        return Proposal(best, (note, *notes))
+            return Proposal(ranges, cut=cut) if cut else None
+        note = next((f"{method} for all ranges" for method, found in by_method.items() if found is best), None)
+        return Proposal(best, (note or choice.counted(best),), cut)
 
 
 @dataclass
@@ -99,19 +91,17 @@ class _Choice:
         self._context = context
         self._ranges = ranges
         self._model = context.model(ranges.recovery)
-        self._roots = _scale_owners(self._model, context)
+        self._roots = scale_owners(self._model, context)
         self._bounds = bounds_of_values(self._model.graph.graph)
         count = batches_in(self._model, _SAMPLES, _TOTAL_BYTES)
         fitting = list(islice(context.fitting(), count))
         self._batches: list[Batch] = [*fitting, *islice(context.held_out(), count)]
         self._fitted = len(fitting)
-        self._judged = list(islice(context.held_out(), batches_in(self._model, _JUDGED, _TOTAL_BYTES)))
         self._weights = self._input_weights()
         self._tensors: dict[str, _Tensor] = {}
-        self._outputs: list[Arrays] = []
 
-    def run(self) -> list[str]:
-        """Look at every group, as far as there is time; notes."""
+    def run(self) -> str:
+        """Look at every group, as far as there is time; `Proposal.cut`."""
         model, int8 = self._model, self._context.int8
         groups = [group for group in model.groups if int8[group.id] is Precision.INT8]
         until = (1 - _TIME_SHARE) * self._context.seconds_left()
@@ -123,7 +113,7 @@ class _Choice:
             self._look(piece, tensors)
             seen += 1
             self._context.alive()
-        return list(_unseen(seen, len(groups)))
+        return f"it ran out of time after {seen} of {len(groups)} groups" if seen < len(groups) else ""
 
     def ranges(self, share: float) -> Ranges:
         """The ranges with another method for each tensor that it leaves at most such a share of the error."""
@@ -154,47 +144,6 @@ class _Choice:
         )
         shown = ", ".join(f"{method} for {count}" for method, count in counts.most_common())
         return f"methods of {counts.total()} ranges: {shown}"
-
-    def output_error(self, ranges: Ranges) -> float:
-        """Mean error of the network's outputs on held-out samples, that of a sample at most 1."""
-        return float(self.output_errors(ranges).mean())
-
-    def output_errors(self, ranges: Ranges) -> Floats:
-        """(samples,) error of the network's outputs on held-out samples, at most 1."""
-        if not self._outputs:
-            exact = self._context.open_float(self._ranges.recovery)
-            self._outputs = [exact.run(batch.inputs) for batch in self._judged]
-        rough = self._context.open_int8(ranges)
-        self._context.alive()
-        pairs = zip(self._judged, self._outputs, strict=True)
-        noise = [sample_noise(rough.run(b.inputs), exact, self._model.batch)[: b.count] for b, exact in pairs]
-        return np.minimum(np.concatenate(noise), 1.0)
-
-    def narrowed(self, ranges: Ranges) -> tuple[Ranges, int]:
-        """The ranges, some of them narrower, as far as there is time; how many are."""
-        until = (1 - _TIME_SHARE) * self._context.seconds_left()
-        return narrow_ranges(
-            ranges,
-            [names for root, names in self._names_by_scale().items() if self._is_free(root)],
-            self.output_errors,
-            has_time=lambda: self._context.seconds_left() > max(0.0, until),
-        )
-
-    def _names_by_scale(self) -> dict[str, list[str]]:
-        """Names of the tensors of each scale, by that of the tensor that it comes from, in the order of the graph."""
-        graph = self._model.graph.graph
-        made = (value.name or "" for node in graph for value in node.outputs)
-        order = {name: place for place, name in enumerate([*(value.name or "" for value in graph.inputs), *made])}
-        found: dict[str, list[str]] = {}
-        for name, root in sorted(self._roots.items(), key=lambda pair: order.get(pair[1], len(order))):
-            if name in self._ranges.tensors:
-                found.setdefault(root, []).append(name)
-        return found
-
-    def _is_free(self, root: str) -> bool:
-        """Whether the range of a scale is known, and ours to choose."""
-        known = self._ranges
-        return root in known.tensors and root not in known.infinite and root not in known.fixed
 
     def _input_weights(self) -> list[Floats]:
         weights = [np.ones(batch.count) for batch in self._batches]
@@ -238,7 +187,7 @@ class _Choice:
     def _tensor(self, name: str, full: Sequence[Arrays], piece: Piece) -> _Tensor | None:
         """The scale that a tensor has; None if it is not quantized, or its range is not ours to choose."""
         root = self._roots.get(name)
-        if root is None or not self._is_free(root):
+        if root is None or not is_free(self._ranges, root):
             return None
         if root not in self._tensors:
             arrays = [self._rows(full[i][name], piece, i) for i in range(self._fitted)]
@@ -251,27 +200,3 @@ class _Choice:
 
     def _rows(self, array: Array, piece: Piece, index: int) -> Array:
         return rows_of(array, piece.axis, self._batches[index].count, self._model.batch)
-
-
-def _scale_owners(model: Model, context: RecoveryContext) -> dict[str, str]:
-    """Tensor that is INT8 when all groups are → the tensor whose range gives its scale, by name.
-
-    Those that take the scale of a Concat are left out: what suits one of its inputs need not suit the others.
-    """
-    copy = model.graph.clone()
-    planned = plan(copy.graph, model, context.int8, context.placement)
-    values = {node.inputs[index] for node, index in planned.reads} | planned.stored
-    found = {}
-    for value in values:
-        if value is None:
-            continue
-        root = planned.root(value)
-        maker = root.producer()
-        if root is value or maker is None or maker.op_type != "Concat":
-            found[value.name or ""] = root.name or ""
-    return dict(sorted((found | {root: root for root in found.values()}).items()))
-
-
-def _unseen(seen: int, groups: int) -> Iterator[str]:
-    if seen < groups:
-        yield f"{groups - seen} of {groups} groups were not tried, because the time is over"

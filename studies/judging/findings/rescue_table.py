@@ -138,7 +138,8 @@ def rescue_notes(record: RecoveryRecord, final_samples: int | None = None) -> li
 def step_text(step: StepRecord) -> str:
     """One step in a line: `equalize is kept: the error falls to 1 % (0.5 % to 2 %) of what it was, 2.1s`."""
     kept = "is kept" if step.kept else "is not kept"
-    return f"{step.name} {kept}: {step.reason}, {format_elapsed_s(step.seconds)}"
+    cut = "" if not step.cut or step.cut in step.reason or not step.error_after else f"; {step.cut}"
+    return f"{step.name} {kept}: {step.reason}{cut}, {format_elapsed_s(step.seconds)}"
 
 
 def mix_bias_text(bias: MixBias, metric: MetricScale) -> str:
@@ -155,4 +156,5 @@ def recovery_text(record: RecoveryRecord) -> str:
     """All of it in a line, for `status`: `equalize, bias kept of 5 steps tried, in 12s`."""
     kept = ", ".join(step.name for step in record.kept) or "nothing"
     count = len(record.steps)
-    return f"{kept} kept of {count} step{'s' * (count != 1)} tried, in {format_elapsed_s(record.seconds)}"
+    cut = f", {len(record.cut)} of which ran out of time" if record.cut else ""
+    return f"{kept} kept of {count} step{'s' * (count != 1)} tried{cut}, in {format_elapsed_s(record.seconds)}"

@@ -57,7 +57,8 @@ class DataFields:
     )
     no_cache: bool = option(
         kinds.TEXT,
-        "Keep no copy on disk of the data that a function gives. The function is then called at every start.",
+        "Keep no copy on disk of the data that a function gives, and no ranges for later searches of the same model. "
+        "The function is then called at every start, and every new study calibrates.",
         False,
         flag=True,
         verbs=Verbs.CONTINUING,

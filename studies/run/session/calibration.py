@@ -7,9 +7,10 @@ from functools import partial
 
 from evaluators.calibration.sample_statistics import statistics_bytes
 from evaluators.process.results import Recovered
-from search.errors import StudyError
-from search.values import Ranges, RecoveryRecord, digest_of
+from search.errors import EvaluatorError, InputError, StudyError
+from search.values import Precision, Ranges, RecoveryRecord, digest_of
 from studies.artifacts.folder import Artifacts
+from studies.artifacts.kept_ranges import KeptRanges
 from studies.events import Events
 from studies.judging.findings.rescue_table import step_text
 from studies.options.config import SearchConfig
@@ -21,6 +22,8 @@ SHARE = 0.05  # of the time that a study is expected to take, which recovery may
 USUAL_S = 60.0  # that it may take in any case, but for short time limits
 BY_DEFAULT = "auto"  # the steps that `--recover auto` stands for
 _SHARE_OF_LIMIT = 0.25
+_LONGER = 3.0  # times as long where it was cut before: with the same time it would end at the same place
+_TAKEN_OVER = "{}: taken over from an earlier study with the same model and data"
 _TRIAL_S = 8.0  # that a trial is taken to last where no time limit says how long the study may take
 
 
@@ -34,7 +37,10 @@ def calibrated(
         EvaluatorError: the evaluator process dies over it, or a step that was named fails.
     """
     if target.ranges_digest is not None and target.ranges_digest in artifacts:
-        return CalibrationRecord(target.ranges_digest, target.recovery)
+        if not _may_go_on(store, target):
+            return CalibrationRecord(target.ranges_digest, target.recovery)
+        progress.note("recovery goes on, because it ran out of time and no mix rests on it yet")
+        return _Calibration(store, artifacts, good, progress, longer=True).find()
     found = _Calibration(store, artifacts, good, progress).find()
     if target.ranges_digest not in (None, found.ranges_digest):
         raise StudyError(
@@ -44,10 +50,33 @@ def calibrated(
     return found
 
 
-class _Calibration:
-    """Finds ranges that were made of the same content, or makes them."""
+def is_cut(record: RecoveryRecord | None) -> bool:
+    """Whether recovery may do more with more time."""
+    return record is not None and bool(record.cut)
 
-    def __init__(self, store: Store, artifacts: Artifacts, good: Checked, progress: Events) -> None:
+
+def _may_go_on(store: Store, target: TargetRecord) -> bool:
+    """Whether recovery was cut, and the target's evaluations would be the same with other ranges.
+
+    On a server other workers may be building with them.
+    """
+    if store.shared or not is_cut(target.recovery):
+        return False
+    return not any(Precision.INT8 in each.values() for each in store.evaluations.assignments(target.id).values())
+
+
+class _Calibration:
+    """Finds ranges that were made of the same content, or makes them.
+
+    Args:
+        longer: whether recovery was cut before, and gets more time now.
+    """
+
+    def __init__(
+        self, store: Store, artifacts: Artifacts, good: Checked, progress: Events, *, longer: bool = False
+    ) -> None:
+        self._longer = longer
+        self._kept = KeptRanges.of_user(progress, used=not good.config.no_cache)
         self._store = store
         self._artifacts = artifacts
         self._good = good
@@ -68,18 +97,25 @@ class _Calibration:
         if self._good.config.recover_time_s is not None:
             key = digest_of([key, self._good.config.recover_time_s])
         known = self._store.targets.find_recovery(key)
-        if known is not None and known.ranges_digest in self._artifacts:
-            self._progress.note(
-                "calibration and recovery: taken over from an earlier study with the same model and data"
-            )
+        if known is not None and known.ranges_digest in self._artifacts and not is_cut(known.recovery):
+            self._progress.note(_TAKEN_OVER.format("calibration and recovery"))
             return known
-        stored = self._store.files.find(plain)
-        if stored is not None and stored.digest in self._artifacts:
-            ranges = Ranges.from_json(json.loads(self._artifacts.read_bytes(stored.digest)))
-        else:
-            ranges = self._calibrate()
-        found = recover(self._good, ranges, self._steps, self._progress)
+        kept = self._kept.find(key)
+        if kept is not None:
+            self._progress.note(_TAKEN_OVER.format("calibration and recovery"))
+            return CalibrationRecord(self._keep(kept[0], None), kept[1], key)
+        found = recover(self._good, self._plain(plain), self._steps, self._progress, longer=self._longer)
+        if found.record.steps and not is_cut(found.record):
+            self._kept.keep(key, found.ranges, found.record)
         return CalibrationRecord(self._keep(found.ranges, None), found.record, key)
+
+    def _plain(self, key: str) -> Ranges:
+        """Ranges without recovery, from which it starts: those of an earlier study, else new ones."""
+        stored = self._store.files.find(key)
+        if stored is not None and stored.digest in self._artifacts:
+            return Ranges.from_json(json.loads(self._artifacts.read_bytes(stored.digest)))
+        kept = self._kept.find(key)
+        return self._calibrate(key) if kept is None else kept[0]
 
     def _key(self, steps: str) -> str:
         return self._good.keeper.ask().calibrations.find_key(self._good.config.calibration, self._cache, steps)
@@ -87,18 +123,22 @@ class _Calibration:
     def _find_plain(self, key: str) -> str:
         """Digest of ranges without recovery."""
         stored = self._store.files.find(key)
-        if stored is None or stored.digest not in self._artifacts:
-            return self._keep(self._calibrate(), key)
-        self._progress.note("calibration: ranges taken over from an earlier study with the same model and data")
-        return stored.digest
+        if stored is not None and stored.digest in self._artifacts:
+            self._progress.note(_TAKEN_OVER.format("calibration"))
+            return stored.digest
+        kept = self._kept.find(key)
+        if kept is not None:
+            self._progress.note(_TAKEN_OVER.format("calibration"))
+        return self._keep(self._calibrate(key) if kept is None else kept[0], key)
 
-    def _calibrate(self) -> Ranges:
+    def _calibrate(self, key: str) -> Ranges:
         line = self._good.keeper.ask("calibrating", partial(self._progress.step, "calibrating"))
         found = line.calibrations.calibrate(self._good.config.calibration, self._cache)
         for note in found.notes:
             self._progress.detail(f"calibration: {note}")
         for text in found.mismatches:
             self._progress.note(f"calibration: {text}")
+        self._kept.keep(key, found.ranges)
         return found.ranges
 
     def _keep(self, ranges: Ranges, key: str | None) -> str:
@@ -127,19 +167,30 @@ def steps_for(config: SearchConfig) -> str:
     return BY_DEFAULT if config.calibration_cache is None else "none"
 
 
-def recover(good: Checked, ranges: Ranges, steps: str, progress: Events) -> Recovered:
-    """Try recovery steps, and tell what came of each.
+def recover(good: Checked, ranges: Ranges, steps: str, progress: Events, *, longer: bool = False) -> Recovered:
+    """Try recovery steps, and tell what came of each. Where no step was named, a failure leaves the ranges as they are.
 
     Args:
         ranges: of plain INT8.
         steps: as `--recover` takes them.
+        longer: for more than the usual time.
 
     Raises:
-        EvaluatorError: the evaluator process dies over it, or a step that was named fails.
+        EvaluatorError: steps were named, and one of them fails or the evaluator process dies over it.
     """
     progress.step("recovering INT8", 0, 1)
     line = good.keeper.ask("recovering INT8", partial(progress.step, "recovering INT8"))
-    found = line.calibrations.recover(ranges, good.config.calibration, steps, seconds_for(good.config))
+    seconds, config = seconds_for(good.config), good.config
+    wall_s = None if config.time_limit_s is None else max(seconds, _SHARE_OF_LIMIT * config.time_limit_s)
+    if longer:
+        seconds *= _LONGER
+    try:
+        found = line.calibrations.recover(ranges, config.calibration, steps, seconds, wall_s)
+    except (EvaluatorError, InputError) as error:
+        if steps != BY_DEFAULT:
+            raise
+        progress.note(f"recovery is left out, because it failed: {error}")
+        return Recovered(ranges, RecoveryRecord(steps, notes=(f"it failed: {error}",)))
     for step in found.record.steps:
         progress.detail(f"recovery: {step_text(step)}")
     for note in found.record.notes:
@@ -164,7 +215,7 @@ def calibrate_recovered(good: Checked, progress: Events) -> tuple[Ranges, Recove
 
 
 def seconds_for(config: SearchConfig) -> float:
-    """How long recovery may take.
+    """How long recovery may take on an idle machine.
 
     Without a time of the user's it is 60 s or 5 % of the study's expected time, whichever is larger. Under a time limit
     the 60 s are at most a quarter of it.

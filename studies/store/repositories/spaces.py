@@ -63,11 +63,16 @@ class Spaces:
             table_rows.replace_rows(connection, tables.Choice, {"study_target_id": study_target_id}, rows)
             values: dict[str, Any] = {"space_digest": space_digest, "ranges_digest": ranges_digest}
             if calibration is not None:
-                record = calibration.recovery
-                values["recovery"] = None if record is None else record.to_json()
-                values["recovery_key"] = calibration.recovery_key
-                values["statistics_digest"] = calibration.statistics_digest
+                values |= _calibration_values(calibration)
             connection.execute(update(t).where(t.id == study_target_id).values(**values))
+
+    @retried
+    def set_calibration(self, study_target_id: int, calibration: records.CalibrationRecord) -> None:
+        """Let a target go on with other ranges, while no evaluation rests on those it has."""
+        t = tables.StudyTarget
+        with self._database.writing("store the calibration") as connection:
+            table_rows.lock(connection, t, study_target_id)
+            connection.execute(update(t).where(t.id == study_target_id).values(**_calibration_values(calibration)))
 
     def unbuildable(self, study_target_id: int) -> frozenset[tuple[str, Precision]]:
         """(group id, precision) that the engine's builder has refused on this target; see `mark_unbuildable`."""
@@ -124,3 +129,13 @@ class Spaces:
             if not replace and connection.scalar(there) is not None:
                 return
             table_rows.replace_rows(connection, tables.Sensitivity, {"study_target_id": study_target_id}, values)
+
+
+def _calibration_values(calibration: records.CalibrationRecord) -> dict[str, Any]:
+    record = calibration.recovery
+    return {
+        "ranges_digest": calibration.ranges_digest,
+        "recovery": None if record is None else record.to_json(),
+        "recovery_key": calibration.recovery_key,
+        "statistics_digest": calibration.statistics_digest,
+    }

@@ -66,14 +66,15 @@ class Hurried(RecoveryStep):
     summary = "nothing yet"
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
-        return Proposal(ranges, ("2 of 2 layers were not tried, because the time is over",))
+        return Proposal(ranges, cut="it ran out of time after 0 of 2 layers")
 
 
 def test_a_step_whose_time_ran_out_does_not_say_that_there_was_nothing_to_do(case: Case) -> None:
     _, record = case.recover([Hurried()])
     (step,) = record.steps
     assert not step.kept
-    assert step.reason == "it found nothing to change: 2 of 2 layers were not tried, because the time is over"
+    assert step.reason == "it found nothing to change: it ran out of time after 0 of 2 layers"
+    assert record.cut == (step,)
     assert step.error_after is None
 
 
@@ -144,6 +145,7 @@ def test_garbage_among_the_samples_decides_nothing(tmp_path: Path) -> None:
 def test_without_time_nothing_is_tried_and_few_samples_are_scored(case: Case) -> None:
     ranges, record = case.recover([Balance()], seconds=0.0)
     assert "the time for recovery was over" in record.steps[0].reason
+    assert record.cut == record.steps
     assert ranges == case.ranges
     assert record.plain.samples < SAMPLES
 

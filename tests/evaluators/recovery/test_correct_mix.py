@@ -15,7 +15,7 @@ from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations
 from evaluators.data import open_data
 from evaluators.metrics.registry import get_metric
-from evaluators.recovery.recover import CalibrationSamples, Subject, correct_mix
+from evaluators.recovery.recover import Budget, CalibrationSamples, Subject, correct_mix
 from search.graph.model import load
 from search.values import Assignment, Correction, Precision, Ranges, StepRecord
 from tests.support.command_line import three_layers
@@ -59,7 +59,13 @@ class Case:
     def correct(self, mix: Assignment, ranges: Ranges) -> tuple[Ranges, StepRecord]:
         with nullcontext(Emulator(self.backend, self.backend.placement)) as emulator:
             found, record = correct_mix(
-                self.subject, emulator, mix, ranges, seconds=600, done=lambda done, total: None, alive=lambda: None
+                self.subject,
+                emulator,
+                mix,
+                ranges,
+                budget=Budget(600),
+                done=lambda done, total: None,
+                alive=lambda: None,
             )
         [step] = record.steps
         return found, step

@@ -101,7 +101,7 @@ def test_without_time_no_strength_is_tried() -> None:
     context = context_for(outliers(spelled=False), IMAGES, seconds=0)
     found = Smooth().propose(context, context.calibrate(Recovery()))
     assert found.ranges == context.calibrate(Recovery())
-    assert found.notes == ("time was over before 4 of 4 streams were tried",)
+    assert found.cut == "it ran out of time after 0 of 4 streams"
 
 
 def test_convolutions_alone_are_left_alone() -> None:
