@@ -64,6 +64,7 @@ class RecoveryRecord:
         asked: as `--recover` was given.
         plain: the loss of plain INT8 on the final samples; None if it was not scored.
         notes: what holds for all of it, one sentence each.
+        again: whether it had more time, after it had run out of it.
     """
 
     asked: str
@@ -71,6 +72,7 @@ class RecoveryRecord:
     plain: LossEstimate | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    again: bool = False
 
     @property
     def kept(self) -> tuple[StepRecord, ...]:
@@ -87,7 +89,9 @@ class RecoveryRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RecoveryRecord:
         steps = tuple(_step(row) for row in data["steps"])
-        return cls(data["asked"], steps, _loss(data["plain"]), tuple(data["notes"]), data["seconds"])
+        return cls(
+            data["asked"], steps, _loss(data["plain"]), tuple(data["notes"]), data["seconds"], data.get("again", False)
+        )
 
 
 @dataclass(frozen=True)

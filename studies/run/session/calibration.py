@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 from evaluators.calibration.sample_statistics import statistics_bytes
@@ -56,11 +57,11 @@ def is_cut(record: RecoveryRecord | None) -> bool:
 
 
 def _may_go_on(store: Store, target: TargetRecord) -> bool:
-    """Whether recovery was cut, and the target's evaluations would be the same with other ranges.
+    """Whether recovery was cut, though not twice, and the target's evaluations would be the same with other ranges.
 
     On a server other workers may be building with them.
     """
-    if store.shared or not is_cut(target.recovery):
+    if store.shared or target.recovery is None or not target.recovery.cut or target.recovery.again:
         return False
     return not any(Precision.INT8 in each.values() for each in store.evaluations.assignments(target.id).values())
 
@@ -105,9 +106,10 @@ class _Calibration:
             self._progress.note(_TAKEN_OVER.format("calibration and recovery"))
             return CalibrationRecord(self._keep(kept[0], None), kept[1], key)
         found = recover(self._good, self._plain(plain), self._steps, self._progress, longer=self._longer)
+        record = replace(found.record, again=self._longer)
         if found.record.steps and not is_cut(found.record):
-            self._kept.keep(key, found.ranges, found.record)
-        return CalibrationRecord(self._keep(found.ranges, None), found.record, key)
+            self._kept.keep(key, found.ranges, record)
+        return CalibrationRecord(self._keep(found.ranges, None), record, key)
 
     def _plain(self, key: str) -> Ranges:
         """Ranges without recovery, from which it starts: those of an earlier study, else new ones."""

@@ -149,7 +149,7 @@ def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetReco
     adopt_ranges(good.keeper, good.folder, ranges.with_mixes(read_mixes(store, target.id)))
     config = good.config
     space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
-    if digest != target.ranges_digest or target.space_digest is None:
+    if target.space_digest is None or calibration.recovery != target.recovery:
         calibration = replace(calibration, statistics_digest=keep_statistics(store, artifacts, good, progress))
     _fix_space(store, target, space, calibration)
     if digest not in artifacts:  # another study that had the same may have let go of them before we had them
@@ -182,7 +182,7 @@ def _fix_space(store: Store, target: TargetRecord, space: Space, calibration: Ca
             "resuming: the search space is not the one the study was made with: other --keep rules, granularity, "
             "ranges or precisions of the target. Start a new study for it."
         )
-    elif calibration.ranges_digest != target.ranges_digest:  # recovery has gone on
+    elif calibration.recovery != target.recovery:  # it has gone on
         store.spaces.set_calibration(target.id, calibration)
 
 

@@ -95,7 +95,7 @@ def test_a_step_that_helps_is_kept_with_what_it_did(case: Case) -> None:
 
 def test_exact_steps_alone_are_calibrated_on_all_samples(case: Case) -> None:
     ranges, _ = case.recover([Balance()])
-    assert ranges.samples == SAMPLES
+    assert ranges.samples == case.ranges.samples
     plain, record = case.recover([Widen()])
     assert plain == case.ranges
     assert not record.kept

@@ -86,6 +86,47 @@ def test_a_second_study_takes_it_over(here: Path) -> None:
     assert stored(here, "again") == stored(here, "s")
 
 
+def test_so_does_one_with_another_database_unless_it_keeps_no_cache(here: Path) -> None:
+    elsewhere = ("--trials", 3, "--storage", "sqlite:///other.db")
+    result = invoke(*search("other", *elsewhere))
+    assert result.exit_code == 0, result.output
+    assert "calibration and recovery: taken over" in result.stderr
+    with sqlite3.connect(here / "other.db") as connection:
+        assert connection.execute("select ranges_digest from bf_study_target").fetchall() == [(stored(here, "s")[0],)]
+    alone = invoke(*search("alone", "--trials", 3, "--storage", "sqlite:///alone.db", "--no-cache"))
+    assert alone.exit_code == 0, alone.output
+    assert "taken over" not in alone.stderr
+
+
+def test_recovery_that_fails_as_a_whole_ends_no_search_unless_its_steps_were_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RECOVER, "auto")
+    monkeypatch.setenv("BITFRONT_TEST_NO_EMULATION", "1")
+    words = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--trials", 2, "--no-cache")
+    result = invoke(*words, "--study", "broken", "--storage", "sqlite:///broken.db")
+    assert result.exit_code == 0, result.output
+    assert "recovery is left out, because it failed" in result.stderr
+    named = invoke(*words, "--study", "named", "--storage", "sqlite:///broken.db", "--recover", "bias")
+    assert named.exit_code != 0
+    assert "no emulation today" in named.stderr
+
+
+def test_recovery_that_was_cut_goes_on_while_no_mix_rests_on_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RECOVER, "auto")
+    words = ("search", "model.onnx", "--data", "data.npz", "--metric", "mse", "--study", "cut")
+    ok(*words, "--trials", 1, "--recover-time", "1ms")  # FP32 alone
+    _, record = stored(here, "cut")
+    assert len(record.cut) == len(record.steps) > 0
+    result = invoke("resume", "cut", "--trials", 3)
+    assert result.exit_code == 0, result.output
+    assert "recovery goes on" in result.stderr
+    assert stored(here, "cut")[1].again
+    now = stored(here, "cut")
+    assert "recovery goes on" not in invoke("resume", "cut", "--trials", 4).stderr
+    assert stored(here, "cut") == now, "INT8 was evaluated"
+
+
 def test_one_that_sets_the_time_for_recovery_makes_its_own(here: Path) -> None:
     result = invoke(*search("longer", "--trials", 3, "--recover-time", "2m"))
     assert result.exit_code == 0, result.output

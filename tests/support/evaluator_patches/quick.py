@@ -26,6 +26,8 @@ def patch_evaluator() -> None:
         from tests.support.evaluator_patches import doubtful_latency  # noqa: F401
     if "BITFRONT_TEST_SLOW_START" in os.environ:
         from tests.support.evaluator_patches import slow_start  # noqa: F401
+    if "BITFRONT_TEST_NO_EMULATION" in os.environ:
+        from tests.support.evaluator_patches import no_emulation  # noqa: F401
     if "BITFRONT_TEST_HELD" in os.environ:
         from tests.support.evaluator_patches import held_stages  # noqa: F401
     if "BITFRONT_TEST_CUDA" in os.environ:
