@@ -9,7 +9,8 @@ mixes. The candidate with the largest expected gain is proposed.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import FrozenTrial
 from threadpoolctl import threadpool_limits
 
+from search.errors import SolverError, SurrogateError
 from search.forecast import acquisition
 from search.forecast.forecasts import Judged, Predicted, forecast_quality
 from search.forecast.history import Historian, History
@@ -106,6 +108,8 @@ class GuidedSampler(BaseSampler):
         self._ties: dict[str, tuple[Any, list[Tied]]] = {}
         self.predicted: dict[int, Predicted] = {}
         """Trial number → what was predicted of it; whoever asked takes it out and stores it."""
+        self.failure = ""
+        """Why the last forecast that failed did so; then a mix was proposed without it. Empty where none did."""
 
     # -- Optuna's side ---------------------------------------------------------------------------------------------
 
@@ -124,7 +128,7 @@ class GuidedSampler(BaseSampler):
         avoided = unbuildable | self.guidance.disobeyed()
         poor = self._judged(trials, history).poor
         with threadpool_limits(1, "blas"):
-            models = self.models(history)
+            models = self._fitted(history)
             rng = np.random.default_rng([self._seed % 2**32, trial.number])
             fixed = self._fixed(trial)
             # A pair that was asked for is proposed though it was refused before: building says so again.
@@ -134,13 +138,28 @@ class GuidedSampler(BaseSampler):
                 codes = self._from_tpe(study, trial, search_space, pool, avoided)
             if codes is None and models is not None and len(history):
                 near = poor and rng.random() < _NEAR
-                codes, how, promising = self._propose(models, history, pool, rng, near=near)
+                with self._going_without():
+                    codes, how, promising = self._propose(models, history, pool, rng, near=near)
             if codes is None:
                 codes, how = self._guess(pool, avoided, rng), "random"
             if models is not None:  # before a baseline was measured there is no forecast
                 forecast = models.forecast(self.layout.precisions(codes[None]))
                 self.predicted[trial.number] = Predicted.of(forecast, 0, how, poor, promising)
         return self._params(codes)
+
+    def _fitted(self, history: History) -> Models | None:
+        """The models; None where there are none yet, or they cannot be fitted."""
+        with self._going_without():
+            return self.models(history)
+        return None
+
+    @contextmanager
+    def _going_without(self) -> Iterator[None]:
+        """Let a forecast fail: a proposal can be made without it, if not so good a one."""
+        try:
+            yield
+        except (SolverError, SurrogateError) as error:
+            self.failure = str(error)
 
     def _fixed(self, trial: FrozenTrial) -> dict[int, int]:
         """The codes by decision that a trial was enqueued with; wrong codes were refused before."""
@@ -213,7 +232,7 @@ class GuidedSampler(BaseSampler):
             return None
         history = self.history(trials, self.guidance.unbuildable())
         with threadpool_limits(1, "blas"):
-            models = self.models(history)
+            models = self._fitted(history)
             if models is None:
                 return None
             forecast = models.forecast(self.layout.precisions_of([asked]))

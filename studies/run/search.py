@@ -52,7 +52,8 @@ class Search:
                 ForecastNotes(proposals, work.events),
                 DriftCheck(work),
                 Pruning(work.ledger, work.crew, keep=work.problem.config.keep_engines),
-            ]
+            ],
+            work.events.note,
         )
 
     def run(self) -> str:

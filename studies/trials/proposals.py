@@ -98,6 +98,7 @@ class Proposals:
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 self.study.set_metric_names(["latency_ms", "loss"])
         self._random = random.Random(seed + rank * _APART)
+        self._told_failure = False
         self.poor = False
         """Whether the guided sampler found its forecasts poor when it last made one."""
 
@@ -126,6 +127,7 @@ class Proposals:
         for name, text in self._labels(asked).items():
             trial.set_user_attr(name, text)
         predicted = self._predicted(trial, asked)
+        self._tell_failure()
         if predicted is not None:
             trial.set_user_attr(FORECAST, predicted.to_json())
             self.poor = predicted.poor
@@ -141,6 +143,13 @@ class Proposals:
             return predicted
         others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
         return None if any(self.asked_by(t) == asked for t in others) else sampler.forecast_mix(others, asked)
+
+    def _tell_failure(self) -> None:
+        """Say once that the guided sampler proposes without forecasts, and why."""
+        failure = getattr(self.study.sampler, "failure", "")
+        if failure and not self._told_failure:
+            self._told_failure = True
+            self._note(f"forecasting mixes failed, and mixes are proposed without forecasts: {failure}")
 
     def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
         """Let a sampler that keeps its guidance as `guidance` know more from now on; others are told nothing."""

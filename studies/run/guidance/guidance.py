@@ -22,6 +22,7 @@ from studies.judging.rules.candidates import aim_of
 from studies.options.limits import LATENCY_MS
 from studies.run.guidance import other_targets as siblings
 from studies.run.guidance import sensitivities
+from studies.run.hooks.hook import go_without
 from studies.run.work import Work
 from studies.trials.ledger import Ledger
 
@@ -142,7 +143,12 @@ class _Source:
         self._layout = layout
         self._noise = _measured_noise(work.ledger, layout)
         self._work_of = _multiply_adds(work.problem.model, layout)
-        self._elsewhere = siblings.elsewhere(work, layout, self._work_of)
+        self._elsewhere = go_without(
+            "learning from another target of the study",
+            work.events.note,
+            lambda: siblings.elsewhere(work, layout, self._work_of),
+            None,
+        )
         self._made: tuple[tuple[int, ...], float | None, Priors] | None = None
 
     def priors(self) -> Priors | None:

@@ -113,10 +113,7 @@ def _found(
 
 def failure_text(told: str) -> str:
     """What to say where the pass failed: why, and what to do."""
-    return (
-        f"measuring the sensitivity of the groups: {told.rstrip('.')}. Go on without it by another --sampler, or take "
-        "a smaller --batch."
-    )
+    return f"measuring the sensitivity of the groups: {told.rstrip('.')}. If memory is short, take a smaller --batch."
 
 
 def seconds_for(config: SearchConfig, expected_s: float | None) -> float:

@@ -17,9 +17,12 @@ from studies.run.noise.background import BackgroundCall
 from studies.store.records import SensitivityRecord
 
 if TYPE_CHECKING:
+    from studies.judging.standing import Standing
     from studies.run.work import Work
 
-GRACE_S = 10.0  # that the first mix waits for the pass once the uniform assignments are done
+# The first mix waits for the pass once the uniform assignments are done: it changes what all mixes are. So long, or a
+# share of the time that the mixes will take.
+GRACE_S, _GRACE_SHARE = 10.0, 0.1
 _POLL_S = 0.1
 _TASK = "sensitivity beside"
 
@@ -49,14 +52,14 @@ class SensitivityBeside:
             held.close()
 
     @time_spent("sensitivities")
-    def wait(self) -> bool:
-        """Wait for the pass a moment, the first time. Returns whether the sampler can use its result.
+    def wait(self, now: Standing) -> bool:
+        """Wait for the pass as long as that pays, the first time. Returns whether the sampler can use its result.
 
         Raises:
             EvaluatorError: ONNX Runtime cannot run the model, or the process that measures dies.
         """
         if self._grace_ends is None:
-            self._grace_ends = time.monotonic() + GRACE_S
+            self._grace_ends = time.monotonic() + max(GRACE_S, _GRACE_SHARE * self._mixes_s(now))
         while not self._is_over():
             if time.monotonic() >= self._grace_ends:
                 return False
@@ -71,6 +74,11 @@ class SensitivityBeside:
         if call is not None:
             call.close()
         self._held.close()
+
+    def _mixes_s(self, now: Standing) -> float:
+        """Seconds that the evaluations to come will take, within the time limit."""
+        pace, left = self._work.pace, self._work.problem.config.trials - len(now.table)
+        return max(0.0, min(left * pace.evaluation_s(now), pace.left_s))
 
     def _is_settled(self) -> bool:
         return sensitivities.is_known(self._work.ledger) or not self._work.problem.space.lower_pairs()

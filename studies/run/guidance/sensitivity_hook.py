@@ -18,6 +18,8 @@ class SensitivityHook(Hook):
     and is told later.
     """
 
+    optional = "measuring the sensitivity of the groups"
+
     def __init__(self, work: Work, proposals: Proposals) -> None:
         self._work = work
         self._proposals = proposals
@@ -32,7 +34,7 @@ class SensitivityHook(Hook):
         beside = not self._work.ledger.target.target.relative
         if beside:
             self._beside.begin()
-        if not now.measures.finished_count or len(now.table) < uniform or (beside and not self._beside.wait()):
+        if not now.measures.finished_count or len(now.table) < uniform or (beside and not self._beside.wait(now)):
             return
         from studies.run.guidance.guidance import measure_noise  # takes a while, and other samplers do without
 

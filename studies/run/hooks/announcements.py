@@ -43,6 +43,8 @@ def tell_resolution(store: Store, now: Standing, events: Events) -> bool:
 class ResolutionNote(Hook):
     """Tells how small a loss the samples can tell, where that was not known when the run began."""
 
+    optional = "finding how small a loss the samples can tell"
+
     def __init__(self, ledger: Ledger, events: SearchEvents) -> None:
         self._ledger = ledger
         self._events = events
@@ -55,6 +57,8 @@ class ResolutionNote(Hook):
 
 class BudgetWarning(Hook):
     """Warns of a latency budget that is out of reach, once the uniform assignments are measured."""
+
+    optional = "looking whether the latency budget can be reached"
 
     def __init__(self, work: Work, proposals: Proposals) -> None:
         self._work = work
@@ -77,6 +81,8 @@ class SlowerNote(Hook):
     It does not wait for the study's own tie band: on a processor that takes more evaluations than short searches have.
     """
 
+    optional = "finding why a lower precision is slower"
+
     def __init__(self, work: Work) -> None:
         self._work = work
 
@@ -92,6 +98,8 @@ class SlowerNote(Hook):
 
 class ForecastNotes(Hook):
     """Says when the sampler's forecasts turn poor, when they are good again, and how good they were in the end."""
+
+    optional = "judging the forecasts"
 
     def __init__(self, proposals: Proposals, events: SearchEvents) -> None:
         self._proposals = proposals

@@ -22,6 +22,8 @@ _MOST_DRIFT = 0.1
 class DriftCheck(Hook):
     """Times the FP32 baseline again now and then, and says where the device has become slower or faster."""
 
+    optional = "timing FP32 again, to see whether the device has become slower"
+
     def __init__(self, work: Work) -> None:
         self._work = work
         self._evaluated = 0

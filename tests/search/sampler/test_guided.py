@@ -13,6 +13,7 @@ import pytest
 from optuna.distributions import IntDistribution
 from optuna.trial import TrialState, create_trial
 
+from search.errors import SolverError, SurrogateError
 from search.forecast import acquisition
 from search.forecast.forecasts import FORECAST, MEASURED, forecast_quality
 from search.forecast.history import relevant
@@ -160,6 +161,21 @@ def test_what_cannot_be_built_is_not_proposed():
         trial, assignment = search.ask()
         assert pairs.isdisjoint(assignment.items())
         search.tell(trial, assignment)
+
+
+@pytest.mark.parametrize("error", [SolverError("HiGHS failed"), SurrogateError("not a number")])
+def test_mixes_are_proposed_though_forecasts_fail(error, monkeypatch):
+    """New ones, all that can be built; the reason is there to be told."""
+
+    def failed(*args, **options):
+        raise error
+
+    search = Search(make_problem()).run(5)
+    monkeypatch.setattr(GuidedSampler, "_propose" if isinstance(error, SolverError) else "models", failed)
+    search.run(4)
+    asked = [tuple(trial.params.values()) for trial in search.study.get_trials()]
+    assert len(set(asked)) == len(asked) == 9
+    assert search.study.sampler.failure == str(error)
 
 
 def test_workers_with_one_seed_and_one_history_propose_the_same_trial_the_same_way():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from search.errors import ArtifactError, EvaluatorError, MetricError, ModelError, StudyError, SurrogateError
 from search.values import Assignment, Evaluation
 from studies.events import Quiet
 from studies.run import loop
@@ -117,8 +118,24 @@ class Diary(Hook):
         self.told.append("over")
 
 
-def run(study: Study, source: Numbers, pipeline: LastFirst, hook: Hook) -> str:
-    parts: Any = (study, Claims([source]), pipeline, Hooks([hook]), study, Quiet())
+class Failing(Diary):
+    """A hook that fails the first time that it is due."""
+
+    def __init__(self, optional: str, error: Exception) -> None:
+        super().__init__()
+        self.optional = optional
+        self._error = error
+
+    def prepare(self, now: Any) -> None:
+        raise self._error
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+def run(study: Study, source: Numbers, pipeline: LastFirst, *hooks: Hook, notes: list[str] | None = None) -> str:
+    told = [] if notes is None else notes
+    parts: Any = (study, Claims([source]), pipeline, Hooks(hooks, told.append), study, Quiet())
     return loop.run(*parts)
 
 
@@ -136,6 +153,31 @@ def test_hooks_are_called_around_every_evaluation() -> None:
     run(study, Numbers(study), LastFirst(1), diary)
     assert diary.told[:3] == ["0 there", "more wanted", "1 stored, 1 there"]
     assert diary.told[-3:] == [f"{WANTED} stored, {WANTED} there", f"{WANTED} there", "over"]
+
+
+@pytest.mark.parametrize("error", [EvaluatorError("refused"), ModelError("refused"), SurrogateError("refused")])
+def test_an_optional_hook_that_fails_is_told_once_and_left_out(error: Exception) -> None:
+    study, diary, notes = Study(), Diary(), list[str]()
+    failing = Failing("measuring noise", error)
+    run(study, Numbers(study), LastFirst(1), failing, diary, notes=notes)
+    assert notes == ["measuring noise failed, and the search goes on without it: refused"]
+    assert failing.told == ["0 there", "closed"]
+    assert diary.told[-1] == "over"
+    assert len(study.finished) == WANTED
+
+
+@pytest.mark.parametrize(
+    ("optional", "error"),
+    [
+        ("", EvaluatorError("it dies again and again")),
+        ("measuring noise", MetricError("the metric raised")),
+        ("measuring noise", ArtifactError("the disk is full")),
+        ("measuring noise", StudyError("the study was deleted")),
+    ],
+)
+def test_what_a_search_cannot_go_on_after_ends_it(optional: str, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        run(study := Study(), Numbers(study), LastFirst(1), Failing(optional, error))
 
 
 def test_a_result_that_another_worker_was_faster_with_is_no_evaluation() -> None:

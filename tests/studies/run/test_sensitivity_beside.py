@@ -15,6 +15,7 @@ from evaluators.process.connection import ProcessDiedError
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import EvaluatorError
 from studies import verbs
+from studies.events import Quiet
 from studies.options.read_options import read_config
 from studies.run.guidance import sensitivity_beside
 from studies.run.noise.background import BackgroundCall
@@ -36,7 +37,15 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     with quick():
         monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
         given = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "backend": "tensorrt"}
-        yield lambda *more: verbs.search(read_config({**given, **dict(more)}))
+        yield lambda *more, **events: verbs.search(read_config({**given, **dict(more)}), **events)
+
+
+class Notes(Quiet):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
 
 
 class Order:
@@ -145,14 +154,50 @@ def test_an_interrupted_search_leaves_no_process_and_a_later_one_measures_again(
     assert stored() == ROWS
 
 
-def test_a_pass_that_fails_ends_the_search_with_what_to_do(searched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_goes_on_without_a_pass_that_fails(searched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With mixes that are proposed without it, and it is told once."""
+
     def failed(beside: Any, found: Any) -> Any:
         raise EvaluatorError("ONNX Runtime refuses the graph")
 
     monkeypatch.setattr(sensitivity_beside.SensitivityBeside, "_store", failed)
-    with pytest.raises(EvaluatorError, match=r"sensitivity of the groups: ONNX Runtime refuses .* another --sampler"):
-        searched(("trials", "5"))
+    order = Order(monkeypatch)
+    notes = Notes()
+    searched(("trials", "6"), events=notes)
+    assert order.events.count("evaluated") == 6
+    assert order.events.count("begun") == 1, "it is not tried again"
+    assert "guided" not in order.events
+    [told] = [note for note in notes.told if "goes on without it" in note]
+    assert told.startswith("measuring the sensitivity of the groups failed")
+    assert "ONNX Runtime refuses the graph" in told
     assert evaluator_processes() == []
+
+
+def test_the_first_mix_waits_a_share_of_what_the_mixes_will_take(
+    searched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth, within the time limit, and 10 s at least."""
+    seen = []
+    beside = sensitivity_beside.SensitivityBeside
+
+    def waited(self: Any, now: Any) -> bool:
+        pace: Any = self._work.pace
+        with monkeypatch.context() as patched:
+            patched.setattr(type(pace), "evaluation_s", lambda pace, now: 30.0)
+            for limit_s in (None, 130.5, 60.5):
+                self._grace_ends = None
+                patched.setattr(pace, "limit_s", limit_s)
+                patched.setattr(type(pace), "passed_s", property(lambda pace: 0.0))
+                began = time.monotonic()
+                real(self, now)
+                seen.append(self._grace_ends - began)
+        return True
+
+    real = beside.wait
+    monkeypatch.setattr(beside, "_is_over", lambda self: True)
+    monkeypatch.setattr(beside, "wait", waited)
+    searched(("trials", "8"))
+    assert seen[:3] == pytest.approx([15.0, 13.0, 10.0], abs=0.5)
 
 
 def test_a_process_that_is_canceled_ends_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
