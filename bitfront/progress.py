@@ -15,12 +15,13 @@ from bitfront.trial import Trial
 from bitfront.wording import in_python
 from search.errors import ConfigError
 from studies.events import Quiet
-from studies.judging.search_events import SearchEvents
+from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
 from studies.options.urls import default_url, mask_password
-from studies.show.progress_display import Display, Lines, StepPace, step_text
+from studies.show.progress_display import Display, Lines, StepPace, TimePace
 from studies.show.terminal.progress_text import ended_text
+from studies.show.terminal.run_text import clock_text, left_text, step_text
 from studies.store.records import EvaluationRecord, FinishedRow
 
 Callback = Callable[[Study, Trial], object]
@@ -71,6 +72,7 @@ class Listener:
         self._shown = shown
         self._callbacks = tuple(callbacks)
         self._steps = StepPace()
+        self._times = TimePace()
 
     def note(self, text: str) -> None:
         text = in_python(text, self._study.resume_arguments())
@@ -85,6 +87,10 @@ class Listener:
         if self._steps.is_due(done, total):
             LOG.info("%s", step_text(text, done, total))
         self._shown.step(text, done, total)
+
+    def doing(self, text: str) -> None:
+        LOG.debug("%s", text)
+        self._shown.doing(text)
 
     def stage(self, trial: int, stage: str) -> None:
         self._shown.stage(trial, stage)
@@ -101,6 +107,11 @@ class Listener:
         trial = Trial.of(point, assignment, self._study.layer_names, standing.metric)
         for callback in self._callbacks:
             callback(self._study, trial)
+
+    def timing(self, run: RunTime) -> None:
+        if self._times.is_due(run):
+            LOG.info("%s", ", ".join(filter(None, (clock_text(run), left_text(run)))))
+        self._shown.timing(run)
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         self._shown.overview(status, new)
@@ -134,7 +145,8 @@ def listening(study: RunningStudy, callbacks: Sequence[Callback], progress: obje
         with Display(console) as display:
             yield Listener(study, display, callbacks)
     else:
-        yield Listener(study, Lines(console), callbacks)
+        with Lines(console) as lines:
+            yield Listener(study, lines, callbacks)
 
 
 def _is_logged() -> bool:

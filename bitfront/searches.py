@@ -20,9 +20,9 @@ from bitfront.study import Study
 from bitfront.wording import python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
 from studies import interrupts, verbs
-from studies.judging.early_end import early_end
 from studies.judging.sentences.no_pick import all_failed_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
+from studies.judging.status.early_end import early_end
 from studies.options.config import SearchConfig
 from studies.options.option import Option
 from studies.options.read_options import read_changes, read_config

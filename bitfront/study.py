@@ -15,13 +15,13 @@ from bitfront.wording import in_python, python_words
 from search.errors import ConfigError, StudyError
 from search.values import Precision
 from studies import verbs
-from studies.judging.early_end import EarlyEnd, early_end
 from studies.judging.rules.picks import NAMES, read_pick
 from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import final_notes
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_pick import nobody_text
 from studies.judging.standing import Standing
+from studies.judging.status.early_end import EarlyEnd, early_end
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.urls import mask_password
 from studies.show.front_rows import evaluation_row

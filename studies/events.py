@@ -17,6 +17,9 @@ class Events(Protocol):
     def step(self, text: str, done: int, total: int) -> None:
         """Report the progress of a long step before the first candidate."""
 
+    def doing(self, text: str) -> None:
+        """Say what is being done now, which deserves a line only if it lasts."""
+
 
 class Quiet:
     """Ignores all events of a command or a search."""
@@ -27,9 +30,13 @@ class Quiet:
 
     def step(self, text: str, done: int, total: int) -> None: ...
 
+    def doing(self, text: str) -> None: ...
+
     def stage(self, trial: int, stage: str) -> None: ...
 
     def evaluation(self, record: object, standing: object, total: int) -> None: ...
+
+    def timing(self, run: object) -> None: ...
 
     def overview(self, status: object, new: object) -> None: ...
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from evaluators.process.connection import LOG_TAIL, Bounds, Connection, OnEvent, ProcessDiedError, ProcessLimits
 from evaluators.process.job import Job, Limits, discard, discarding
-from evaluators.process.line import PROGRESS, STAGE, EvaluatorLine
+from evaluators.process.line import PROGRESS, STAGE, WAIT, EvaluatorLine
 from evaluators.process.requests import connect
 from evaluators.process.results import Built
 from search.errors import EvaluatorError
@@ -23,6 +23,7 @@ from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
 _HOPELESS = 3
 
 OnProgress = Callable[[int, int], None]
+OnDoing = Callable[[str, str], None]
 Answer = TypeVar("Answer")
 
 
@@ -35,7 +36,13 @@ class EvaluatorProcess(Connection):
         job: what the process opens; a replacement opens the same.
         log: file that takes what the process prints.
         limits: bounds of every request.
+
+    Attributes:
+        on_doing: told what every request of `ask` is made for when it begins, and, with that, which process it waits
+            for in words; that one is empty when its turn has come.
     """
+
+    on_doing: OnDoing | None = None
 
     def __init__(self, job: Job, log: Path, limits: ProcessLimits | None = None) -> None:
         super().__init__(job, log, limits or ProcessLimits())
@@ -83,9 +90,12 @@ class EvaluatorProcess(Connection):
         def note(event: str, value: Any) -> None:
             if on_progress is not None and event == PROGRESS:
                 on_progress(*value)
+            elif event == WAIT:
+                self._tell(doing, value)
 
         def ask(request: str, arguments: Mapping[str, Any]) -> Any:
             with self._turn:
+                self._tell(doing, "")
                 try:
                     try:
                         return self.request(request, arguments, note)
@@ -97,6 +107,10 @@ class EvaluatorProcess(Connection):
                     raise ProcessDiedError(death.kind, death.reason, death.log, doing) from death
 
         return connect(ask)
+
+    def _tell(self, doing: str, holder: str) -> None:
+        if self.on_doing is not None and doing:
+            self.on_doing(doing, holder)
 
     # -- evaluations -----------------------------------------------------------------------------------------------
 

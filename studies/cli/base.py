@@ -82,7 +82,7 @@ def progress_for(quiet: bool) -> Iterator[SearchEvents]:
         elif is_screen(err):
             shown = stack.enter_context(Display(err, verbose=verbose()))
         else:
-            shown = Lines(err, verbose=verbose())
+            shown = stack.enter_context(Lines(err, verbose=verbose()))
         path = log_file()
         yield shown if path is None else stack.enter_context(Logged(shown, path))
 

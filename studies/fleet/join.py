@@ -11,7 +11,7 @@ from studies.artifacts import shipping
 from studies.crew.deletion import reported_deletion
 from studies.crew.lease_length import change_lease
 from studies.fleet.fleet_run import as_in, crew_of, run_fleet
-from studies.judging.search_events import SearchEvents
+from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.study_lookup import standing_of
 from studies.options.config import SearchConfig
 from studies.options.read_options import change_config
@@ -25,6 +25,7 @@ from studies.run.session.levels import check_level
 from studies.run.session.setup import checked
 from studies.run.session.study_rows import add_target, check_unchanged, complete_study, given_options
 from studies.run.session.trusted_functions import check_trusted, remember_functions
+from studies.run_clock import limit_start
 from studies.store.database.retries import known_server
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
@@ -61,6 +62,7 @@ def join(
         config = change_config(stored, changes)
         check_trusted(config)
         config, slots = crew_of(config)
+        progress.timing(RunTime(limit_start(), config.time_limit_s))
         _check_split_seed(config, stored)
         _check_recover(config, stored)
         if meant is not None and not which.new and len(store.targets.of_study(study.id)) == 1:

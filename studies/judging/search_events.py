@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from studies.events import Events
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
 from studies.store.records import EvaluationRecord, FinishedRow
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """The time of a run, in seconds by the clock of `time.monotonic`.
+
+    Attributes:
+        began: when its time limit began to count.
+        limit_s: its time limit; None for none.
+        ends: when it is expected to end; None while nobody can say.
+    """
+
+    began: float
+    limit_s: float | None = None
+    ends: float | None = None
 
 
 class SearchEvents(Events, Protocol):
@@ -19,6 +35,9 @@ class SearchEvents(Events, Protocol):
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         """An evaluation is stored, which leaves the study at `standing`; `total` evaluations are wanted."""
+
+    def timing(self, run: RunTime) -> None:
+        """How long the run has gone on, and how long it is expected to; told at its start and after evaluations."""
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         """Of many workers: where they and the study stand, and which evaluations ended since the last time."""

@@ -10,7 +10,7 @@ from search.values import Stage
 from studies.judging.point_lists import pick_points
 from studies.judging.points import Point
 from studies.judging.rules.picks import NAMES
-from studies.judging.search_events import SearchEvents
+from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
 from studies.store.records import FAILED, EvaluationRecord, FinishedRow
@@ -69,6 +69,9 @@ class SearchMetrics:
     def step(self, text: str, done: int, total: int) -> None:
         self._events.step(text, done, total)
 
+    def doing(self, text: str) -> None:
+        self._events.doing(text)
+
     def stage(self, trial: int, stage: str) -> None:
         for each in Stage:
             self._stage.labels(each.value).set(each.value == stage)
@@ -90,6 +93,9 @@ class SearchMetrics:
             pick_points(standing),
         )
         self._events.evaluation(record, standing, total)
+
+    def timing(self, run: RunTime) -> None:
+        self._events.timing(run)
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         for row in new:

@@ -12,7 +12,7 @@ from evaluators.backends.registry import kind_named
 from search.errors import BitfrontError, InputError, RunError
 from search.sampler.registry import sampler_named
 from studies.crew.lease_length import at_work
-from studies.judging.search_events import SearchEvents
+from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.standing import Standing, standing
 from studies.run.hooks.announcements import tell_resolution
 from studies.run.pace import Pace
@@ -49,6 +49,7 @@ def run_here(
     config = good.config
     kind = kind_named(good.target.backend)
     pace = Pace(config.time_limit_s, limit_start(), good.data, kind.later_builds)
+    progress.timing(RunTime(pace.began, pace.limit_s))
     if not store.statistics.counts(target.id).finished:
         refuse_late(pace, study.name, config.storage)
     tell_resolution(store, standing(store, study, target, good.limits), progress)

@@ -15,6 +15,7 @@ from studies.run.finish import Finish
 from studies.run.guidance.sensitivity_hook import SensitivityHook
 from studies.run.hooks.announcements import BudgetWarning, ForecastNotes, ResolutionNote, SlowerNote
 from studies.run.hooks.hook import Hooks
+from studies.run.hooks.remaining import Remaining
 from studies.run.hooks.upkeep import DriftCheck, LostTrials, Pruning, TimeKeeping
 from studies.run.noise.tie_band import TieBand
 from studies.run.pipeline.parallel import ParallelPipeline
@@ -52,6 +53,7 @@ class Search:
                 ForecastNotes(proposals, work.events),
                 DriftCheck(work),
                 Pruning(work.ledger, work.crew, keep=work.problem.config.keep_engines),
+                Remaining(work, self._stop, self._band),
             ],
             work.events.note,
         )

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search.values import Assignment
-from studies.judging.early_end import early_end
 from studies.judging.findings.optimization_levels import (
     final_levels_csv,
     final_levels_json,
@@ -21,6 +20,7 @@ from studies.judging.sentences.no_pick import nearest_text
 from studies.judging.sentences.picks import ties_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
+from studies.judging.status.early_end import early_end
 
 
 def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:

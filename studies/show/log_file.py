@@ -9,11 +9,12 @@ from pathlib import Path
 from types import TracebackType
 
 from search.errors import ConfigError
-from studies.judging.search_events import SearchEvents
+from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
 from studies.show.status_text import finished_lines
 from studies.show.terminal.progress_text import ended_text
+from studies.show.terminal.run_text import clock_text, left_text
 from studies.store.records import EvaluationRecord, FinishedRow
 
 
@@ -66,6 +67,10 @@ class Logged:
             self._write(f"{text} {done}/{total}")
         self._shown.step(text, done, total)
 
+    def doing(self, text: str) -> None:
+        self._write(text)
+        self._shown.doing(text)
+
     def stage(self, trial: int, stage: str) -> None:
         self._write(f"trial {trial}: {stage}")
         self._shown.stage(trial, stage)
@@ -73,6 +78,10 @@ class Logged:
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         self._write(f"{standing.measures.finished_count}/{total} trial {record.trial}: {ended_text(record, standing)}")
         self._shown.evaluation(record, standing, total)
+
+    def timing(self, run: RunTime) -> None:
+        self._write(", ".join(filter(None, (clock_text(run), left_text(run)))))
+        self._shown.timing(run)
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         for line in finished_lines(status, new):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,12 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from studies.judging.failure_summary import count_failures
+from studies.judging.search_events import RunTime
 from studies.judging.sentences.evaluations import failures_text
 from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
 from studies.show.terminal.progress_table import progress_table
 from studies.show.terminal.progress_text import ended_text
-from studies.show.terminal.text_table import TextTable
+from studies.show.terminal.run_text import Doing, clock_text, left_text, step_text
 from studies.show.terminal.wrapping import wrapped
 from studies.store.records import EvaluationRecord
 
@@ -32,44 +34,9 @@ _LINE_EVERY_S = 5.0
 _WORTH_TELLING_S = 30.0  # a search that is over sooner needs no estimate
 _FAR_OFF = 1.5  # an estimate that is off by more is corrected
 _BAR_WIDTH = 24
-
-
-class Estimate:
-    """How long the trials take that are left, and whether that is news."""
-
-    def __init__(self) -> None:
-        self._begun_s = 0.0
-        self._ran = 0
-        self._end_s: float | None = None  # when all were to be done, as it was said last
-
-    def update(self, record: EvaluationRecord, count: int) -> tuple[float | None, bool]:
-        """Take in an evaluation.
-
-        Args:
-            count: trials that are left.
-
-        Returns:
-            The seconds that are left if that is worth a line, else None; and whether it is the first estimate.
-        """
-        now_s = time.monotonic()
-        if not self._ran:
-            self._begun_s = now_s - (record.evaluation.total_s or 0.0)
-        self._ran += 1
-        left_s, first = (now_s - self._begun_s) / self._ran * count, self._ran == 1
-        said_s = None if self._end_s is None else max(0.0, self._end_s - now_s)
-        if said_s is None:
-            news = first and left_s >= _WORTH_TELLING_S
-        else:
-            far = left_s > _FAR_OFF * said_s or said_s > _FAR_OFF * left_s
-            news = far and count > 0 and abs(left_s - said_s) >= _WORTH_TELLING_S
-        if first or news:
-            self._end_s = now_s + left_s
-        return (left_s, first) if news else (None, first)
-
-
-def step_text(text: str, done: int, total: int) -> str:
-    """What is being done, and how far it is, where that can be counted."""
-    return f"{text} {done}/{total}" if total > 1 else text
+_PER_SECOND = 2  # drawings: on a small machine more would disturb what is measured
+_SILENT_S = 60.0  # without a line, after which one says what is being done
+_LOOK_S = 1.0
 
 
 class StepPace:
@@ -87,8 +54,34 @@ class StepPace:
         return True
 
 
+class TimePace:
+    """Which estimates of the end are worth a line: the first, those that differ much, and others ever more rarely."""
+
+    def __init__(self) -> None:
+        self._told: RunTime | None = None
+        self._told_at = 0.0
+
+    def is_due(self, run: RunTime) -> bool:
+        """Whether this estimate is told; the next are measured by it if it is."""
+        now_s = time.monotonic()
+        if run.ends is None:
+            return False
+        if self._told is None or self._told.ends is None:
+            due = run.ends - now_s >= _WORTH_TELLING_S
+        else:
+            said_s, left_s = self._told.ends - now_s, run.ends - now_s
+            far = max(said_s, left_s) > _FAR_OFF * max(min(said_s, left_s), 0.0)
+            due = far and abs(said_s - left_s) >= _WORTH_TELLING_S
+            due = due or now_s - self._told_at >= max(_WORTH_TELLING_S, (now_s - run.began) / 4)
+        if due:
+            self._told, self._told_at = run, now_s
+        return due
+
+
 class Lines:
     """One plain line for each finished candidate, for logs and pipes.
+
+    As a context manager it also says what is going on where nothing else was told for a while.
 
     Args:
         verbose: tell details too.
@@ -98,9 +91,22 @@ class Lines:
         self._console = console
         self._verbose = verbose
         self._steps = StepPace()
-        self._estimate = Estimate()
+        self._times = TimePace()
+        self._doing = Doing()
+        self._run: RunTime | None = None
+        self._counts = ""
+        self._told_at = time.monotonic()
+        self._over = threading.Event()
+
+    def __enter__(self) -> Lines:
+        threading.Thread(target=self._tell_silence, name="bitfront-silence", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
 
     def note(self, text: str) -> None:
+        self._told_at = time.monotonic()
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def detail(self, text: str) -> None:
@@ -108,24 +114,28 @@ class Lines:
             self.note(text)
 
     def step(self, text: str, done: int, total: int) -> None:
+        self._doing.note_step(text, done, total)
         if self._steps.is_due(done, total):
             self.note(step_text(text, done, total))
 
-    def stage(self, trial: int, stage: str) -> None: ...
+    def doing(self, text: str) -> None:
+        self._doing.note_step(text, 0, 0)
+
+    def stage(self, trial: int, stage: str) -> None:
+        self._doing.note_stage(trial, stage)
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
-        self.note(f"{standing.measures.finished_count}/{total} trial {record.trial}: {ended_text(record, standing)}")
-        left_s, first = self._estimate.update(record, total - standing.measures.finished_count)
-        if left_s is None:
+        self._doing.note_end(record.trials)
+        done = standing.measures.finished_count
+        self._counts = f"{done} of {total} evaluations"
+        self.note(f"{done}/{total} trial {record.trial}: {ended_text(record, standing)}")
+
+    def timing(self, run: RunTime) -> None:
+        first, self._run = self._run is None or self._run.ends is None, run
+        if not self._times.is_due(run):
             return
-        about = f"about {format_duration_s(round(left_s))} left for all {total} trials"
-        if first:
-            self.note(
-                f"{about}, if each takes as long as this one; --trials, --time-limit and, in a new search, "
-                "--max-samples shorten it"
-            )
-        else:
-            self.note(f"{about}, by what the last ones took")
+        shorten = "; --trials, --time-limit and, in a new search, --max-samples shorten it"
+        self.note(f"{self._time_text()}{shorten if first and run.limit_s is None else ''}")
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         from studies.show.status_text import finished_lines
@@ -136,11 +146,29 @@ class Lines:
     def wants_end(self) -> bool:
         return False
 
+    def _time_text(self) -> str:
+        """`1:05 of 4:00, 3 of 24 evaluations, about 2m10s left`."""
+        times = [] if self._run is None else [clock_text(self._run), self._counts, left_text(self._run)]
+        return ", ".join(filter(None, times))
+
+    def _tell_silence(self) -> None:
+        """Say what is being done where nothing was told for a minute, then for twice as long, and so on."""
+        wait_s, told_at = _SILENT_S, self._told_at
+        while not self._over.wait(_LOOK_S):
+            if self._told_at != told_at:
+                wait_s, told_at = _SILENT_S, self._told_at
+            elif time.monotonic() - told_at >= wait_s:
+                wait_s *= 2
+                self.note("; ".join(filter(None, (self._time_text(), *self._doing.texts()))))
+                told_at = self._told_at
+
 
 class Notes(Lines):
     """Of a worker whose parent tells of finished candidates: the rest."""
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None: ...
+
+    def timing(self, run: RunTime) -> None: ...
 
 
 class Display:
@@ -153,15 +181,12 @@ class Display:
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console
         self._verbose = verbose
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
-        self._start = time.monotonic()
-        self._doing = "starting"
-        self._step = (0, 0)
-        self._step_began = (time.monotonic(), 0)
-        self._table: TextTable | None = None
-        self._failures = ""
-        self._done = (0, 0, "")
-        self._ran = 0
+        self._doing = Doing()
+        self._run = RunTime(time.monotonic())
+        self._done = (0, 0)
+        self._below: list[Text] = []
+        self._status: StudyStatus | None = None
+        self._live = Live(get_renderable=self.drawing, console=console, refresh_per_second=_PER_SECOND, transient=True)
 
     def __enter__(self) -> Display:
         self._live.__enter__()
@@ -185,68 +210,58 @@ class Display:
             self._console.print(Text(line, style=style), soft_wrap=True)
 
     def step(self, text: str, done: int, total: int) -> None:
-        if text != self._doing or done <= self._step[0]:
-            self._step_began = (time.monotonic(), done)
-        self._doing, self._step = text, (done, total)
-        self._draw()
+        self._doing.note_step(text, done, total)
 
-    def _step_left(self) -> str:
-        """How long the step takes, by what of it is done since it began; empty while nothing is."""
-        (done, total), (began_s, first) = self._step, self._step_began
-        if not first < done < total:
-            return ""
-        left_s = (time.monotonic() - began_s) / (done - first) * (total - done)
-        return f"about {format_duration_s(round(left_s))} left" if left_s >= 1 else ""
+    def doing(self, text: str) -> None:
+        self._doing.note_step(text, 0, 0)
 
     def stage(self, trial: int, stage: str) -> None:
-        self._doing, self._step = f"trial {trial}: {stage}", (0, 0)
-        self._draw()
+        self._doing.note_stage(trial, stage)
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
-        self._ran += 1
-        if self._ran == 1:
-            self._start = time.monotonic() - (record.evaluation.total_s or 0.0)
-        each_s = max(time.monotonic() - self._start, 1e-3) / self._ran
-        done = standing.measures.finished_count
-        left = f"about {format_duration_s(round(each_s * (total - done)))} left" if done < total else ""
-        self._done = (done, total, left)
-        self._table = progress_table(standing, record.id)
-        failures = count_failures(standing.table)
-        self._failures = f"failed: {failures_text(failures)}" if failures else ""
-        self._draw()
+        self._doing.note_end(record.trials)
+        self._done = standing.measures.finished_count, total
+        fitted = progress_table(standing, record.id).fit(self._console.width)
+        below = [Text(line, style=style) for line, style in fitted.lines()]
+        below += [Text(text, style="dim") for text in fitted.sentences()]
+        if failures := count_failures(standing.table):
+            below.append(Text(f"failed: {failures_text(failures)}", style="yellow"))
+        self._below = below
+
+    def timing(self, run: RunTime) -> None:
+        self._run = run
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
-        from studies.show.status_text import drawing
-
-        self._live.update(drawing(status, self._console.width))
+        self._status = status
 
     def wants_end(self) -> bool:
         return False
 
-    def _draw(self) -> None:
-        self._live.update(self.drawing())
-
     def drawing(self) -> RenderableType:
-        """What is shown at the moment."""
-        done, total, left = self._done
+        """What is shown at the moment; asked for several times a second."""
+        if self._status is not None:
+            from studies.show.status_text import drawing
+
+            return Group(Text(self._time_text()), drawing(self._status, self._console.width))
+        done, total = self._done
         parts: list[RenderableType] = []
         if total:
-            parts.append(_bar(f"{done} of {total} evaluations", done, total, left))
-        if self._step[1] > 1:
-            parts.append(_bar(f"{self._doing} {self._step[0]} of {self._step[1]}", *self._step, self._step_left()))
+            parts.append(_bar(f"{done} of {total} evaluations, {self._time_text()}", done, total))
         else:
-            parts.append(Text(self._doing))
-        if self._table is not None:
-            fitted = self._table.fit(self._console.width)
-            parts += [Text(line, style=style) for line, style in fitted.lines()]
-            parts += [Text(text, style="dim") for text in fitted.sentences()]
-        if self._failures:
-            parts.append(Text(self._failures, style="yellow"))
-        return Group(*parts)
+            parts.append(Text(self._time_text()))
+        texts, (_, step_done, step_total) = self._doing.texts(), self._doing.step
+        if step_total > 1:
+            left_s = self._doing.step_left_s()
+            left = f", about {format_duration_s(round(left_s))} left" if left_s >= 1 else ""
+            parts.append(_bar(f"{texts.pop(0)}{left}", step_done, step_total))
+        return Group(*parts, *map(Text, texts), *self._below)
+
+    def _time_text(self) -> str:
+        return ", ".join(filter(None, (clock_text(self._run), left_text(self._run))))
 
 
-def _bar(text: str, done: int, total: int, after: str) -> RenderableType:
+def _bar(text: str, done: int, total: int) -> RenderableType:
     bar = ProgressBar(total, done, _BAR_WIDTH, complete_style="cyan", finished_style="green")
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(bar, f"{text}{f', {after}' if after else ''}")
+    grid.add_row(bar, text)
     return grid

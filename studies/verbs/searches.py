@@ -16,7 +16,7 @@ from studies.artifacts.shipping import put, put_again, ships
 from studies.events import Quiet
 from studies.fleet.fleet_run import as_in, crew_of
 from studies.fleet.join import Wanted, join, run_crew
-from studies.judging.search_events import SearchEvents
+from studies.judging.search_events import RunTime, SearchEvents
 from studies.monitoring import monitored
 from studies.options.config import SearchConfig
 from studies.options.read_options import check_config
@@ -29,7 +29,7 @@ from studies.run.session.frozen_batch import frozen_batch_text
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked
 from studies.run.session.study_rows import create_study
-from studies.run_clock import clocked_run
+from studies.run_clock import clocked_run, limit_start
 from studies.store import suggestions
 from studies.store.store import Store, check_usable, default_url
 from studies.verbs.deletion import delete
@@ -53,6 +53,7 @@ def search(config: SearchConfig, events: SearchEvents | None = None, *, replace:
     """
     config, slots = crew_of(check_config(config))
     with monitored(events or Quiet(), config.metrics_port) as shown:
+        shown.timing(RunTime(limit_start(), config.time_limit_s))
         return _search(config, slots, shown, replace=replace)
 
 

@@ -17,7 +17,6 @@ from studies.cli.printing.output import (
     warn,
 )
 from studies.cli.printing.talk import verbose
-from studies.judging.early_end import early_end
 from studies.judging.findings.rescue_table import HEADER, RescueRow, rescue_cells
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
@@ -35,6 +34,7 @@ from studies.judging.sentences.no_pick import (
 from studies.judging.sentences.picks import band_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
+from studies.judging.status.early_end import early_end
 from studies.options.limits import MetricScale
 from studies.run.search_result import SearchResult
 from studies.show.front_rows import front_json

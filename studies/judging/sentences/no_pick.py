@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from studies.judging.early_end import early_end
 from studies.judging.rules.feasibility import Near
 from studies.judging.sentences.evaluations import kind_text, list_text
 from studies.judging.standing import Standing
+from studies.judging.status.early_end import early_end
 from studies.options.limits import Limit, MetricScale
 from studies.options.value_kinds import RATE
 from studies.store import suggestions

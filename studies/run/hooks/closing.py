@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 
+from studies.judging.search_events import RunTime
 from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
 from studies.run.finalists import finalist_rows
@@ -18,10 +21,17 @@ _USUAL_TRIES = 2  # of a latency that is doubtful: the second is mostly clean
 
 @dataclass(frozen=True)
 class Step:
-    """Something that is done at the end: what, and how many seconds it takes."""
+    """Something that is done at the end.
+
+    Attributes:
+        text: what is done.
+        seconds: how long that takes; 0 if nothing is.
+        left_out: what of it the time limit leaves no time for; empty if nothing is left out.
+    """
 
     text: str
     seconds: float
+    left_out: str = ""
 
 
 class Closing:
@@ -31,7 +41,7 @@ class Closing:
         self._work = work
 
     def announce(self, now: Standing, repeats: int) -> tuple[Step, Step, Step]:
-        """Say what remains and how long all of it takes.
+        """Say what remains and how long all of it takes, and what the time limit leaves no time for.
 
         Args:
             repeats: measurements that the tie band still needs.
@@ -39,38 +49,67 @@ class Closing:
         Returns:
             The tie band, doubtful latencies, finalists; a step with nothing to do takes no time.
         """
-        steps = self.of_band(now, repeats), self.of_doubts(now), self.of_finalists(now)
+        steps = self.plan(now, repeats, self._work.pace.left_s)
         texts = [step.text for step in steps if step.seconds > 0]
+        left_out = [step.left_out for step in steps if step.left_out]
         seconds = sum(step.seconds for step in steps)
+        cut = f"the time limit leaves no time for {' and '.join(left_out)}" if left_out else ""
         if seconds >= _WORTH_TELLING_S:
             about = format_duration_s(round(seconds))
-            self._work.events.note(f"what remains takes about {about}: {', then '.join(texts)}")
+            self._work.events.note(f"what remains takes about {about}: {', then '.join(texts)}{cut and '; '}{cut}")
+        elif cut:
+            self._work.events.note(cut)
         return steps
 
-    def of_band(self, now: Standing, repeats: int) -> Step:
-        """Measuring how far latencies may differ and count as equal."""
-        return Step("measuring repeatability", repeats * self._work.pace.repeat_s(now))
+    def expected_s(self, now: Standing, repeats: int) -> float:
+        """Seconds that all of it takes where no time limit cuts it."""
+        return sum(step.seconds for step in self.plan(now, repeats, math.inf))
 
-    def of_doubts(self, now: Standing) -> Step:
+    def plan(self, now: Standing, repeats: int, left_s: float) -> tuple[Step, Step, Step]:
+        """The same steps within so many seconds: finalists come first, then doubtful latencies, then the tie band."""
+        finalists = self.of_finalists(now, left_s)
+        doubts = self.of_doubts(now, left_s - finalists.seconds)
+        return self.of_band(now, repeats, left_s - finalists.seconds - doubts.seconds), doubts, finalists
+
+    def of_band(self, now: Standing, repeats: int, left_s: float = math.inf) -> Step:
+        """Measuring how far latencies may differ and count as equal."""
+        each_s = self._work.pace.repeat_s(now)
+        fitting = repeats if each_s <= 0 or repeats * each_s <= left_s else max(0, int(left_s // each_s))
+        text = "measuring repeatability"
+        if fitting == repeats:
+            return Step(text, repeats * each_s)
+        left_out = f"{repeats - fitting} of the {repeats} repetitions that measure repeatability"
+        return Step(f"{text} with {fitting} of {repeats} repetitions", fitting * each_s, left_out)
+
+    def of_doubts(self, now: Standing, left_s: float = math.inf) -> Step:
         """Measuring doubtful latencies again."""
         limited = self._work.pace.limit_s is not None
         count = len(doubtful_rows(self._work.ledger.store, now, rows_that_matter(now)))
         tries = 0 if not TRIES or not count or (limited and now.only_fp32) else 1 if limited else _USUAL_TRIES
         many = "one doubtful latency" if count == 1 else f"{count} doubtful latencies"
-        return Step(f"measuring {many} again", tries * self._work.pace.timing_s(now, count))
+        text, seconds = f"measuring {many} again", tries * self._work.pace.timing_s(now, count)
+        return Step(text, seconds) if seconds <= max(0.0, left_s) else Step(text, 0.0, text)
 
-    def of_finalists(self, now: Standing) -> Step:
+    def of_finalists(self, now: Standing, left_s: float = math.inf) -> Step:
         """Correcting the biases of the picks, and measuring and scoring the finalists."""
-        pace, rows = self._work.pace, [row for row in finalist_rows(now) if not now.final.tried[row]]
-        picks = 0.0 if pace.pick_s is None else pace.pick_s + pace.evaluation_s(now)
-        many = "one finalist" if len(rows) == 1 else f"{len(rows)} finalists"
-        seconds = pace.finalists_s(now, len(rows)) + len(now.picks.rows()) * picks if rows else 0.0
-        return Step(f"measuring and scoring {many} on the final samples", seconds)
+        pace, wanted = self._work.pace, len([row for row in finalist_rows(now) if not now.final.tried[row]])
+        count = next((n for n in range(wanted, 0, -1) if pace.finalists_s(now, n) <= left_s), 0)
+        seconds = pace.finalists_s(now, count) if count else 0.0
+        picks = 0.0 if pace.pick_s is None else len(now.picks.rows()) * (pace.pick_s + pace.evaluation_s(now))
+        seconds += picks if count and seconds + picks <= left_s else 0.0
+        left_out = "" if count == wanted else f"confirming {_finalists_text(wanted - count)}"
+        return Step(f"measuring and scoring {_finalists_text(count)} on the final samples", seconds, left_out)
 
     def begin(self, *steps: Step) -> None:
         """Let `status` know that the first of these steps begins, and how long all of them take."""
         store = self._work.ledger.store
-        until = store.statistics.now() + timedelta(seconds=sum(step.seconds for step in steps))
+        seconds, pace = sum(step.seconds for step in steps), self._work.pace
+        self._work.events.timing(RunTime(pace.began, pace.limit_s, time.monotonic() + seconds))
+        until = store.statistics.now() + timedelta(seconds=seconds)
         store.targets.add_details(
             self._work.ledger.target.id, **{CLOSING: {"step": steps[0].text, "until": until.isoformat()}}
         )
+
+
+def _finalists_text(count: int) -> str:
+    return "one finalist" if count == 1 else f"{count} finalists"

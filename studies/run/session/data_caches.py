@@ -52,7 +52,7 @@ def read_sources(
     for source in function_sources(config):
         key = digest_of([absolute_reference(source), config.max_samples])[:16]
         found[source] = str(folder / f"{_PREFIX}{key}")
-        with _alone(folder) if shared else _made(folder):
+        with _alone(folder, events) if shared else _made(folder):
             if not Path(found[source]).is_dir():
                 told = Told(events.note, events.step)
                 write_function(source, inputs, Path(found[source]), most=config.max_samples, told=told)
@@ -70,6 +70,7 @@ def forget_samples(folder: Path) -> None:
 
 
 _LOCK = "reading.lock"
+_SOON_S = 1.0  # within which the lock is there where nobody reads
 
 
 @contextmanager
@@ -79,14 +80,18 @@ def _made(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Path, events: Events) -> Iterator[None]:
     """One process of this host at a time; what one that was killed left half-written is removed."""
-    from filelock import FileLock  # only data that functions give need it
+    from filelock import FileLock, Timeout  # only data that functions give need it
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK)
-        lock.acquire()
+        try:
+            lock.acquire(timeout=_SOON_S)
+        except Timeout:
+            events.step("waiting for another process that reads the same data", 1, 1)
+            lock.acquire()
     except OSError as error:
         raise DataError(
             f"reading the data once into files: {folder} cannot be written: {error.strerror}. Put the database where "

@@ -109,6 +109,8 @@ def checked(
         caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
         job = replace(_job(config, folder), undivided=undivided, caches=caches)
         keeper = stack.enter_context(EvaluatorProcess(job, folder / "log", _bounds(config)))
+        if events is not None:
+            keeper.on_doing = partial(_tell_doing, events, set())
         setup = keeper.ask("trying the float model").setup
         try:
             if scored:
@@ -122,6 +124,16 @@ def checked(
         limits = _limits(config, asdict(metric))
         make_space(model, keeper.description.capability, None, config.keep, config.granularity)
         yield Checked(config, model, keeper, folder, limits)
+
+
+def _tell_doing(events: Events, known: set[str], doing: str, holder: str) -> None:
+    """Say what the evaluator process does or waits for; the first wait for each other process has a line."""
+    text = f"{doing}: waiting for {holder}" if holder else doing
+    if holder and holder not in known:
+        known.add(holder)
+        events.step(text, 1, 1)
+    else:
+        events.doing(text)
 
 
 def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
-from studies.judging.early_end import early_end
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
 from studies.judging.findings.sensitivity_table import Sensitivities
@@ -26,6 +25,7 @@ from studies.judging.sentences.picks import band_text, best_label, best_text, ti
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated_text
 from studies.judging.standing import Standing
+from studies.judging.status.early_end import early_end
 from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.quantities import format_bytes, format_elapsed_s, format_ms, format_percent

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from studies.judging.early_end import EarlyEnd
 from studies.judging.findings.rescue_table import RescueRow
 from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.judging.status.early_end import EarlyEnd
 from studies.options.limits import Limits, MetricScale
 from studies.show.report.deployment import Deployment
 from studies.show.report.story import Story

@@ -28,13 +28,14 @@ def store(tmp_path: Path) -> Any:
         yield store
 
 
-def closing(store: Store, told: list[str]) -> tuple[Closing, Any]:
+def closing(store: Store, told: list[str], limit_s: float | None = None) -> tuple[Closing, Any]:
     study = store.studies.load("s")
     target = store.targets.of_study(study.id)[0]
     now = standing(store, study, target, Limits(max_drop=0.01))
     ledger = SimpleNamespace(store=store, target=target)
-    pace = Pace(splits={"search": 100, "final": 100})
-    work: Any = SimpleNamespace(ledger=ledger, pace=pace, events=SimpleNamespace(note=told.append))
+    pace = Pace(limit_s, splits={"search": 100, "final": 100})
+    events = SimpleNamespace(note=told.append, timing=lambda run: None)
+    work: Any = SimpleNamespace(ledger=ledger, pace=pace, events=events)
     return Closing(work), now
 
 
@@ -47,6 +48,25 @@ def test_what_remains_is_told_with_its_time(store: Store) -> None:
     [text] = told
     assert text.startswith("what remains takes about ")
     assert text.endswith(": measuring repeatability, then measuring and scoring 2 finalists on the final samples")
+
+
+def test_what_the_time_limit_cuts_is_told_instead_of_a_sum_that_is_not_spent(store: Store) -> None:
+    told: list[str] = []
+    end, now = closing(store, told, limit_s=95.0)
+    band, _, finalists = end.announce(now, 3)
+    assert 60 < finalists.seconds < 75, "two finalists come first"
+    assert band.seconds == 20.0, "one repetition of the three fits in the rest"
+    [text] = told
+    assert ": measuring repeatability with 1 of 3 repetitions, then measuring and scoring 2 finalists" in text
+    assert text.endswith("the time limit leaves no time for 2 of the 3 repetitions that measure repeatability")
+    short, now = closing(store, told, limit_s=50.0)
+    band, _, finalists = short.announce(now, 3)
+    assert (band.seconds, finalists.left_out) == (0.0, "confirming one finalist")
+    assert finalists.seconds <= 50
+    none, now = closing(store, told, limit_s=1.0)
+    assert sum(step.seconds for step in none.announce(now, 3)) == 0
+    assert told[-1].startswith("the time limit leaves no time for ")
+    assert "confirming 2 finalists" in told[-1]
 
 
 def test_status_names_the_step_while_a_worker_is_at_it(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,15 @@ import pytest
 from rich.console import Console
 
 from studies import verbs
+from studies.judging.search_events import RunTime
 from studies.judging.standing import Standing
+from studies.run.hooks import remaining
 from studies.run.noise.remeasurement import settle_doubts
 from studies.run.pace import Pace
 from studies.run.unreachable_limits import limit_advice
 from studies.show import progress_display
 from studies.show.progress_display import Lines
+from studies.show.terminal import run_text
 from studies.store.records import EvaluationRecord
 from studies.store.store import Store
 from tests.support.study_rows import add, evaluated, fresh_url, make_study
@@ -73,25 +77,63 @@ def test_waiting_for_others_counts_in_the_time_of_finalists(begun: tuple[Standin
     assert pace.timing_s(now, 2) == pytest.approx(before_s + 40.0)
 
 
-def test_a_pipe_is_told_how_long_the_search_takes_and_again_where_that_was_far_off(
+def test_the_time_left_follows_from_how_often_mixes_end(
     begun: tuple[Standing, EvaluationRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, record = begun
+    """Of sixteen evaluations one is done each time that it is asked; of closing the search nothing is known."""
+    now, baseline = begun
+    mix, moment, told = replace(baseline, role=""), [1000.0], list[RunTime]()
+    monkeypatch.setattr(remaining, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    target = SimpleNamespace(target=SimpleNamespace(relative=False))
+    work: Any = SimpleNamespace(
+        pace=Pace(),
+        events=SimpleNamespace(timing=told.append),
+        crew=SimpleNamespace(others=dict),
+        ledger=SimpleNamespace(target=target),
+    )
+    monkeypatch.setattr(remaining.Closing, "expected_s", lambda self, now, repeats: 30.0)
+    stop: Any = SimpleNamespace(trials=16)
+    hook = remaining.Remaining(work, stop, SimpleNamespace(repeats_left=0))  # type: ignore[arg-type]
+
+    def left_s(record: EvaluationRecord, passed_s: float) -> float | None:
+        moment[0] += passed_s
+        hook.follow(record, now)
+        return None if told[-1].ends is None else told[-1].ends - moment[0]
+
+    assert left_s(baseline, 100.0) is None, "the first build of a GPU says nothing of mixes"
+    assert left_s(mix, 500.0) == pytest.approx(15 * 60 + 30), "sensitivities came before it; it took 60 s itself"
+    assert left_s(mix, 80.0) == pytest.approx(15 * 70 + 30), "with what came between: 60 s and 80 s"
+    work.pace.limit_s = work.pace.passed_s + 200.0
+    assert left_s(mix, 70.0) == pytest.approx(200.0, abs=5.0), "the limit comes first"
+    work.crew.others = lambda: {"another": "searching"}
+    work.pace.limit_s = None
+    assert left_s(mix, 70.0) == pytest.approx(15 * 70 / 2 + 30)
+
+
+def test_a_pipe_is_told_the_time_left_at_first_where_it_was_far_off_and_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     moment = [0.0]
-    monkeypatch.setattr(progress_display, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    clock = SimpleNamespace(monotonic=lambda: moment[0])
+    for module in (progress_display, run_text):
+        monkeypatch.setattr(module, "time", clock)
     said = io.StringIO()
     lines = Lines(Console(file=said, width=300))
-    for took_s in (0, 60, 60, 500, 10):
-        moment[0] += took_s
-        lines.evaluation(record, now, 16)  # one is finished each time, so that 15 are left
-    told = [line for line in said.getvalue().splitlines() if "left for all 16 trials" in line]
-    assert [line.split(",")[0] for line in told] == [
-        "about 15m left for all 16 trials",
-        "about 42m30s left for all 16 trials",
-    ], "60 s each at first, as it turns out for three; then 680 s for four"
+    lines.timing(RunTime(0.0))
+    for passed_s, left_s in ((60, 900), (10, 880), (10, 870), (20, 2400), (40, 2350), (1000, 1300), (30, 1270)):
+        moment[0] += passed_s
+        lines.timing(RunTime(0.0, None, moment[0] + left_s))
+    assert [line.split(";")[0] for line in said.getvalue().splitlines()] == [
+        "1:00, about 15m left",
+        "1:40, about 40m left",
+        "2:20, about 39m left",
+        "19:00, about 22m left",
+    ]
+    assert "--time-limit" in said.getvalue().splitlines()[0]
+    assert "--time-limit" not in said.getvalue().splitlines()[1]
     short = io.StringIO()
-    Lines(Console(file=short, width=300)).evaluation(record, now, 1)
-    assert "about" not in short.getvalue()
+    Lines(Console(file=short, width=300)).timing(RunTime(moment[0], 60.0, moment[0] + 20.0))
+    assert short.getvalue() == "", "what is over so soon needs no estimate"
 
 
 def test_what_is_only_timed_again_takes_no_time_for_scoring(begun: tuple[Standing, EvaluationRecord]) -> None:

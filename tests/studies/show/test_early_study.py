@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import html
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import bitfront
 from search.values import LossEstimate, RecoveryRecord, StepRecord
 from studies import verbs
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue
 from studies.judging.sentences.no_pick import only_fp32_text
 from studies.judging.standing import Standing
+from studies.judging.status.early_end import early_end
 from studies.judging.status.study_status import study_status
 from studies.run.noise.remeasurement import Remeasured, change_text
 from studies.show.status_text import styled_lines
 from studies.show.terminal.front_table import front_table
 from studies.store.records import TIME_LIMIT
 from studies.store.store import Store
+from studies.store.suggestions import command
+from tests.support.command_line import ok
 from tests.support.study_rows import add, evaluated, fresh_url, make_study
 
 
@@ -41,6 +47,39 @@ def test_a_study_that_its_time_limit_ended_says_so_and_how_to_continue(tmp_path:
         assert study_status(store, "s").to_json()["targets"][0]["stopped_by"] == "time_limit"
         store.studies.update(store.studies.load("s").id, state="running")
         assert text_of(store).splitlines()[0].endswith(": running")
+
+
+def test_a_search_that_ended_early_says_so_in_every_view(tmp_path: Path) -> None:
+    url = fresh_url("sqlite", tmp_path)
+    with Store.open(url, create=True) as store:
+        target = begun(store, trials="16")
+        add(store, target, 1, evaluated((2, 2), 20.0, 0.0, 0.004), "baseline:int8")
+        store.studies.update(store.studies.load("s").id, state="done")
+        assert early_end(verbs.front("s", storage=url).standing) is None, "a rule of the user's ended it"
+        store.targets.add_details(target, stopped_by=TIME_LIMIT)
+    said = "THE SEARCH ENDED EARLY, with 2 of 16 evaluations, because the time limit was reached"
+    way = command("resume", "s", storage=url)
+    printed = ok("front", "s", "--storage", url)
+    assert f"{said}.\nGo on with: {way}\n" in printed
+    told = json.loads(ok("front", "s", "--storage", url, "--json"))["ended_early"]
+    assert told == {"done": 2, "wanted": 16, "why": "time_limit", "resume": way, "text": said}
+    study = bitfront.load("s", storage=url)
+    assert said in repr(study)
+    assert said in str(study)
+    assert "bitfront.resume('s', storage=" in str(study)
+    assert study.ended_early is not None
+    assert (study.ended_early.done, study.ended_early.wanted) == (2, 16)
+    ok("report", "s", "--storage", url, "--out", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    first = page[page.index('<section id="summary">') : page.index('<section id="front">')]
+    assert said in first
+    assert html.escape(way) in first
+    with Store.open(url) as store:
+        store.studies.update(store.studies.load("s").id, state="interrupted")
+    assert "because it was interrupted" in ok("front", "s", "--storage", url)
+    with Store.open(url) as store:
+        store.studies.update(store.studies.load("s").id, state="running")
+    assert json.loads(ok("front", "s", "--storage", url, "--json"))["ended_early"] is None
 
 
 def test_where_nothing_but_fp32_was_measured_nothing_is_praised(tmp_path: Path) -> None:

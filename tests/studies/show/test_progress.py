@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import io
+import re
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from studies import verbs
 from studies.events import Quiet
+from studies.judging.search_events import RunTime
 from studies.judging.standing import Standing
 from studies.options.read_options import read_config
+from studies.run.session.setup import _tell_doing
+from studies.show import progress_display
 from studies.show.progress_display import Display, Lines
+from studies.show.terminal import run_text
 from studies.store.records import EvaluationRecord
 from tests.support.command_line import quick, write_inputs
 
@@ -26,6 +34,14 @@ class Listener(Quiet):
         self.stages: dict[int, list[str]] = {}
         self.losses: dict[int, float] = {}
         self.best: list[int | None] = []
+        self.steps: list[str] = []
+        self.shown: list[str] = []
+
+    def step(self, text: str, done: int, total: int) -> None:
+        self.steps.append(text)
+
+    def doing(self, text: str) -> None:
+        self.shown.append(text)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -70,3 +86,64 @@ def test_lines_and_display_show_the_same_evaluations(options: dict[str, str]) ->
     with Display(Console(file=drawn, width=200, force_terminal=True)) as display:
         verbs.search(read_config({**options, "study": "t"}), display)
     assert "4 of 4" in drawn.getvalue()
+
+
+def test_the_display_has_a_clock_and_says_what_is_done_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = [100.0]
+    for module in (progress_display, run_text):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    display = Display(Console(file=io.StringIO(), width=80))
+
+    def drawn() -> list[str]:
+        out = io.StringIO()
+        Console(file=out, width=80).print(display.drawing())
+        return [line.strip() for line in out.getvalue().splitlines()]
+
+    display.timing(RunTime(90.0, 240.0))
+    display.doing("trying the float model")
+    moment[0] += 42.0
+    assert drawn() == ["0:52 of 4:00", "trying the float model, for 42s"]
+    display.step("recovering INT8", 1, 5)
+    moment[0] += 10.0
+    display.step("recovering INT8", 2, 5)
+    assert drawn()[1].endswith("recovering INT8 2/5, for 10s, about 30s left")
+    display.stage(3, "build")
+    moment[0] += 5.0
+    display.stage(4, "waiting for process 4711, which measures on cpu")
+    display.timing(RunTime(90.0, 240.0, moment[0] + 58.0))
+    moment[0] += 3.0
+    assert drawn() == [
+        "1:10 of 4:00, about 55s left",
+        "trial 3: building, for 8s",
+        "trial 4: waiting for process 4711, which measures on cpu, for 3s",
+    ]
+    moment[0] += 3600.0
+    assert drawn()[0] == "1:01:10 of 4:00", "an estimate that is over says nothing"
+
+
+def test_a_pipe_is_told_what_goes_on_where_nothing_else_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_display, "_SILENT_S", 0.0)
+    monkeypatch.setattr(progress_display, "_LOOK_S", 0.01)
+    told, written = threading.Event(), io.StringIO()
+
+    class Heard(Lines):
+        def note(self, text: str) -> None:
+            super().note(text)
+            told.set()
+
+    with Heard(Console(file=written, width=200)) as lines:
+        lines.timing(RunTime(time.monotonic(), 240.0))
+        lines.stage(7, "build")
+        told.clear()
+        assert told.wait(60)
+    assert re.search(r"^0:\d\d of 4:00; trial 7: building", written.getvalue().splitlines()[-1])
+
+
+def test_waiting_for_another_process_is_told_by_every_command(tmp_path: Path) -> None:
+    """The first wait for a process has a line; a display shows further ones too."""
+    heard = Listener()
+    known: set[str] = set()
+    for doing, holder in (("exporting", ""), ("exporting", "process 1"), ("exporting", ""), ("exporting", "process 1")):
+        _tell_doing(heard, known, doing, holder)
+    assert heard.steps == ["exporting: waiting for process 1"]
+    assert heard.shown == ["exporting", "exporting", "exporting: waiting for process 1"]

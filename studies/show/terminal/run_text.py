@@ -1,0 +1,104 @@
+"""What a run is doing, for how long, and the time that has passed and is left, in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from search.values import Stage
+from studies.judging.search_events import RunTime
+from studies.options.quantities import format_duration_s
+
+_STAGES: Mapping[str, str] = {
+    Stage.LOWER.value: "writing the mix into the graph",
+    Stage.BUILD.value: "building",
+    Stage.AUDIT.value: "reading the precisions that layers run in",
+    Stage.LATENCY.value: "measuring latency",
+    Stage.ACCURACY.value: "scoring",
+}
+_SHORT_S = 2.0  # of what takes less nobody wants to know for how long
+_MOST_SHOWN = 4
+
+
+def clock_text(run: RunTime) -> str:
+    """The time that passed, of the limit where there is one: `2:31 of 8:00`."""
+    passed = _clock(time.monotonic() - run.began)
+    return passed if run.limit_s is None else f"{passed} of {_clock(run.limit_s)}"
+
+
+def left_text(run: RunTime) -> str:
+    """`about 5m20s left`; empty while that is not known, and where the end should have come by now."""
+    left_s = 0.0 if run.ends is None else run.ends - time.monotonic()
+    return f"about {format_duration_s(_rough_s(left_s))} left" if left_s > 0 else ""
+
+
+def lasting_text(text: str, since: float) -> str:
+    """What is being done, and for how long where that is worth telling: `calibrating, for 42s`."""
+    lasted_s = time.monotonic() - since
+    return f"{text}, for {format_duration_s(round(lasted_s))}" if lasted_s >= _SHORT_S else text
+
+
+def step_text(text: str, done: int, total: int) -> str:
+    """What is being done, and how far it is, where that can be counted."""
+    return f"{text} {done}/{total}" if total > 1 else text
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _rough_s(seconds: float) -> int:
+    """An estimate in as many seconds as it may be known to."""
+    step_s = 1 if seconds < 10 else 5 if seconds < 60 else 10 if seconds < 600 else 60
+    return max(1, round(seconds / step_s) * step_s)
+
+
+class Doing:
+    """What a run is doing at the moment: its step, or its trials, of which several may be under way.
+
+    Attributes:
+        step: what is done, how much of it, and of how much; zeros where that is not counted.
+    """
+
+    def __init__(self, text: str = "starting") -> None:
+        self.step = text, 0, 0
+        self._since = self._counted_since = time.monotonic()
+        self._counted_from = 0
+        self._trials: dict[int, tuple[str, float]] = {}
+
+    def note_step(self, text: str, done: int, total: int) -> None:
+        """A step goes on; it lasts since it was first named."""
+        known, before, _ = self.step
+        if text != known or done < before:
+            self._since = time.monotonic()
+        if text != known or done <= before:
+            self._counted_since, self._counted_from = time.monotonic(), done
+        self.step = text, done, total
+
+    def note_stage(self, trial: int, stage: str) -> None:
+        """A trial reaches a stage, or waits for something."""
+        self.step = "", 0, 0
+        text = _STAGES.get(stage, stage)
+        if self._trials.get(trial, ("",))[0] != text:
+            self._trials[trial] = text, time.monotonic()
+
+    def note_end(self, trials: Sequence[int]) -> None:
+        """Trials ended."""
+        for trial in trials:
+            self._trials.pop(trial, None)
+
+    def step_left_s(self) -> float:
+        """Seconds that the step still takes, by what of it was done since it began; 0 while nothing was."""
+        _, done, total = self.step
+        if not self._counted_from < done < total:
+            return 0.0
+        return (time.monotonic() - self._counted_since) / (done - self._counted_from) * (total - done)
+
+    def texts(self) -> list[str]:
+        """The step with its duration, then the trials with theirs, the oldest first."""
+        text, done, total = self.step
+        found = [lasting_text(step_text(text, done, total), self._since)] if text else []
+        trials = sorted(self._trials.items(), key=lambda item: item[1][1])[:_MOST_SHOWN]
+        return [*found, *(f"trial {trial}: {lasting_text(what, since)}" for trial, (what, since) in trials)]
