@@ -199,7 +199,7 @@ class Connection:
             raise EvaluatorError(
                 f"opening model and data again, as the evaluator process was replaced: {' and '.join(changed)} changed "
                 "while they were in use, so new measurements could not be compared with the earlier ones. Restore "
-                "them, then resume the study; to use the new ones, start another study."
+                "them, then try again; to use the new ones, start another study."
             )
 
     def _converse(self, request: str, arguments: Mapping[str, Any], on_event: OnEvent | None, bounds: Bounds) -> Any:

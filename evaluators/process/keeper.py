@@ -225,7 +225,7 @@ class EvaluatorProcess(Connection):
         if self._fresh_deaths > 2 * _HOPELESS:
             raise EvaluatorError(
                 f"running candidates: {self._fresh_deaths} evaluator processes in a row died without finishing one; "
-                f"the last: {death}. Resume the study when the cause is removed."
+                f"the last: {death}. Try again when the cause is removed."
             ) from death
 
 

@@ -92,7 +92,7 @@ def _answer(service: _Service, request: dict[str, Any]) -> str:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             return _failed("OutOfMemoryError", str(error), replace=True)
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return _failed("ArtifactError", f"writing a file: {error}. Free some space, then resume the study.")
+            return _failed("ArtifactError", f"writing a file: {error}. Free some space, then try again.")
         return _failed("Unexpected", f"{type(error).__name__}: {error}")
 
 

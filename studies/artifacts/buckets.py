@@ -167,7 +167,7 @@ def _reported(action: str, bucket: Bucket) -> Iterator[None]:
         text = " ".join(str(error).split()).rstrip(".")
         raise ArtifactError(
             f"{action} {bucket.url}: {type(error).__name__}: {text}. Check the name of the bucket, the "
-            "credentials in the environment and the network. Then run `resume`, or `search` if no study was made yet."
+            "credentials in the environment and the network. Then try again."
         ) from error
 
 

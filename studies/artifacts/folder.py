@@ -227,8 +227,7 @@ class Artifacts:
             return digest
         except OSError as error:
             raise ArtifactError(
-                f"Could not keep the {kind} in {self.folder}: {_reason(error)}. "
-                "Free some space. Then run `resume`, or `search` if no study was made yet."
+                f"Could not keep the {kind} in {self.folder}: {_reason(error)}. Free some space. Then try again."
             ) from error
         finally:
             with suppress(OSError):  # the error that brought us here says more

@@ -109,7 +109,7 @@ def is_common(error: Exception) -> bool:
 def meaning_of(error: OSError, out: Path) -> BitfrontError:
     if error.errno == errno.ENOMEM:
         return OutOfMemoryError(str(error))
-    return ArtifactError(f"writing the engine {out}: {error}. Make room, then resume the study.")
+    return ArtifactError(f"writing the engine {out}: {error}. Make room, then try again.")
 
 
 def check_room(out: Path, refusal: RefusedError) -> None:
@@ -124,5 +124,5 @@ def check_room(out: Path, refusal: RefusedError) -> None:
             os.posix_fallocate(file.fileno(), 0, max(1, 2 * size))
     except OSError as error:
         raise ArtifactError(
-            f"writing the engine {out}: {error} (the builder said: {refusal}). Make room, then resume the study."
+            f"writing the engine {out}: {error} (the builder said: {refusal}). Make room, then try again."
         ) from error

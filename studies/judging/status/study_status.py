@@ -39,6 +39,7 @@ class TargetStatus:
         running: evaluations under way, or left by a worker that is lost.
         front: points on the front within the limits.
         picks: by name; absent where nothing keeps the limits.
+        limit_left_s: seconds until the time limit of those that work now; None without one.
         only_fp32: whether nothing but FP32 was evaluated, so that the picks say nothing yet.
         deaths: evaluator processes that were replaced over an evaluation.
         times: where the time of its workers went.
@@ -57,6 +58,7 @@ class TargetStatus:
     deaths: tuple[DeathRecord, ...] = ()
     times: TimeTable = field(default_factory=lambda: table_of(()))
     only_fp32: bool = False
+    limit_left_s: float | None = None
 
     @property
     def stopped_by(self) -> str:
@@ -105,11 +107,15 @@ class TargetStatus:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the last evaluation at the recent rate; None if nobody works or nothing was finished yet."""
+        """Seconds to the last evaluation at the recent rate, or to the time limit, whichever comes first.
+
+        None if nobody works, or nothing was finished yet and there is no limit.
+        """
         left = self.wanted - self.tally.finished
-        if not self.alive or left <= 0 or not self.tally.recent:
+        if not self.alive or left <= 0:
             return None
-        return HOUR_S * left / self.rate_recent
+        ends_s = [HOUR_S * left / self.rate_recent] if self.tally.recent else []
+        return min([*ends_s, *([] if self.limit_left_s is None else [self.limit_left_s])], default=None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; ages and times in seconds, latencies in milliseconds."""
@@ -210,7 +216,16 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
         deaths=store.statistics.deaths(target.id),
         times=time_table(store, target.id),
         only_fp32=only_fp32,
+        limit_left_s=_limit_left_s(config, workers, tally.now),
     )
+
+
+def _limit_left_s(config: SearchConfig, workers: tuple[WorkerRecord, ...], now: datetime) -> float | None:
+    """Until the time limit of the worker that has worked for the longest of those that are alive."""
+    began = min((worker.started_at for worker in workers if worker.live(config.lease_s)), default=None)
+    if began is None or config.time_limit_s is None:
+        return None
+    return max(0.0, config.time_limit_s - (now - began).total_seconds())
 
 
 def _since(store: Store, workers: tuple[WorkerRecord, ...], lease_s: float) -> datetime:

@@ -167,9 +167,9 @@ def reported(action: str, url: URL, wrapper: type[Exception] = sqlite3.Error) ->
             raise StudyError(f"{message} {_WRITABLE_FILE if is_file(url) else _WRITABLE_SERVER}") from None
         cut = cut_off(error)
         if cut is not None:
-            went_on = "bitfront has waited for the server in vain. Run `resume` when it is back."
+            went_on = "bitfront has waited for the server in vain. Try again when it is back."
             raise InterruptedTransactionError(f"{message} {went_on}", lost=cut == "lost") from None
-        raise RunError(f"{message} Nothing of this step was stored. Run `resume` when the cause is removed.") from None
+        raise RunError(f"{message} Nothing of this step was stored. Try again when the cause is removed.") from None
 
 
 def reason(error: BaseException, url: URL) -> str:

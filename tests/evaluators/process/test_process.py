@@ -723,7 +723,7 @@ def test_again_and_again_is_the_end_of_the_run(kept: Kept, monkeypatch: pytest.M
     found = kept.evaluate(on_event)
     assert found.failure is not None
     assert found.failure.kind is FailureKind.CRASHED
-    with pytest.raises(EvaluatorError, match=r"3 evaluator processes in a row died .* Resume the study"):
+    with pytest.raises(EvaluatorError, match=r"3 evaluator processes in a row died .* Try again"):
         kept.evaluate(on_event)
     assert len(set(pids)) == 3
     assert kept.evaluate().ok  # when the cause is mended

@@ -53,5 +53,5 @@ def test_a_rate_that_is_missed_is_told_as_a_rate(here: Path) -> None:
 
 
 def test_the_name_of_a_study_may_look_like_an_option() -> None:
-    assert command("resume", "small", "--trials", "3") == "bitfront resume small --trials 3"
-    assert command("resume", "-x", "--trials", "3") == "bitfront resume --trials 3 -- -x"
+    assert command("resume", "small", "--trials", "3", storage=None) == "bitfront resume small --trials 3"
+    assert command("resume", "-x", "--trials", "3", storage=None) == "bitfront resume --trials 3 -- -x"

@@ -213,7 +213,7 @@ def test_a_server_that_stays_away_is_said_so(server: Server, monkeypatch: pytest
             "read the study": store.studies.summaries,
             "store a trial": lambda: study.tell(trial, 1.0),
         }.items():
-            with pytest.raises(RunError, match=rf"Could not {action} in .*in vain. Run `resume`") as raised:
+            with pytest.raises(RunError, match=rf"Could not {action} in .*in vain. Try again") as raised:
                 call()
             assert PASSWORD not in str(raised.value)
         server.start()

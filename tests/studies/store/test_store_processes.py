@@ -114,7 +114,7 @@ def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path) -> None:
         target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
     said, _ = start_child(FULL_DISK, url, str(target)).communicate(timeout=60)
     assert "Could not record an evaluation" in said
-    assert "Run `resume`" in said
+    assert "Try again when" in said
     with Store.open(url) as store:
         (running,) = store.claims.running(target)
         store.claims.record(running.id, measured(assignment(2)))
