@@ -44,7 +44,7 @@ def check_outputs(keeper: EvaluatorProcess, measured: Path, written: Path) -> No
     outputs = []
     for path in (measured, written):
         keeper.close()
-        outputs.append(keeper.ask("exporting").scores.run_final(path))
+        outputs.append(keeper.ask("comparing the outputs of the exported engine").scores.run_final(path))
     names = dict.fromkeys([*outputs[0], *outputs[1]])
     different = [name for name in names if not identical(outputs[0].get(name), outputs[1].get(name))]
     if different:
@@ -86,7 +86,7 @@ def check_latency(keeper: EvaluatorProcess, measured: MeasuredEngine, written: P
     while not ratios or (abs(ratios[-1] - 1) > allowed and len(ratios) < _TRIES):
         if ratios:
             keeper.close()  # a fresh process each: where in memory an engine lies may be bad luck
-        times = keeper.ask("exporting").timings.compare_latency(written, measured.engine, _ROUNDS)
+        times = keeper.ask("timing the exported engine").timings.compare_latency(written, measured.engine, _ROUNDS)
         ratios.append(times.engine_ms / times.measured_ms)
         warnings += [f"try {len(ratios)}: {warning}" for warning in times.warnings]
     baseline_ms = np.nan if times.baseline_ms is None else times.baseline_ms

@@ -29,7 +29,7 @@ def write_float_model(folder: Path, keeper: EvaluatorProcess, record: RecoveryRe
         ArtifactError: its outputs are not those of the user's file within float rounding.
     """
     path = folder / FLOAT_MODEL
-    keeper.ask("exporting").builds.write_float_model(path)
+    keeper.ask("writing the float model").builds.write_float_model(path)
     found = keeper.ask("checking the float model").diagnoses.compare_float(path, _SAMPLES)
     error, allowed = math.inf if found.error is None else found.error, _ROUNDING if found.floats else _FLIPPED
     if not found.equal and error > allowed:

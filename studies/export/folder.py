@@ -73,7 +73,7 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
         engine: the file that was measured.
         triton: name of a Triton model to write as well; None for none.
     """
-    line, engine_file = work.bench.keeper.ask("exporting"), work.bench.engine_file
+    line, engine_file = work.bench.keeper.ask("writing the engine and its source"), work.bench.engine_file
     kind = backend_kind(work.problem.config)
     kind.copy_engine(engine, folder / engine_file)
     if engine_file != SOURCE_FILE:  # else the engine is the ONNX file that it was built from

@@ -15,7 +15,7 @@ from studies.export import export as exports
 from studies.export.export import NO_EXTRAS, Export, Extras
 from studies.export.handover import check_tools
 from studies.export.triton import check_triton_name, check_triton_platform
-from studies.judging.search_events import SearchEvents
+from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.selection import find_row
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
@@ -30,6 +30,7 @@ from studies.run.session.setup import checked
 from studies.run.session.study_rows import check_unchanged
 from studies.run.session.trusted_functions import check_trusted
 from studies.run.work import Work
+from studies.run_clock import limit_start
 from studies.show.report.builder import build_report
 from studies.show.report.page import write_report
 from studies.store.records import StudyRecord
@@ -73,6 +74,7 @@ def export(
     exports.check_folder(out)
     _check_extras(extras)
     url, told = storage or default_url(), events or Quiet()
+    told.timing(RunTime(limit_start()))  # behind a search its time limit counts no more
     with Store.open(url) as store:
         now = standing_of(store, name, changes, target)
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts

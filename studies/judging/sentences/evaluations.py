@@ -55,7 +55,10 @@ def finished_text(row: FinishedRow, metric: MetricScale) -> str:
         return failure_text(row.stage or "", row.kind or "")
     if row.latency_ms is None or row.loss is None:
         return row.status
-    return _scores_text(row.latency_ms, row.loss, (row.samples, row.total_samples), row.role, metric)
+    wrong = row.not_obeyed
+    disobeyed = f", {wrong} group{'s' * (wrong > 1)} not in the requested precision" if wrong else ""
+    scores = _scores_text(row.latency_ms, row.loss, (row.samples, row.total_samples), row.role, metric)
+    return f"{scores}{disobeyed}"
 
 
 def failure_text(stage: str, kind: str) -> str:

@@ -52,6 +52,7 @@ class FinishedRow:
     loss: float | None
     samples: int | None
     total_samples: int | None
+    not_obeyed: int
     latency_ms: float | None
 
 

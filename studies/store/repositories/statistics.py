@@ -81,7 +81,7 @@ class Statistics:
         """What was finished in the last seconds, in the order it was."""
         e, t = tables.Evaluation, tables.Trial
         trial = select(func.min(t.number)).where(t.evaluation_id == e.id).scalar_subquery()
-        names = ("worker", "status", "stage", "kind", "role", "loss", "samples", "total_samples")
+        names = ("worker", "status", "stage", "kind", "role", "loss", "samples", "total_samples", "not_obeyed")
         query = (
             select(e.raw_ms, e.baseline_ms, e.id, trial, *(e.__table__.c[name] for name in names))
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT)

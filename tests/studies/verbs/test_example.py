@@ -15,8 +15,12 @@ from evaluators.lowering.lower import lower
 from search.graph.model import Model, load
 from search.values import Precision, Recovery
 from studies import verbs
+from studies.run.search_result import SearchResult
+from studies.store.store import Store
+from studies.verbs.results import Demo
 from tests.support.paths import ROOT
 from tests.support.recovery_contexts import context_for, run_over
+from tests.support.study_rows import add, evaluated, fresh_url, make_study
 
 SAMPLES = runpy.run_path(str(ROOT / "examples" / "exposures" / "samples.py"))
 SCENES, FRAMES = 100, 4
@@ -80,3 +84,27 @@ def test_int8_needs_the_first_layer_in_float(files: tuple[Path, Path], model: Mo
     in_int8, in_float = right_at_each_exposure(Precision.INT8), right_at_each_exposure(Precision.FP32)
     assert in_float.min() > 0.6
     assert in_int8[-1] < in_float[-1] - 0.2
+
+
+def test_the_demo_says_where_it_could_not_show_its_point(tmp_path: Path) -> None:
+    """A mix that is better than one precision for all layers is what it is to show."""
+    url = fresh_url("sqlite", tmp_path)
+
+    def missed() -> str:
+        now = verbs.front("s", storage=url).standing
+        return Demo(SearchResult(now, "", {}, {}), None, tmp_path, url).missed_point
+
+    with Store.open(url, create=True) as store:
+        target = make_study(store, **{"max-drop": "1%"})
+        add(store, target, 0, evaluated((0, 0), 4.0, 0.5, 0.0005))
+        assert missed() == "nothing keeps the limit, although 1 mix was evaluated"
+        add(store, target, 1, evaluated((0, 0, 0), 4.0, 0.0, 0.0005), "baseline:fp32")
+        assert missed() == "all FP32 is recommended, although 1 mix was evaluated"
+        add(store, target, 2, evaluated((2, 0), 1.0, 0.0, 0.0005))
+        assert missed() == ""
+    (tmp_path / "other").mkdir()
+    url = fresh_url("sqlite", tmp_path / "other")
+    with Store.open(url, create=True) as store:
+        target = make_study(store, **{"max-drop": "1%"})
+        add(store, target, 0, evaluated((0, 0), 4.0, 0.0, 0.0005), "baseline:fp32")
+    assert missed() == "no mix was evaluated, so that all FP32 is recommended"
