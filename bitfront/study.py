@@ -20,6 +20,7 @@ from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import final_notes
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_pick import nobody_text
+from studies.judging.sentences.picks import faster_text
 from studies.judging.standing import Standing
 from studies.judging.status.early_end import EarlyEnd, early_end
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
@@ -289,7 +290,8 @@ class Study:
         nearest = [] if self.best is not None else [nobody_text(self._now)]
         early = self.ended_early
         end = "" if early is None else f"{early.text}. Go on with {in_python(early.resume)}"
-        return [text for text in (*final_notes(self._now), int8_everywhere_text(self._now), *nearest, end) if text]
+        said = (*final_notes(self._now), int8_everywhere_text(self._now), faster_text(self._now), *nearest, end)
+        return [text for text in said if text]
 
     def _title(self) -> str:
         on_front = int(self._now.judgement.front.sum())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from search.values import Assignment
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.rounding import bounded_text, estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.evaluations import mix_text
 from studies.options.limits import MetricScale
@@ -28,8 +28,10 @@ class Trial:
         loss: how much worse than uniform FP32 it is, in the metric's unit; 0.01 is 1 % if the metric is a share of one.
         loss_low, loss_high: the 95 % interval of the loss.
         final_loss: the loss on the final samples, which the search never saw; None if it was not scored there.
-        verdict: what the final samples say of the limits: `kept`, `likely` (by the estimate, but not by its whole
-            interval), `missed`, `unseen` (not scored there), `no limits`; empty if the trial has no loss, and if it was
+        final_bound: what that loss is at most, with 95 % certainty: the verdict is given by it. None if there is no
+            bound, because the samples are too few.
+        verdict: what the final samples say of the limits: `kept`, `likely` (by the estimate, but not by its
+            bound), `missed`, `unseen` (not scored there), `no limits`; empty if the trial has no loss, and if it was
             not scored there because it did not run as asked.
         not_as_asked: the layers that did not run in the requested precision, in words; empty if all did. Such a trial
             is on no front and is not recommended, whatever its numbers are.
@@ -51,6 +53,7 @@ class Trial:
     loss_low: float | None
     loss_high: float | None
     final_loss: float | None
+    final_bound: float | None
     verdict: str
     picks: tuple[str, ...]
     on_front: bool
@@ -78,6 +81,7 @@ class Trial:
             loss_low=_known(point.loss_low),
             loss_high=_known(point.loss_high),
             final_loss=_known(point.final.loss),
+            final_bound=_known(point.final.bound),
             verdict="" if _known(point.loss) is None else _verdict(point),
             picks=point.picks,
             on_front=point.on_front,
@@ -103,9 +107,7 @@ class Trial:
             parts.append(f"{self.metric.name} {value_text(self.value, half, self.metric)}")
             parts.append(f"loss {estimate_text(self.loss, self.loss_low, self.loss_high, self.metric)}")
         if self.final_loss is not None:
-            parts.append(
-                f"final loss {value_text(self.final_loss, half_width(self.loss_low, self.loss_high), self.metric)}"
-            )
+            parts.append(f"final loss {bounded_text(self.final_loss, self.final_bound, self.metric)}")
         if self.verdict and self.verdict != Verdict.UNLIMITED.value:
             parts.append(f"limits {self.verdict}")
         if self.not_as_asked:

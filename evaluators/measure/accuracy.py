@@ -16,17 +16,19 @@ from numpy.typing import NDArray
 
 from evaluators.engine import Arrays, Runner
 from evaluators.measure import resemblance
-from evaluators.measure.intervals import Z99, bootstrap_interval, paired_interval
+from evaluators.measure.intervals import bootstrap_interval, paired_interval
+from evaluators.measure.mean_bounds import LossUnits, batch_losses, reverse_units, sample_losses
 from evaluators.measure.scoring import Batch, Tally
 from evaluators.metrics.contract import Metric
 from evaluators.stopwatch import time_spent
 from search.errors import DataError
-from search.values import Accuracy
+from search.values import BOUND_TRIES, Accuracy, bound_level
 
 Floats = NDArray[np.float64]
 
 SUBSET_SHARE = 0.2
 SUBSET_SAMPLES = 64
+_BEYOND = 0.005  # the chance that scoring stops early although the loss is allowed, at each look
 MANIFEST = "reference.json"
 EXCERPT = "excerpt.npz"
 
@@ -135,6 +137,7 @@ def evaluate(
     subset: int | None = None,
     max_samples: int | None = None,
     clusters: NDArray[np.int64] | None = None,
+    is_final: bool = False,
 ) -> Accuracy:
     """Score a candidate, in stages, against FP32 on the same samples.
 
@@ -143,11 +146,12 @@ def evaluate(
         batches: the batches the reference was made from, in the same order (a seeded shuffle of the split, so that
             its beginning is a fair subset). Read only as far as needed.
         reference: FP32 on them.
-        allowed_drop: stop early once the loss exceeds this with 99 % confidence; in the metric's unit; None: never.
+        allowed_drop: stop early once the loss exceeds this with 99.5 % confidence; in the metric's unit; None: never.
         subset: samples before the first look at `allowed_drop`; default `subset_size(reference.samples)`.
         max_samples: stop after so many, rounded up to whole batches, as where the latency limit is missed already.
         clusters: one code per score of the whole split, the same for those that belong together: intervals are those of
             clusters then. None where scores are independent.
+        is_final: whether verdicts are given by it. Then there are bounds for all of `BOUND_TRIES`, else one of loss.
 
     Accumulating metrics always see the whole split: neither early stop nor `max_samples` applies to them.
 
@@ -172,7 +176,7 @@ def evaluate(
             tally.add(batch, outputs, partial(reference.batch, index))
             if end.is_reached(tally):
                 break
-    found = _accuracy(metric, tally, reference, clusters)
+    found = _accuracy(metric, tally, reference, clusters, is_final=is_final)
     likeness = resemblance.resemblance(kept, excerpt.arrays())
     return replace(found, resemblance=likeness, run_s=run_s, score_s=time.perf_counter() - start - run_s)
 
@@ -205,15 +209,15 @@ class _End:
         return tally.samples >= self._last or self._is_lost(tally)
 
     def _is_lost(self, tally: Tally) -> bool:
-        """Whether the loss is beyond what is allowed, with 99 % confidence."""
+        """Whether the loss is beyond what is allowed, with 99.5 % confidence."""
         if self._allowed_drop is None or tally.samples < self._look:
             return False
-        # Looking after every batch would give chance as many tries at the 99 % bound; doubling leaves a few.
+        # Looking after every batch would give chance as many tries at the bound; doubling leaves a few.
         self._look = 2 * tally.samples
         tally.settle()
-        losses, ratio = _losses(self._metric, tally, self._reference), self._metric.ratio
-        low, _ = paired_interval(losses, ratio=ratio, z=Z99, clusters=_first(self._clusters, losses))
-        return bool(low > self._allowed_drop)
+        losses = _losses(self._metric, tally, self._reference)
+        units = sample_losses(losses, most_of(self._metric), _first(self._clusters, losses))
+        return reverse_units(units).chance_below(-self._allowed_drop) <= _BEYOND
 
 
 def run_real_rows(session: Runner, batch: Batch) -> Arrays:
@@ -263,18 +267,56 @@ def _first(clusters: NDArray[np.int64] | None, losses: Floats) -> NDArray[np.int
 
 
 def _accuracy(
-    metric: Metric, tally: Tally, reference: Reference, clusters: NDArray[np.int64] | None = None
+    metric: Metric,
+    tally: Tally,
+    reference: Reference,
+    clusters: NDArray[np.int64] | None = None,
+    *,
+    is_final: bool = False,
 ) -> Accuracy:
     value, losses = tally.value, _losses(metric, tally, reference)
     clusters = _first(clusters, losses)
     if metric.kind == "accumulating":
-        loss = float(metric.loss(reference.value, value))
+        counts, loss = np.asarray(tally.counts, dtype=np.float64), float(metric.loss(reference.value, value))
         _check_blocks(metric, clusters)
-        low, high = bootstrap_interval(losses, np.asarray(tally.counts, dtype=np.float64), loss, clusters=clusters)
+        low, high = bootstrap_interval(losses, counts, loss, clusters=clusters)
+        units = batch_losses(losses, counts, loss, most_of(metric), clusters)
     else:
         loss = float(np.mean(losses))
         low, high = paired_interval(losses, ratio=metric.ratio, clusters=clusters)
-    return Accuracy(metric.name, value, loss, low, high, tally.samples, reference.samples, tally.scores)
+        units = sample_losses(losses, most_of(metric), clusters)
+    found = Accuracy(metric.name, value, loss, low, high, tally.samples, reference.samples, tally.scores)
+    if not units.is_enough or not found.complete:
+        return found
+    levels = [bound_level(tries) for tries in (BOUND_TRIES if is_final else BOUND_TRIES[:1])]
+    bounds = units.uppers(levels)
+    values = _value_bounds(metric, found, bounds, clusters, levels) if is_final else []
+    return replace(found, loss_bounds=tuple(bounds), value_bounds=tuple(values))
+
+
+def most_of(metric: Metric) -> float | None:
+    """The most that one sample can lose or win; None if that is not known."""
+    return 1.0 if metric.ratio else None
+
+
+def _value_bounds(
+    metric: Metric,
+    found: Accuracy,
+    bounds: Sequence[float],
+    clusters: NDArray[np.int64] | None,
+    levels: Sequence[float],
+) -> list[float]:
+    """How bad the metric itself may be, which is less well known than the difference to FP32 on the same samples.
+
+    FP32 is a constant for a metric that compares with it. Of metrics that are no means over samples only the difference
+    is known.
+    """
+    sign = -1.0 if metric.higher_is_better else 1.0
+    if metric.needs_reference or metric.kind == "accumulating":
+        return [found.value + sign * (bound - found.loss) for bound in bounds]
+    worst = None if not metric.ratio else 0.0 if metric.higher_is_better else 1.0
+    units: LossUnits = sample_losses(sign * found.scores, worst, clusters)
+    return [sign * bound for bound in units.uppers(levels)]
 
 
 def _check_enough(metric: Metric, tally: Tally) -> None:

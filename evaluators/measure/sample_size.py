@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from evaluators.measure.intervals import Z95, student_point
 
 Z_ONE_SIDED = 1.6448536269514722  # leaves 5 % of the normal distribution above it
+_CHANCE = 0.05
 _MOST_SAMPLES = 10**12
 
 
@@ -17,32 +18,27 @@ class Spread:
 
     Attributes:
         shares: whether scores are shares of one, of which every sample gives 0 or 1.
-        effect: by how much clusters inflate the variance of a mean; 1 without clusters.
-        deviation: standard deviation of the loss of one sample, design effect included; for shares not used.
+        deviation: standard deviation of the loss of one sample, with what clusters add to it; for shares not used.
     """
 
     shares: bool
-    effect: float = 1.0
     deviation: float = 0.0
 
     def smallest_loss(self, samples: float, clusters: float | None = None) -> float:
-        """The least loss L that can be told from none, in the metric's unit.
+        """The least loss that can be told from none, in the metric's unit.
 
-        Were a candidate's loss measured as 0, its upper bound, one-sided and of 95 %, would still be at most L. For
-        shares that bound depends on how many samples change. A candidate that loses L changes at least a share L of
-        them, so that is what is reckoned with, and Agresti's and Min's pairs are added as in `paired_interval`.
+        For shares that is the upper bound, one-sided and of 95 %, where no answer changes. Each cluster counts as one
+        sample then, since nothing is known of how alike its samples are. Of other scores it is the bound of a loss of
+        0 that varies like this.
 
         Args:
             samples: how many there are.
             clusters: how many clusters they are in; None where samples are independent.
         """
+        if self.shares:
+            return 1 - float(_CHANCE ** (1 / max(1.0, samples if clusters is None else clusters)))
         point = Z_ONE_SIDED if clusters is None else student_point(Z_ONE_SIDED, max(1, int(clusters) - 1))
-        if not self.shares:
-            return point * self.deviation / math.sqrt(samples)
-        # point · √(n·L + 1) / (n + 2) = L, solved for L
-        n = samples / self.effect
-        square, more = point**2 * n, (n + 2) ** 2
-        return (square + math.sqrt(square**2 + 4 * point**2 * more)) / (2 * more)
+        return point * self.deviation / math.sqrt(samples)
 
     def needed_samples(self, loss: float, samples: int, clusters: int | None = None) -> int | None:
         """How many samples tell this loss from none, to two digits; None if no number of them does.

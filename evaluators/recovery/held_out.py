@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from evaluators.data import Batch
 from evaluators.engine import Arrays, Runner
 from evaluators.measure import accuracy
-from evaluators.measure.intervals import bootstrap_interval, paired_interval, signed_rank_interval
+from evaluators.measure.intervals import signed_rank_interval
+from evaluators.measure.mean_bounds import batch_losses, reverse_units, sample_losses
 from evaluators.measure.output_noise import OutputNoise, channel_squares, compared_names, folded, mean_ratio, split_rows
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.contract import Metric
@@ -35,6 +36,7 @@ Samples = Callable[[], Iterable[Batch]]
 FEWEST = 6  # units that an interval of signed ranks needs
 _HELD_BYTES = 256 * 2**20  # of float outputs
 _TRIMMED = 0.1  # of the samples at either end: garbage must not decide
+_CHANCE = 0.025  # that a loss is called larger though it is not
 _LARGE = 0.5  # of the error is left after a large gain, at most
 _TINY, _MOST = 1e-30, 50.0  # of an error, and of its logarithm's change
 
@@ -183,17 +185,21 @@ class HeldOut:
         return Comparison(True, ratio)
 
     def is_worse(self, before: Outcome, after: Outcome) -> bool:
-        """Whether the metric's loss is larger by more than chance; False if it cannot be scored."""
+        """Whether the metric's loss is larger by more than chance; False if it cannot be scored.
+
+        Where there are too few samples or batches to tell, the loss that was measured decides: what is left out then
+        costs little.
+        """
         if before.scored is None or after.scored is None or self._reference is None:
             return False
-        metric = self._metric
+        metric, change = self._metric, after.scored.loss - before.scored.loss
         differences = np.asarray(metric.loss(before.scored.scores, after.scored.scores), dtype=np.float64)
         if metric.kind == "accumulating":
             counts = np.asarray(self._reference.counts, dtype=np.float64)
-            low, _ = bootstrap_interval(differences, counts, after.scored.loss - before.scored.loss)
+            units = batch_losses(differences, counts, change, accuracy.most_of(metric))
         else:
-            low, _ = paired_interval(differences, ratio=metric.ratio, clusters=self._score_clusters())
-        return low > 0
+            units = sample_losses(differences, accuracy.most_of(metric), self._score_clusters())
+        return reverse_units(units).chance_below(0.0) <= _CHANCE if units.is_enough else change > 0
 
     def _costs_loss(self, before: Outcome, after: Outcome, *, large: bool) -> bool:
         """Whether the loss speaks against a lower error.

@@ -3,6 +3,7 @@
 from search.values.assignment import Assignment
 from search.values.digest import digest_of
 from search.values.evaluation import (
+    BOUND_TRIES,
     Accuracy,
     Answer,
     AuditRow,
@@ -13,6 +14,7 @@ from search.values.evaluation import (
     Latency,
     LayerTime,
     Stage,
+    bound_level,
 )
 from search.values.flips import FlippedSamples, Flips
 from search.values.precision import Precision
@@ -23,6 +25,7 @@ from search.values.score import Score
 from search.values.target import GPU_CLOCK, THREAD_CLOCK, WALL_CLOCK, Capability, Target, flatten
 
 __all__ = [
+    "BOUND_TRIES",
     "FP16_MAX",
     "GPU_CLOCK",
     "THREAD_CLOCK",
@@ -52,6 +55,7 @@ __all__ = [
     "StepRecord",
     "Target",
     "TensorRange",
+    "bound_level",
     "digest_of",
     "flatten",
 ]

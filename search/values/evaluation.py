@@ -157,6 +157,16 @@ class Latency:
     wall_ms: float | None = None
 
 
+# How many candidates may have been looked at before one is judged: for each number there is a bound that allows for it.
+BOUND_TRIES = (1, 2, 3, 4, 5, 6, 8, 12, 24, 60)
+CONFIDENCE = 0.95  # of all bounds together
+
+
+def bound_level(tries: int) -> float:
+    """The error probability of each of so many bounds, of which all together hold with 95 % (Šidák)."""
+    return 1 - float(CONFIDENCE ** (1 / max(tries, 1)))
+
+
 @dataclass(frozen=True)
 class Accuracy:
     """Accuracy of one engine on one split.
@@ -166,6 +176,9 @@ class Accuracy:
         value: the metric over the samples seen, in its unit.
         loss: how much worse than uniform FP32 on the same samples, ≥ 0 when worse, in the metric's unit.
         loss_low, loss_high: 95 % interval of the loss from paired per-sample (or per-batch) differences.
+        loss_bounds: upper bounds of the loss, for the first few of `BOUND_TRIES`, by which verdicts are given; empty
+            where there are too few samples for a bound.
+        value_bounds: how bad the value may be, likewise.
         samples, total: samples seen and in the split; `samples < total` when stopped early.
         scores: (samples,) float64 per-sample scores; per batch for metrics of the update/compute kind.
         resemblance: least correlation of its float outputs with FP32's on some samples of the split, whatever the
@@ -186,6 +199,8 @@ class Accuracy:
     run_s: float = 0.0
     score_s: float = 0.0
     flips: Flips | None = None
+    loss_bounds: tuple[float, ...] = ()
+    value_bounds: tuple[float, ...] = ()
 
     @property
     def complete(self) -> bool:

@@ -31,10 +31,10 @@ from studies.export.layer_files import write_layer_files
 from studies.export.manifest import manifest
 from studies.export.readme import README, readme_text
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text
 from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.selection import find_row
 from studies.judging.sentences.changed_pick import other_pick_text
+from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 from studies.run import rebuild
@@ -59,8 +59,8 @@ _LIMITS = {
 class Export:
     """What was written, and whether the limits hold on the final split (None if there are none).
 
-    `final_loss` is the loss on the final split with its interval, in words. `warning` says that the latency check
-    failed, which leaves the export in place; empty if it held.
+    `final_loss` is the loss on the final split with the bound that is judged, in words. `warning` says that the latency
+    check failed, which leaves the export in place; empty if it held.
     """
 
     folder: Path
@@ -83,7 +83,7 @@ class Export:
         return "; ".join(parts)
 
     def __repr__(self) -> str:
-        """Short: the folder, the loss on the final split with its interval, and the verdict in one word."""
+        """Short: the folder, the loss on the final split with its bound, and the verdict in one word."""
         verdict = self.manifest["final"]["verdict"]
         limits = f", limits {verdict}" if verdict in _LIMITS else ""
         return f"<Export of trial {self.trial} to {self.folder}: final loss {self.final_loss}{limits}>"
@@ -193,9 +193,8 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         _write_readme(staging, found, chosen.now, final.bench.engine_file, frozen)
         _write_manifest(staging, found)
     notes, warning = tuple(text for text in (note, frozen) if text), failure_text(found["latency_check"])
-    score = found["final"]
-    loss = estimate_text(score["loss"], score["loss_low"], score["loss_high"], chosen.now.metric)
-    return Export(folder, request.trial, found, score["limits_hold"], notes, loss, warning)
+    loss = final_loss_text(chosen.now, chosen.point)
+    return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, loss, warning)
 
 
 def _mix_to_hand_over(work: Work, chosen: _Confirmed, request: Request) -> Mix | None:

@@ -13,7 +13,7 @@ from search.values import Assignment
 from studies import __version__
 from studies.judging.points import Point
 from studies.judging.sentences.cautions import caution_text
-from studies.judging.sentences.final_split import disagreement_text
+from studies.judging.sentences.final_split import disagreement_text, final_loss_text
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.unrelated_outputs import unrelated_text
 from studies.judging.standing import Standing
@@ -142,16 +142,23 @@ def _accuracy(accuracy: Any, clusters: int | None) -> dict[str, Any]:
 
 
 def _judged(now: Standing, point: Point) -> dict[str, Any]:
-    """What the final split says of the limits; the interval allows for how many were tried there."""
+    """What the final split says of the limits; interval and bounds allow for how many were tried there."""
     final = point.final
     return {
         "loss_low": final.low if final.scored else None,
         "loss_high": final.high if final.scored else None,
+        "loss_text": final_loss_text(now, point),
+        "loss_bound": _finite(final.bound),
+        "metric_bound": _finite(final.value_bound),
         "limits_hold": final.verdict.holds,
         "verdict": final.verdict.value,
         "tried": final.tries,
         "disagreement": _disagreement(now, point),
     }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def _disagreement(now: Standing, point: Point) -> dict[str, Any] | None:

@@ -71,7 +71,7 @@ def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
         ("latency", f"{took} for one batch of {_batch(found)} ({latency['statistic']})"),
         ("speed against FP32", "–" if speedup is None else f"{speedup_text(speedup)} ×"),
         *_accuracy_rows("search data", found["search"], now),
-        *_accuracy_rows("final data, which the search never saw", final, now),
+        *_accuracy_rows("final data, which the search never saw", final, now, final["loss_text"]),
         ("limits on the final data", _limits_text(found)),
         ("precisions", _precisions_text(found["precision"])),
         ("size of the engine", f"{found['engine_bytes'] / 1e6:.3g} MB"),
@@ -80,12 +80,12 @@ def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
     ]
 
 
-def _accuracy_rows(where: str, score: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
+def _accuracy_rows(where: str, score: Mapping[str, Any], now: Standing, loss: str = "") -> list[tuple[str, str]]:
     if score.get("loss") is None:
         return []
     low, high = score["loss_low"], score["loss_high"]
     value = value_text(score["value"], half_width(low, high), now.metric)
-    loss = estimate_text(score["loss"], low, high, now.metric)
+    loss = loss or estimate_text(score["loss"], low, high, now.metric)
     return [(f"{score['metric']} on the {where}", f"{value}, loss {loss} on {score['samples']:,} samples")]
 
 

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.measure.intervals import paired_interval
+from evaluators.measure.mean_bounds import LossUnits, batch_losses, reverse_units, sample_losses
 from studies.gate.check import Check, Verdict, detectable_excess, one_sided_point
-from studies.gate.paired_shares import detectable_drop, drop_bounds, drop_p_value, is_above
+from studies.gate.paired_shares import above_p_value, detectable_drop
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
+_TEST = "Gaffke's bounds of the mean (McNemar's exact test where the limit is 0 and samples are right or wrong)"
 _ROUNDS = 30  # in which a drop and the variance that it brings agree
-LEAST_UNITS = 20  # samples, clusters or batches, below which Student's t is not to be trusted with scores of any form
+LEAST_UNITS = 20  # samples, clusters or batches, below which scores show neither their form nor how far they may vary
 
 
 @dataclass(frozen=True)
@@ -63,71 +64,35 @@ class PairedScores:
 def judge_loss(
     scores: PairedScores, limit: float, level: float, show: Callable[[float], str] = "{:.4g}".format
 ) -> Check:
-    """Hold the drop of a candidate to a limit.
-
-    Shares of independent samples are judged by exact tests, see `paired_shares`; everything else by Student's t on the
-    paired differences of samples, clusters or batches.
+    """Hold the drop of a candidate to a limit, by the bounds of `evaluators.measure.mean_bounds`.
 
     Args:
         limit: the most drop that is allowed, in the unit of the metric.
         level: of each bound.
         show: a drop as text, with its unit.
     """
-    return _judge_shares(scores, limit, level, show) if scores.is_binary else _judge_means(scores, limit, level, show)
+    units, kind = _units(scores)
+    least = units.least if units.least == 1 else max(units.least, LEAST_UNITS)
+    told = f"{units.units} {kind}"
+    if units.units < least:
+        reason = f"{told} are too few for a verdict: at least {least} are needed; give more data"
+        return Check("loss", Verdict.NOT_JUDGED, limit, units.mean, None, None, level, None, _TEST, told, reason)
+    low, high = 0.0 - reverse_units(units).upper(level), units.upper(level)
+    verdict = judge_bounds(low, high, limit)
+    details: dict[str, float] = {}
+    if scores.is_binary:
+        lost, won = int((scores.drops > 0).sum()), int((scores.drops < 0).sum())
+        smallest = detectable_drop(won, units.units, limit, level)
+        details = {"lost_samples": lost, "won_samples": won, "mcnemar_p": above_p_value(units, 0.0)}
+    else:
+        smallest = _detectable(scores, units, low, limit, level)
+    reason = _reason(verdict, (low, high), limit, smallest, show)
+    return Check("loss", verdict, limit, units.mean, low, high, level, smallest, _TEST, told, reason, details)
 
 
 def fail_loss(limit: float, level: float, reason: str) -> Check:
     """The check of a candidate whose outputs cannot be scored."""
     return Check("loss", Verdict.FAILS, limit, None, None, None, level, None, "none", "none", reason)
-
-
-def _judge_shares(scores: PairedScores, limit: float, level: float, show: Callable[[float], str]) -> Check:
-    drops, samples = scores.drops, len(scores.drops)
-    lost, won = int((drops > 0).sum()), int((drops < 0).sum())
-    low, high = drop_bounds(lost, won, samples, level)
-    if is_above(lost, won, samples, limit, level):
-        verdict = Verdict.FAILS
-    elif is_above(won, lost, samples, -limit, level):
-        verdict = Verdict.HOLDS
-    else:
-        verdict = Verdict.NOT_JUDGED
-    smallest = detectable_drop(won, samples, limit, level)
-    return Check(
-        "loss",
-        verdict,
-        limit,
-        (lost - won) / samples,
-        low,
-        high,
-        level,
-        smallest,
-        "exact test of paired shares (McNemar's where the limit is 0)",
-        f"{samples} samples",
-        _reason(verdict, (low, high), limit, smallest, show),
-        {"lost_samples": lost, "won_samples": won, "mcnemar_p": drop_p_value(lost, won, samples, 0.0, level)},
-    )
-
-
-def _judge_means(scores: PairedScores, limit: float, level: float, show: Callable[[float], str]) -> Check:
-    drops, units, kind = _unfold(scores)
-    estimate = float(np.mean(drops)) if scores.whole_drop is None else scores.whole_drop
-    count = len(drops) if units is None else len(np.unique(units))
-    told = f"{count} {kind}"
-    if count < LEAST_UNITS:
-        reason = f"{told} are too few for a verdict: at least {LEAST_UNITS} are needed; give more data"
-        return Check(
-            "loss", Verdict.NOT_JUDGED, limit, estimate, None, None, level, None, "paired t test", told, reason
-        )
-    # Scores of samples may all be equal though engines differ; values of whole batches are none of 0 and 1.
-    ratio = scores.ratio and scores.counts is None
-    half, error = _half_width(drops, units, ratio, level, count)
-    low, high = estimate - half, estimate + half
-    verdict = judge_bounds(low, high, limit)
-    smallest = _detectable(drops, error, limit, count, level, ratio) if error > 0 else None
-    reason = _reason(verdict, (low, high), limit, smallest, show)
-    return Check(
-        "loss", verdict, limit, estimate, low, high, level, smallest, f"paired t test over {kind}", told, reason
-    )
 
 
 def judge_bounds(low: float, high: float, limit: float) -> Verdict:
@@ -137,41 +102,33 @@ def judge_bounds(low: float, high: float, limit: float) -> Verdict:
     return Verdict.HOLDS if high <= limit else Verdict.NOT_JUDGED
 
 
-def _unfold(scores: PairedScores) -> tuple[Floats, Codes | None, str]:
-    """Drops, which of them belong together, and what these units are.
-
-    A batch is a cluster of as many equal samples: its weight is its size, as in the mean over samples.
-    """
+def _units(scores: PairedScores) -> tuple[LossUnits, str]:
+    """What is independent of one another, and what it is called."""
+    most = 1.0 if scores.ratio or scores.is_binary else None
     if scores.counts is None:
-        return scores.drops, scores.clusters, "samples" if scores.clusters is None else "clusters"
-    codes = np.arange(len(scores.drops)) if scores.clusters is None else scores.clusters
+        kind = "samples" if scores.clusters is None else "clusters"
+        return sample_losses(scores.drops, most, scores.clusters), kind
+    counts, drops = np.asarray(scores.counts, dtype=np.float64), scores.drops
+    whole = float(np.average(drops, weights=counts)) if scores.whole_drop is None else scores.whole_drop
     kind = "batches" if scores.clusters is None else "blocks of batches"
-    return np.repeat(scores.drops, scores.counts), np.repeat(codes, scores.counts), kind
+    return batch_losses(drops, counts, whole, most, scores.clusters), kind
 
 
-def _half_width(drops: Floats, units: Codes | None, ratio: bool, level: float, count: int) -> tuple[float, float]:
-    """Half the width of the interval whose ends are bounds of this level, and the standard error of the mean."""
-    from scipy.special import ndtri
-
-    point = one_sided_point(level, count - 1)
-    # With clusters `paired_interval` turns the normal point into Student's itself.
-    z = point if units is None else float(ndtri(1 - level))
-    low, high = paired_interval(drops, ratio=ratio, z=z, clusters=units)
-    half = (high - low) / 2
-    return half, half / point if math.isfinite(half) else math.inf
-
-
-def _detectable(drops: Floats, error: float, limit: float, count: int, level: float, ratio: bool) -> float:
-    """The smallest drop that is found to exceed a limit in nine of ten cases.
+def _detectable(scores: PairedScores, units: LossUnits, low: float, limit: float, level: float) -> float | None:
+    """The smallest drop that is found to exceed a limit in nine of ten cases; None where units do not differ.
 
     A share that drops further changes more samples, by which its variance grows in proportion.
     """
-    if not ratio:
-        return limit + detectable_excess(error, count - 1, level)
-    changing = float(np.mean(np.square(drops))) + 1 / len(drops)
+    freedom = units.units - 1
+    error = (units.mean - low) / one_sided_point(level, freedom)
+    if not error > 0:
+        return None
+    if not scores.ratio or scores.counts is not None:
+        return limit + detectable_excess(error, freedom, level)
+    changing = float(np.mean(np.square(scores.drops))) + 1 / len(scores.drops)
     drop = limit
     for _ in range(_ROUNDS):
-        drop = limit + detectable_excess(error * math.sqrt((changing + drop) / changing), count - 1, level)
+        drop = limit + detectable_excess(error * math.sqrt((changing + drop) / changing), freedom, level)
     return drop
 
 
@@ -179,14 +136,10 @@ def _reason(
     verdict: Verdict, bounds: tuple[float, float], limit: float, smallest: float | None, show: Callable[[float], str]
 ) -> str:
     low, high = (show(bound + 0.0) for bound in bounds)  # no minus before a zero
-    if verdict is Verdict.FAILS and bounds[0] <= limit:
-        return f"the drop is above the {show(limit)} that are allowed"
     if verdict is Verdict.FAILS:
         return f"the drop is at least {low}, more than the {show(limit)} that are allowed"
     if verdict is Verdict.HOLDS and bounds[1] < 0:
         return f"the candidate is better by at least {show(-bounds[1])}, and a drop of {show(limit)} is allowed"
-    if verdict is Verdict.HOLDS and limit == bounds[1] == 0:
-        return f"the candidate is better, and a drop of {show(limit)} is allowed"
     if verdict is Verdict.HOLDS:
         return f"the drop is at most {high}, within the {show(limit)} that are allowed"
     told = "" if smallest is None else f"; a drop of {show(smallest)} would be found in nine of ten cases"

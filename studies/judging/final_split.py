@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.judging.rules.verdicts import FinalBounds
 from studies.store.records import FinalTable
 
 Bools = NDArray[np.bool_]
@@ -56,6 +57,15 @@ class FinalSplit:
         """Where in `scores` a row stands; None if it was not tried."""
         place = int(self._places[row])
         return place if place >= 0 else None
+
+    def bounds(self, row: int) -> FinalBounds:
+        """The bounds by which a row is judged; without any where it was not scored."""
+        place = self.place(row)
+        return (
+            FinalBounds()
+            if place is None
+            else FinalBounds(self.scores.loss_bounds[place], self.scores.value_bounds[place])
+        )
 
     @cached_property
     def _places(self) -> NDArray[np.int64]:

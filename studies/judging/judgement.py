@@ -91,15 +91,16 @@ class Judgement:
             eligible = eligible | (self.measures.stopped & feasibility.misses_only(over, "latency"))
         return feasibility.nearest(over, eligible & ~self.final.unscorable, count)
 
-    def margins(self, loss: ArrayLike, low: ArrayLike, high: ArrayLike, value: ArrayLike, samples: ArrayLike) -> Floats:
+    def margins(self, loss: ArrayLike, error: ArrayLike, value: ArrayLike, samples: ArrayLike) -> Floats:
         """(n,) standard errors from these estimates to the nearest accuracy limit.
 
         Args:
+            error: (n,) standard errors of the losses.
             samples: that the estimates rest on; of samples in clusters, which may all be right or wrong together, the
                 clusters.
         """
-        relative, error = self.metric.relative, verdicts.standard_error(low, high)
-        of_value = verdicts.value_error(value, error, samples, relative=relative, ratio=self.metric.ratio)
+        relative, ratio = self.metric.relative, self.metric.ratio
+        of_value = verdicts.value_error(value, error, samples, relative=relative, ratio=ratio)
         higher = self.metric.higher_is_better
         return verdicts.margins(loss, error, value, of_value, self.limits, higher_is_better=higher)
 

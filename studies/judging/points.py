@@ -22,6 +22,8 @@ class FinalScore:
         value: the value of the metric.
         loss: the loss against FP32, in the metric's unit.
         low, high: the 95 % interval of the loss, which accounts for the number of candidates that were tried.
+        bound, value_bound: the loss is at most this, and the metric at worst this, with 95 % certainty, also for that
+            number of candidates: what the verdict is given by. NaN where there are too few samples for it.
         tries: the number of candidates that were tried until this one was taken, including it.
         failure: why it could not be scored there; empty if it was, or was not tried.
         disagreement: the disagreement with the loss of the search, if chance does not explain it.
@@ -33,6 +35,8 @@ class FinalScore:
     loss: float = float("nan")
     low: float = float("nan")
     high: float = float("nan")
+    bound: float = float("nan")
+    value_bound: float = float("nan")
     failure: str = ""
     disagreement: Disagreement | None = None
     scored: bool = False

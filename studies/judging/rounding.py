@@ -11,6 +11,7 @@ from studies.options.limits import MetricScale
 _USUAL_DIGITS = 3
 _EXACT_DIGITS = 4  # of a value whose loss is exactly zero, as that of FP32 with most metrics
 _MOST_DECIMALS = 9
+_ROUNDING = 1e-6  # of the last digit that is shown: no more than this above it is the same
 
 
 def estimate_text(
@@ -30,6 +31,28 @@ def estimate_text(
     if decimals is None:
         return metric.text(value, _USUAL_DIGITS)
     return f"{_scaled(value, decimals, metric)} ± {_scaled(half, decimals, metric)} {_unit(metric)}".rstrip()
+
+
+def bounded_text(value: float | None, bound: float | None, metric: MetricScale, *, missing: str = "") -> str:
+    """A loss with what it is at most: `0.2 %, ≤ 0.9 %`. The bound is rounded up, so that it promises no more.
+
+    Args:
+        value, bound: in the metric's unit, ratios as shares of one. Without a bound, of which there is none of too few
+            samples, that is said.
+        missing: the text for a loss that is not known.
+    """
+    if not _finite(value):
+        return missing
+    if not _finite(bound):
+        return f"{metric.text(value, _USUAL_DIGITS)}, too few samples for a bound"
+    decimals = decimals_of((bound - value) * _factor(metric))
+    if decimals is None:
+        return metric.text(value, _USUAL_DIGITS)
+    up = math.ceil(bound * _factor(metric) * 10**decimals - _ROUNDING) / 10**decimals
+    return (
+        f"{_scaled(value, decimals, metric)} {_unit(metric)}".rstrip()
+        + f", ≤ {fixed(up, decimals)} {_unit(metric)}".rstrip()
+    )
 
 
 def interval_text(low: float, high: float, metric: MetricScale) -> str:

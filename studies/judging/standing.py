@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from search.values import BOUND_TRIES
 from search.values.score import loss_unit
 from studies.judging.details import Details
 from studies.judging.final_split import FinalSplit
@@ -20,7 +20,7 @@ from studies.judging.rules import verdicts
 from studies.judging.rules.candidates import Candidates, aim_of
 from studies.judging.rules.picks import Picks, choose, score_of, ties
 from studies.judging.rules.quantiles import quantile
-from studies.judging.rules.verdicts import Verdict
+from studies.judging.rules.verdicts import FinalBounds, Verdict
 from studies.options.limits import Limits, MetricScale
 from studies.store.records import EXPORT, OK, RUNNING, EvaluationTable, StudyRecord, TargetRecord
 from studies.store.records.detail_columns import MOST_ROWS
@@ -130,7 +130,7 @@ class Standing:
             moves=int(t.moves[row]),
             feasible=bool(self.judgement.feasible[row]),
             on_front=bool(self.judgement.front[row]),
-            not_sure=bool(self.judgement.feasible[row] and not self._candidates.sure[row]),
+            not_sure=self._is_not_sure(row),
             picks=tuple(names),
             ties={name: tuple(ties(self._candidates, self.picks, name)) for name in names},
             final=self._final_score(row),
@@ -144,13 +144,13 @@ class Standing:
     @cached_property
     def _candidates(self) -> Candidates:
         t, judged, tried = self.table, self.judgement, self.final.tried
-        found = (t.loss, t.loss_low, t.loss_high, t.metric_value, t.samples)
+        error = verdicts.search_error(t.loss, t.loss_low, t.loss_high, t.loss_upper)
         return Candidates(
             latency_ms=self.measures.latency_ms,
             loss=t.loss,
-            loss_error=verdicts.standard_error(t.loss_low, t.loss_high),
+            loss_error=error,
             loss_band=self.measures.loss_band,
-            margin=self._margins("search", *found),
+            margin=judged.margins(t.loss, error, t.metric_value, self.study.clusters("search") or t.samples),
             latency_band=self.target.band,
             eligible=judged.feasible,
             fails=tried & ~judged.keeps_final,
@@ -163,11 +163,24 @@ class Standing:
 
     @cached_property
     def _final_margins(self) -> Floats:
-        names = ("loss", "loss_low", "loss_high", "value", "samples")
-        return self._margins("final", *(self.final.column(name) for name in names))
+        """(n,) see `FinalBounds.margin`; NaN if a row was not scored on the final split."""
+        found = np.full(len(self.table), np.nan)
+        for row in np.flatnonzero(np.isfinite(self.final.column("loss"))):
+            found[row] = self._final_bounds(int(row)).margin(self.limits, higher_is_better=self.metric.higher_is_better)
+        return found
 
-    def _margins(self, split: str, loss: Floats, low: Floats, high: Floats, value: Floats, samples: Any) -> Floats:
-        return self.judgement.margins(loss, low, high, value, self.study.clusters(split) or samples)
+    def _final_bounds(self, row: int) -> FinalBounds:
+        """Those of the scores; uniform FP32 loses nothing against itself, which needs no samples."""
+        found = self.final.bounds(row)
+        return replace(found, loss=[0.0] * len(BOUND_TRIES)) if row == self.measures.row_of(FP32) else found
+
+    def _is_not_sure(self, row: int) -> bool:
+        """Whether a row keeps the limits in the search, but not by a bound; the final split knows better."""
+        if not self.judgement.feasible[row] or not self.limits.bound_accuracy:
+            return False
+        if self._final_margins[row] >= quantile(self._tries(row)) and self.judgement.keeps_final[row]:
+            return False
+        return not (self._candidates.sure[row] and np.isfinite(self.table.loss_upper[row]))
 
     def _resemblance(self, row: int) -> float:
         place, searched = self.final.place(row), float(self.table.resemblance[row])
@@ -184,6 +197,7 @@ class Standing:
         scores = self.final.scores
         wider = quantile(tries, two_sided=True) / quantile(two_sided=True)
         loss, low, high = (float(column[place]) for column in (scores.loss, scores.loss_low, scores.loss_high))
+        bound, value_bound = self._final_bounds(row).at(tries)
         return FinalScore(
             verdict,
             tries,
@@ -191,6 +205,8 @@ class Standing:
             loss=loss,
             low=loss - wider * (loss - low),
             high=loss + wider * (high - loss),
+            bound=bound,
+            value_bound=value_bound,
             disagreement=self._disagreement(row, place),
             scored=True,
         )

@@ -17,7 +17,7 @@ from studies.judging.points import Point
 from studies.judging.sentences.final_split import disagreement_text, final_notes
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_pick import nearest_text
-from studies.judging.sentences.picks import ties_text
+from studies.judging.sentences.picks import faster_text, ties_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
 from studies.judging.status.early_end import early_end
@@ -73,6 +73,8 @@ def evaluation_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dic
         "unrelated": point.unrelated,
         "final_low": _number(final.low),
         "final_high": _number(final.high),
+        "final_bound": _number(final.bound),
+        "final_metric_bound": _number(final.value_bound),
         "final_tries": final.tries if final.scored else None,
         "final": final.verdict.value,
         "final_holds": final.verdict.holds,
@@ -120,7 +122,7 @@ def front_json(
         "evaluations": len(now.table),
         "rows": front_rows(now, mixes),
         "warnings": pick_warnings(now),
-        "notes": [*final_notes(now), *filter(None, [int8_everywhere_text(now)])],
+        "notes": [*final_notes(now), *filter(None, [int8_everywhere_text(now), faster_text(now)])],
         "nearest": [] if best is not None else [nearest_text(now, near) for near in now.judgement.nearest()],
         "ended_early": None if (early := early_end(now)) is None else early.to_json(),
         "stopped_early": [int(trial) for trial in now.table.trial[now.judgement.regained]],

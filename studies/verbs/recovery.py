@@ -86,7 +86,7 @@ def recover(
         if out is not None:
             _write(good, found.ranges, found.record, out)
         rows = rescue_rows(found.record, plain_ms=plain_ms, recovered_ms=recovered_ms)
-        notes = rescue_notes(found.record, good.data["final"])
+        notes = rescue_notes(found.record, good.metric, final_samples=good.data["final"])
         return RecoveredModel(found.record, tuple(rows), tuple(notes), good.metric, out)
 
 

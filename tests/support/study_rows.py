@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, func, select
 
 from search.graph.model import Group
 from search.values import (
+    BOUND_TRIES,
     Accuracy,
     Assignment,
     AuditRow,
@@ -22,6 +23,7 @@ from search.values import (
     Precision,
     Target,
 )
+from studies.judging.rules.quantiles import STORED, quantile
 from studies.options.read_options import read_config
 from studies.store.database import tables
 from studies.store.records import NewStudy
@@ -107,12 +109,22 @@ def make_study(store: Store, **options: str) -> int:
     return store.targets.add(store.studies.create(new), TARGET, "s@1")
 
 
+def scored(loss: float, half: float, samples: int = 8) -> Accuracy:
+    """A score of 0.9 less the loss on some of 8 samples, whose bounds are those of a normal distribution."""
+    reach = [half * quantile(tries) / STORED for tries in BOUND_TRIES]
+    return Accuracy(
+        *("top1", 0.9 - loss, loss, loss - half, loss + half, samples, 8, np.ones(samples)),
+        loss_bounds=tuple(loss + each for each in reach),
+        value_bounds=tuple(0.9 - loss - each for each in reach),
+    )
+
+
 def evaluated(codes: tuple[int, ...], latency_ms: float, loss: float, half: float, **changes: Any) -> Evaluation:
     """A finished evaluation; the same for the same arguments."""
     chosen = assignment(*codes)
     got = changes.pop("got", None)
     audit = tuple(AuditRow(g, p, p if got is None else Precision.of_id(got), "kernel") for g, p in chosen.items())
-    values = Accuracy("top1", 0.9 - loss, loss, loss - half, loss + half, 8, 8, np.ones(8))
+    values = scored(loss, half)
     latency = Latency(latency_ms, latency_ms, 0.01, 2.0, np.ones(2), np.ones(2), ())
     measured: dict[str, Any] = {"audit": audit, "latency": latency, "accuracy": values, "memory_bytes": 1000}
     return Evaluation(chosen, **{**measured, **changes})

@@ -78,7 +78,9 @@ class Scores:
         """Score an engine on the final split; where classes are scored, count the samples whose class it changes."""
         order, recorder = self._data.score_orders["final"], ClassRecorder(session)
         with closing(self._data.scored_batches("final")) as batches:
-            scored = accuracy.evaluate(recorder, self._data.metric, batches, reference, clusters=order.clusters)
+            scored = accuracy.evaluate(
+                recorder, self._data.metric, batches, reference, clusters=order.clusters, is_final=True
+            )
         exact, mine = self._baseline.classes(reference), recorder.classes(reference.counts)
         if exact is None or mine is None or not self._data.scores_classes:
             return scored

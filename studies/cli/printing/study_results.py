@@ -17,7 +17,7 @@ from studies.cli.printing.output import (
     warn,
 )
 from studies.cli.printing.talk import verbose
-from studies.judging.findings.rescue_table import HEADER, RescueRow, rescue_cells
+from studies.judging.findings.rescue_table import HEADER, UNLIMITED, RescueRow, rescue_cells
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
@@ -31,11 +31,11 @@ from studies.judging.sentences.no_pick import (
     only_fp32_text,
     regained_text,
 )
-from studies.judging.sentences.picks import band_text
+from studies.judging.sentences.picks import band_text, faster_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
 from studies.judging.status.early_end import early_end
-from studies.options.limits import MetricScale
+from studies.options.limits import Limits, MetricScale
 from studies.run.search_result import SearchResult
 from studies.show.front_rows import front_json
 from studies.show.terminal.front_table import BEST_STYLE, front_table, limits_legend
@@ -75,7 +75,7 @@ def print_finished(finished: SearchResult, *, exported: bool = False) -> None:
     print_front(now, finished.mixes, why_none=now.details.failures is None)
     notes = study_rescue_notes(now) if verbose() else emulation_gap_notes(now)
     out.print()
-    print_rescue(study_rescue(now), notes, MetricScale.of(now.study.metric))
+    print_rescue(study_rescue(now), notes, now.metric, now.limits)
     if now.picks.best is not None and not now.only_fp32:
         out.print()
         say(recommendation_text(now), style=BEST_STYLE)
@@ -113,6 +113,7 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
     provisional = band_text(now) if tied else ""
     texts = (
         int8_everywhere_text(now),
+        faster_text(now),
         no_gain_text(now),
         regained_text(now),
         provisional,
@@ -128,11 +129,13 @@ def print_result_json(finished: SearchResult, verb: str) -> None:
     print_json(verb, {"reason": finished.reason, **front_json(finished.standing, finished.mixes)})
 
 
-def print_rescue(rows: Sequence[RescueRow], notes: Sequence[str], metric: MetricScale) -> None:
+def print_rescue(
+    rows: Sequence[RescueRow], notes: Sequence[str], metric: MetricScale, limits: Limits = UNLIMITED
+) -> None:
     """Print what recovery won back, and what is to be said of its steps."""
     if rows:
         say("What INT8 loses on the final samples, and what recovery won back:")
-        print_cells(HEADER, rescue_cells(rows, metric))
+        print_cells(HEADER, rescue_cells(rows, metric, limits))
     for text in notes:
         say(f"{text}.", style="dim")
 

@@ -197,7 +197,7 @@ class MixReport:
 
     def rescue_cells(self) -> list[tuple[str, ...]]:
         """The rescue table below `rescue_table.HEADER`; empty if no recovery was tried."""
-        return [] if self.recovery is None else rescue_cells(rescue_rows(self.recovery), self.metric)
+        return [] if self.recovery is None else rescue_cells(rescue_rows(self.recovery), self.metric, self.limits)
 
     def _engine_text(self, name: str, engine: EngineResult) -> dict[str, str]:
         accuracy, failure = engine.evaluation.accuracy, engine.evaluation.failure
@@ -236,7 +236,7 @@ class MixReport:
             yield f"kept in float because they are sensitive: {', '.join(self._names(self.kept))}"
         if self.explanation is not None:
             yield from self._bisection_texts(self.explanation)
-        notes = [] if self.recovery is None else rescue_notes(self.recovery)
+        notes = [] if self.recovery is None else rescue_notes(self.recovery, self.metric, self.limits)
         yield from (f"recovery: {note}" for note in notes)
         yield from (f"note: {note}" for note in self.notes)
 

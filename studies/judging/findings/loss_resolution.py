@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluators.measure.intervals import cluster_sums
 from evaluators.measure.sample_size import Spread, spread_of_interval
+from studies.judging.point_lists import best_point
+from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
 from studies.options.quantities import format_metric
-from studies.store.store import Store
 
 _SPLITS = ("search", "final")
 
@@ -43,13 +43,13 @@ class Resolution:
         )
 
 
-def find_resolutions(store: Store, now: Standing) -> tuple[Resolution, ...]:
+def find_resolutions(now: Standing) -> tuple[Resolution, ...]:
     """How finely the search and the final split tell losses apart; empty if that is not known yet.
 
-    For shares without clusters the number of samples tells. Otherwise a uniform assignment below FP32 has to be scored
-    first, whose loss shows how much samples vary, or how alike those of a cluster are.
+    For shares the number of samples or clusters tells. Otherwise a uniform assignment below FP32 has to be scored
+    first, whose loss shows how much samples vary.
     """
-    spread = _spread(store, now)
+    spread = _spread(now)
     known, allowed = _allowed_loss(now)
     if spread is None or not known:
         return ()
@@ -57,33 +57,36 @@ def find_resolutions(store: Store, now: Standing) -> tuple[Resolution, ...]:
 
 
 def resolution_text(found: Sequence[Resolution], now: Standing) -> str:
-    """`1,000 search samples can distinguish losses that differ by about 0.35 %, 600 final samples by about 0.58 %`."""
+    """`1,000 search samples can at best show that a loss is below about 0.3 %, 600 final samples below about 0.5 %`."""
     first, *others = found
     return ", ".join(
         [
-            f"{first.subject} can distinguish losses that differ by about {_loss_text(first.loss, now)}",
-            *(f"{each.subject} by about {_loss_text(each.loss, now)}" for each in others),
+            f"{first.subject} can at best show that a loss is below about {_loss_text(first.loss, now)}",
+            *(f"{each.subject} below about {_loss_text(each.loss, now)}" for each in others),
         ]
     )
 
 
 def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
-    """That samples are too few to tell the loss that the limits allow, of which splits; empty if they are enough."""
-    few = [each for each in found if each.allowed is not None and each.needed]
+    """That samples are too few to tell the loss that the limits allow, of which splits; empty if they are enough.
+
+    Nothing is said of the final samples where they showed that the recommended mix keeps the limits.
+    """
+    best = best_point(now)
+    kept = best is not None and best.final.verdict is Verdict.SURELY
+    few = [each for each in found if each.allowed is not None and each.needed and not (kept and each.split == "final")]
     if not few or few[0].allowed is None:
         return ""
     told = " and ".join(f"{each.subject} (about {_loss_text(each.loss, now)})" for each in few)
     needed = " and ".join(f"{each.needed:,} {each.split} samples" for each in few)
     return (
-        f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {told} can distinguish, so chance "
-        f"decides which candidates seem to keep the limit. About {needed} are needed"
+        f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {told} can show at best, so "
+        f"chance decides which candidates seem to keep the limit. At least about {needed} are needed"
     )
 
 
 def _resolution(now: Standing, spread: Spread, split: str, allowed: float | None) -> Resolution:
     samples, clusters = int(now.study.data[split]), now.study.clusters(split)
-    if clusters is None:
-        spread = Spread(spread.shares, deviation=spread.deviation)
     loss, needed = spread.smallest_loss(samples, clusters), None
     if allowed is not None and 0 < allowed < loss:
         needed = spread.needed_samples(allowed, samples, clusters)
@@ -100,34 +103,19 @@ def _allowed_loss(now: Standing) -> tuple[bool, float | None]:
     return True, min(limits.allowed_losses(reference, now.metric.higher_is_better), default=None)
 
 
-def _spread(store: Store, now: Standing) -> Spread | None:
+def _spread(now: Standing) -> Spread | None:
     metric = now.study.metric
     shares = metric["ratio"] and metric.get("kind", "per_sample") == "per_sample"
-    if shares and now.study.clusters("search") is None:
+    if shares:
         return Spread(shares=True)
     rows = _scored_below_float(now)
-    if not rows:
-        return None
-    return _share_spread(store, now, rows) if shares else _measure_spread(now, rows)
+    return _measure_spread(now, rows) if rows else None
 
 
 def _scored_below_float(now: Standing) -> list[int]:
     """Uniform assignments but FP32 that were scored on all search samples."""
     uniform = [row for row in now.measures.baselines if now.measures.complete[row] and np.isfinite(now.table.loss[row])]
     return [row for row in uniform if now.table.role[row] != "baseline:fp32"]
-
-
-def _share_spread(store: Store, now: Standing, rows: Sequence[int]) -> Spread | None:
-    """Of clusters: how alike their samples are, from the assignment that changes most."""
-    base, worst = now.measures.row_of("baseline:fp32"), max(rows, key=lambda row: float(now.table.loss[row]))
-    if base is None:
-        return None
-    found = [store.evaluations.load(int(now.table.id[row])).evaluation.accuracy for row in (base, worst)]
-    codes = store.studies.score_clusters(now.study.id).get("search")
-    if codes is None or any(each is None or len(each.scores) != len(codes) for each in found):
-        return None
-    fp32, other = (each.scores for each in found if each is not None)
-    return Spread(shares=True, effect=cluster_sums(fp32 - other, codes).design_effect)
 
 
 def _measure_spread(now: Standing, rows: Sequence[int]) -> Spread | None:

@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from search.values import LossEstimate, MixBias, RecoveryRecord, StepRecord
-from studies.judging.rounding import fixed, half_width, interval_text, latency_text, value_text
-from studies.options.limits import MetricScale
+from studies.judging.rounding import estimate_text, fixed, half_width, interval_text, latency_text, value_text
+from studies.options.limits import LOSS, Limits, MetricScale
 from studies.options.quantities import format_elapsed_s
 
 HEADER = ("step", "loss before", "loss after", "95 % interval", "won back", "latency", "seconds")
 PLAIN = "plain INT8"
+UNLIMITED = Limits()
+_USUALLY_ALLOWED = 0.01
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def won_back(plain: LossEstimate | None, after: LossEstimate | None) -> float | 
     return (plain.loss - after.loss) / plain.loss
 
 
-def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale) -> list[tuple[str, ...]]:
+def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale, limits: Limits = UNLIMITED) -> list[tuple[str, ...]]:
     """The rows as texts, below `HEADER`."""
     return [
         (
@@ -85,7 +87,7 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale) -> list[tuple[s
             _loss(row.before, metric),
             _loss(row.after, metric),
             "" if row.after is None else interval_text(row.after.low, row.after.high, metric),
-            _won_back_text(row, rows[0].after),
+            _won_back_text(row, rows[0].after, metric, limits),
             latency_text(row.latency_ms),
             seconds_text(row.seconds),
         )
@@ -93,11 +95,23 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale) -> list[tuple[s
     ]
 
 
-def _won_back_text(row: RescueRow, plain: LossEstimate | None) -> str:
-    """The share that a row won back; said too where plain INT8 loses nothing beyond chance."""
+def _won_back_text(row: RescueRow, plain: LossEstimate | None, metric: MetricScale, limits: Limits) -> str:
+    """The share that a row won back; said too where plain INT8 loses nothing, or may do so."""
     if row.won_back is not None:
         return won_back_text(row.won_back)
-    return "nothing to win back" if row.step != PLAIN and plain is not None and not plain.shows else ""
+    if row.step == PLAIN or plain is None or plain.shows:
+        return ""
+    return "too few samples to tell" if may_matter(plain, metric, limits) else "nothing to win back"
+
+
+def may_matter(loss: LossEstimate, metric: MetricScale, limits: Limits) -> bool:
+    """Whether the interval of a loss holds one that matters: the one that is allowed, or what usually is.
+
+    One in a hundred usually is of shares, and of metrics of other units nobody knows: any loss may matter there.
+    """
+    allowed = limits.most(LOSS)
+    usual = _USUALLY_ALLOWED if metric.ratio else 0.0
+    return loss.high > (usual if allowed is None else min(allowed, usual))
 
 
 def won_back_text(share: float | None, *, missing: str = "") -> str:
@@ -114,10 +128,13 @@ def _loss(estimate: LossEstimate | None, metric: MetricScale) -> str:
     return "" if estimate is None else value_text(estimate.loss, half_width(estimate.low, estimate.high), metric)
 
 
-def rescue_notes(record: RecoveryRecord, final_samples: int | None = None) -> list[str]:
+def rescue_notes(
+    record: RecoveryRecord, metric: MetricScale, limits: Limits = UNLIMITED, final_samples: int | None = None
+) -> list[str]:
     """What the table does not show: how it was scored, which steps were not kept, and notes; one sentence each.
 
     Args:
+        limits: that say how large a loss matters.
         final_samples: of the whole split; None if that is not known.
     """
     notes = []
@@ -129,10 +146,19 @@ def rescue_notes(record: RecoveryRecord, final_samples: int | None = None) -> li
             "with FP32"
         )
         if not record.plain.shows:
-            notes.append("plain INT8 shows no loss there beyond chance, so there is no loss to win back")
+            notes.append(_no_loss_text(record.plain, metric, limits))
     notes += [step_text(step) for step in record.steps if not step.kept]
     notes += [f"{step.name}: {note}" for step in record.kept for note in step.notes]
     return [*notes, *record.notes]
+
+
+def _no_loss_text(plain: LossEstimate, metric: MetricScale, limits: Limits) -> str:
+    told = estimate_text(plain.loss, plain.low, plain.high, metric)
+    if may_matter(plain, metric, limits):
+        return (
+            f"{plain.samples} samples are too few to tell whether plain INT8 loses anything there: its loss is {told}"
+        )
+    return f"plain INT8 loses nothing there that matters ({told}), so there is no loss to win back"
 
 
 def step_text(step: StepRecord) -> str:

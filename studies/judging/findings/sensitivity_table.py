@@ -54,17 +54,23 @@ class Sensitivities:
         return {precision: sum(some) / len(some) for precision, some in errors.items()}
 
     def reasons(self, row: SensitivityRecord) -> tuple[str, ...]:
-        """Why a group is sensitive in a precision; empty if it is not."""
+        """Why a group is sensitive in a precision; empty if it is not.
+
+        Among groups of which none does harm one still has the largest error, and a histogram may look odd: so a sign
+        counts only where the outputs of the network are further off than `min_error`.
+        """
         limits, found = self.thresholds, []
         if row.error is None or row.sqnr_db is None:
-            found.append("not finite")
+            return ("not finite",)
+        if row.error < limits.min_error and not _flips_some(row):
+            return ()
         if row.overlap is not None and row.overlap < limits.min_overlap:
             found.append(f"overlap < {limits.min_overlap:g}")
         if row.kl is not None and row.kl > limits.max_kl:
             found.append(f"KL > {limits.max_kl:g}")
         if row.weight_kl is not None and row.weight_kl > limits.max_weight_kl:
             found.append(f"weight KL > {limits.max_weight_kl:g}")
-        if row.error is not None and row.error > limits.max_error_ratio * self.means[row.precision]:
+        if row.error > limits.max_error_ratio * self.means[row.precision]:
             found.append(f"error > {limits.max_error_ratio:g} × mean")
         return tuple(found)
 
@@ -154,6 +160,11 @@ class Sensitivities:
         shown = [f"{verdicts[word]} {word}" for word in (SENSITIVE, TRUNCATED, COARSE) if verdicts[word]]
         text = f"{groups} groups, {len(self.rows)} pairs of group and precision: {', '.join(shown) or '0 sensitive'}"
         return f"{text}; {estimated} errors (≈) are estimates" if estimated else text
+
+
+def _flips_some(row: SensitivityRecord) -> bool:
+    """Whether more than one sample has another class: a single one may have been near it anyway."""
+    return row.flipped is not None and row.flipped * row.samples > 1.5
 
 
 def text_of(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def study_rescue_notes(now: Standing) -> list[str]:
     record = now.target.recovery
     if record is None:
         return []
-    notes = rescue_notes(record, now.study.data.get("final"))
+    notes = rescue_notes(record, now.metric, now.limits, now.study.data.get("final"))
     if _best_with_int8(now) is not None and record.steps:
         notes.append(
             "the last row is that of the engine on all final samples; its interval accounts for all candidates that "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import NormalDist
 
-CONFIDENCE = 0.95
+from search.values import bound_level
 
 
 def quantile(tries: int = 1, *, two_sided: bool = False) -> float:
@@ -16,8 +16,8 @@ def quantile(tries: int = 1, *, two_sided: bool = False) -> float:
         tries: how many estimates the one in question was chosen from; values below one count as one.
         two_sided: of an interval, not of one bound.
     """
-    each: float = CONFIDENCE ** (1 / max(tries, 1))
-    return NormalDist().inv_cdf((1 + each) / 2 if two_sided else each)
+    level = bound_level(tries)
+    return NormalDist().inv_cdf(1 - level / 2 if two_sided else 1 - level)
 
 
 STORED = quantile(two_sided=True)  # what the half width of a stored 95 % interval has of these

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from search.values import BOUND_TRIES
 from studies.judging.rules.quantiles import STORED, quantile
 from studies.options.limits import LOSS, METRIC_VALUE, Limits
 
@@ -80,6 +83,60 @@ def _in_errors(distance: Floats, error: ArrayLike) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = distance / errors
     result: Floats = np.where(np.isnan(distance), np.nan, np.where(errors > 0, ratio, exact))
+    return result
+
+
+@dataclass(frozen=True)
+class FinalBounds:
+    """How large the loss of one evaluation may be, and how bad its metric, by its scores on the final split.
+
+    Attributes:
+        loss, value: for each of `BOUND_TRIES`; empty where there are too few samples for a bound.
+    """
+
+    loss: Sequence[float] = ()
+    value: Sequence[float] = ()
+
+    def at(self, tries: int) -> tuple[float, float]:
+        """The bounds of loss and value that allow for so many candidates that were looked at; NaN where there is none.
+
+        Where no bound allows for just so many, it is that of the next larger number.
+        """
+        place = bisect_left(BOUND_TRIES, tries)
+        return _item(self.loss, place), _item(self.value, place)
+
+    def margin(self, limits: Limits, *, higher_is_better: bool) -> float:
+        """Standard errors between this and the nearest accuracy limit, as if it were of a normal distribution.
+
+        It is `quantile(tries)` or more just where the bounds that allow for so many tries keep the limits.
+        """
+        bounds = {LOSS: self.loss, METRIC_VALUE: self.value}
+        limited = [
+            (limit.sign(higher_is_better), bounds[limit.column], bound)
+            for limit, bound in limits.rows()
+            if limit.column in bounds
+        ]
+        if not limited:
+            return math.inf
+        kept = [
+            tries
+            for place, tries in enumerate(BOUND_TRIES)
+            if all(sign * (_item(found, place) - bound) <= 0 for sign, found, bound in limited)
+        ]
+        return quantile(kept[-1]) if kept else 0.0
+
+
+def _item(bounds: Sequence[float], place: int) -> float:
+    return bounds[place] if place < len(bounds) else math.nan
+
+
+def search_error(loss: Floats, low: Floats, high: Floats, upper: Floats) -> Floats:
+    """(n,) standard errors of losses of the search: by the 95 % interval, or by the upper bound where that is wider.
+
+    Args:
+        upper: the bounds; NaN where there are too few samples for one.
+    """
+    result: Floats = np.fmax(standard_error(low, high), (upper - loss) / quantile())
     return result
 
 

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import math
+
 from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, value_text
+from studies.judging.rounding import bounded_text, estimate_text, value_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
+from studies.options.limits import METRIC_VALUE
 
 _MOST_NAMED = 3
 
 
+def final_loss_text(now: Standing, point: Point) -> str:
+    """Loss on the final split with the bound that is judged; empty if it was not scored.
+
+    Where a limit bounds the metric itself, so does what it is at worst: `0.2 %, ≤ 0.9 %, top1 ≥ 93.1 %`.
+    """
+    final = point.final
+    if not final.scored:
+        return ""
+    text = bounded_text(final.loss, final.bound, now.metric)
+    bounds_value = any(limit.column == METRIC_VALUE for limit, _ in now.limits.rows())
+    if not bounds_value or not math.isfinite(final.value_bound):
+        return text
+    worst = value_text(final.value_bound, abs(final.value_bound - final.value) / 10, now.metric)
+    return f"{text}, {now.metric.name} {'≥' if now.metric.higher_is_better else '≤'} {worst}"
+
+
 def final_text(now: Standing, point: Point) -> str:
-    """Loss on the final split with its interval, and what it says of the limits; empty if it was not scored."""
+    """`final_loss_text`, and what it says of the limits; empty if it was not scored."""
     final = point.final
     if now.final.unscorable[point.row]:
         return "NaN or infinity"
     if not final.scored:
         return ""
-    text = estimate_text(final.loss, final.low, final.high, now.metric)
+    text = final_loss_text(now, point)
     if final.verdict is Verdict.UNLIMITED:
         return text
     tried = f", {final.tries} tried" if "best" in point.picks and final.tries > 1 else ""

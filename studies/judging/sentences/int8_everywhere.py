@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, latency_text
+from studies.judging.rounding import latency_text
 from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.standing import Standing
 
 _JUDGED = {
@@ -36,13 +37,9 @@ def int8_everywhere_text(now: Standing) -> str:
     return (
         f"All INT8 (trial {int8.trial}) is faster than the best: {latency_text(int8.latency_ms, now.target.band)} "
         f"against {latency_text(best.latency_ms, now.target.band)}. On the final samples it loses "
-        f"{_loss_text(now, int8)}{_beside(now, best)}; {judged}{take}"
+        f"{final_loss_text(now, int8)}{_beside(now, best)}; {judged}{take}"
     )
 
 
-def _loss_text(now: Standing, point: Point) -> str:
-    return estimate_text(point.final.loss, point.final.low, point.final.high, now.metric)
-
-
 def _beside(now: Standing, best: Point) -> str:
-    return f", the best {_loss_text(now, best)}" if best.final.scored else ""
+    return f", the best {final_loss_text(now, best)}" if best.final.scored else ""

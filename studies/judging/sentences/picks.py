@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from studies.judging.point_lists import best_point
+from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
 from studies.judging.rules.candidates import Aim
-from studies.judging.sentences.final_split import final_text
+from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.final_split import final_loss_text, final_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 from studies.options.quantities import format_percent
@@ -67,6 +69,41 @@ def _less_loss_text(now: Standing, point: Point, rows: Sequence[int]) -> str:
 def _name(now: Standing, row: int) -> str:
     kind, _, precision = str(now.table.role[row]).partition(":")
     return f"all {precision.upper()}" if kind == "baseline" else f"trial {now.table.trial[row]}"
+
+
+def faster_text(now: Standing) -> str:
+    """Why a faster evaluation than the recommended one is not recommended: of several the one that loses least.
+
+    Returns:
+        The sentence without its full stop; empty where nothing that the tables name is faster by more than the tie band.
+    """
+    best = best_point(now)
+    if best is None:
+        return ""
+    faster = [point for point in table_points(now) if point.latency_ms * (1 + now.target.band) < best.latency_ms]
+    known = [point for point in faster if math.isfinite(point.loss) and not point.mismatch]
+    known = [point for point in known if point.row != now.near_int8 or not point.final.scored]  # has its own sentence
+    if not known:
+        return ""
+    other = min(known, key=lambda point: (point.loss, point.latency_ms))
+    took = latency_text(other.latency_ms, now.target.band)
+    return f"{_name(now, other.row)} is faster than the best ({took}), but {_why_not(now, best, other)}"
+
+
+def _why_not(now: Standing, best: Point, other: Point) -> str:
+    searched = estimate_text(other.loss, other.loss_low, other.loss_high, now.metric)
+    if other.final.failure:
+        return "its outputs on the final samples hold NaN or infinity"
+    if other.unrelated:
+        return "its outputs have nothing in common with those of FP32"
+    if other.final.scored and other.final.verdict is Verdict.FAILS:
+        return f"misses the limits on the final samples: it loses {final_loss_text(now, other)} there"
+    if not other.feasible:
+        return f"misses the limits: it loses {searched} on the search samples"
+    if now.picks.aim is Aim.FASTEST:
+        return f"is less sure to keep the limits: it loses {searched} on the search samples"
+    mine = estimate_text(best.loss, best.loss_low, best.loss_high, now.metric)
+    return f"it loses {searched} on the search samples, the best {mine}"
 
 
 def band_text(now: Standing) -> str:

@@ -27,7 +27,7 @@ def tell_resolution(store: Store, now: Standing, events: Events) -> bool:
     Returns:
         Whether that is known yet.
     """
-    found = find_resolutions(store, now)
+    found = find_resolutions(now)
     if not found:
         return False
     detail, warning = resolution_text(found, now), coarse_text(found, now)

@@ -14,14 +14,13 @@ from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.point_lists import best_point, front_points, pick_points
 from studies.judging.points import Point
-from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.evaluations import mix_text, replaced_text
-from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.final_split import final_loss_text, final_notes
 from studies.judging.sentences.flips import flip_texts
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing_text, regained_text
-from studies.judging.sentences.picks import band_text, best_label, best_text, ties_text
+from studies.judging.sentences.picks import band_text, best_label, best_text, faster_text, ties_text
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated_text
 from studies.judging.standing import Standing
@@ -238,13 +237,14 @@ def _pick(store: Store, now: Standing, name: str, point: Point) -> PickRow:
         final_loss=final.loss if final.scored else None,
         final_low=final.low if final.scored else None,
         final_high=final.high if final.scored else None,
+        final_loss_text=final_loss_text(now, point),
         tries=final.tries if final.scored else 0,
         speedup=point.speedup,
         opaque=max(0, point.opaque),
         unrelated=point.unrelated,
         verdict=final.verdict.value,
         holds=final.verdict.holds,
-        not_sure=point.not_sure and final.verdict is not Verdict.SURELY,
+        not_sure=point.not_sure,
         ties=ties_text(now, point, name),
         flips=flip_texts(stored.flips) if stored is not None and stored.flips is not None else (),
     )
@@ -277,19 +277,19 @@ def _done(now: Standing, row: int) -> bool:
 
 def _warnings(store: Store, now: Standing) -> list[str]:
     """What is to be known before all else: that something is broken, or that there is nothing to pick, and why."""
-    coarse = coarse_text(find_resolutions(store, now), now)
+    coarse = coarse_text(find_resolutions(now), now)
     texts = [f"WARNING: {_sentence(text)}" for text in (*pick_warnings(now), coarse) if text]
     texts += [_sentence(text) for text in final_notes(now)]
     if now.picks.best is None:
         near, nothing = [nearest_text(now, near) for near in now.judgement.nearest()], nothing_text(now)
         texts.append(f"{_sentence(nobody_text(now))}. " + ("; ".join(near) or _sentence(nothing)))
-    texts += [int8_everywhere_text(now), no_gain_text(now), _sentence(regained_text(now))]
+    texts += [int8_everywhere_text(now), _sentence(faster_text(now)), no_gain_text(now), _sentence(regained_text(now))]
     return [f"{text.rstrip('. ')}." for text in texts if text]
 
 
 def _notes(store: Store, now: Standing) -> list[str]:
     """What else the study says of itself, one sentence each."""
-    resolutions = find_resolutions(store, now)
+    resolutions = find_resolutions(now)
     texts = list(now.study.metric.get("notes", ()))
     texts += [resolution_text(resolutions, now)] if resolutions else []
     texts += [band_text(now)] if len(now.table) else []

@@ -93,6 +93,7 @@ class PickRow:
         unrelated: whether its outputs have nothing in common with FP32's.
         search_low, search_high: 95 % interval of the loss of the search.
         final_low, final_high: 95 % interval that allows for how many were tried there.
+        final_loss_text: the loss there with the bound that is judged; empty if it was not scored.
         holds: whether the limits hold there; None when not scored, or where there are no limits.
         verdict: the same in words, for example `kept`.
         tries: how many were looked at there until this one was taken.
@@ -110,6 +111,7 @@ class PickRow:
     final_loss: float | None = None
     final_low: float | None = None
     final_high: float | None = None
+    final_loss_text: str = ""
     holds: bool | None = None
     verdict: str = "unseen"
     tries: int = 0

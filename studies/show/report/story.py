@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from search.values.precision import Precision
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
+from studies.judging.rounding import half_width, latency_text, value_text
 from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.standing import Standing
 
 _WORDS = {
-    Verdict.SURELY: "The limits are kept there, with certainty beyond chance",
+    Verdict.SURELY: "The limits are kept there, with 95 % certainty",
     Verdict.HOLDS: "The limits are likely kept there, but that may be chance",
     Verdict.FAILS: "The limits are MISSED there",
 }
@@ -99,7 +100,7 @@ def _final_sentence(now: Standing) -> str:
         return ""
     final, samples = best.final, now.study.data.get("final")
     of = f"{samples:,} samples" if samples else "samples"
-    loss = estimate_text(final.loss, final.low, final.high, now.metric)
+    loss = final_loss_text(now, best)
     verdict = _WORDS.get(final.verdict, "")
     head = f"On {of} that the search never saw, bitfront's mix loses {loss} of {now.metric.name} against FP32."
     return f"{head} {verdict}." if verdict else head

@@ -11,6 +11,7 @@ from studies.judging.findings.optimization_levels import final_level_cells, leve
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, least_half, speedup_text, value_text
 from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.picks import ties_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
@@ -132,8 +133,7 @@ def _names(now: Standing, point: Point) -> Iterator[str]:
 def _final_cell(now: Standing, point: Point) -> str:
     if now.final.unscorable[point.row]:
         return "NaN or infinity"
-    final = point.final
-    return estimate_text(final.loss, final.low, final.high, now.metric) if final.scored else ""
+    return final_loss_text(now, point)
 
 
 def _front_notes(now: Standing, point: Point) -> Iterator[str]:
@@ -148,7 +148,7 @@ def point_notes(now: Standing, point: Point) -> Iterator[str]:
     if point.unrelated:
         yield MARK
     yield from _ties(now, point)
-    if point.picks and point.not_sure and point.final.verdict is not Verdict.SURELY:
+    if point.picks and point.not_sure:
         yield "not certain to keep the limits"
     if "best" in point.picks and point.final.tries > 1:
         yield f"{point.final.tries} were tried on the final samples"

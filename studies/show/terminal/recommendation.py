@@ -8,6 +8,7 @@ from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.candidates import Aim
+from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 
@@ -33,7 +34,7 @@ def point_text(now: Standing, point: Point) -> str:
     final = point.final
     if final.scored and math.isfinite(final.loss):
         value = value_text(final.value, half_width(final.low, final.high), now.metric)
-        loss, samples = estimate_text(final.loss, final.low, final.high, now.metric), "final"
+        loss, samples = final_loss_text(now, point), "final"
     else:
         value = value_text(point.value, half_width(point.loss_low, point.loss_high), now.metric)
         loss, samples = estimate_text(point.loss, point.loss_low, point.loss_high, now.metric), "search"

@@ -217,6 +217,7 @@ class Evaluation(Base):
     loss: Mapped[float | None] = _optional(Double)
     loss_low: Mapped[float | None] = _optional(Double)
     loss_high: Mapped[float | None] = _optional(Double)
+    loss_upper: Mapped[float | None] = _optional(Double)
     samples: Mapped[int | None] = _optional(Integer)
     total_samples: Mapped[int | None] = _optional(Integer)
     resemblance: Mapped[float | None] = _optional(Double)
@@ -270,6 +271,8 @@ class Score(Base):
     total: Mapped[int] = _required(Integer)
     resemblance: Mapped[float | None] = _optional(Double)
     flips: Mapped[dict[str, Any] | None] = _optional(OBJECT)
+    loss_bounds: Mapped[list[Any] | None] = _optional(LIST)
+    value_bounds: Mapped[list[Any] | None] = _optional(LIST)
     scores: Mapped[bytes] = _required(BLOB)
 
 

@@ -20,7 +20,7 @@ Columns = dict[str, NDArray[Any]]
 
 # What judging needs of every evaluation.
 JUDGED = (
-    *("id", "raw_ms", "baseline_ms", "doubts", "metric_value", "loss", "loss_low", "loss_high"),
+    *("id", "raw_ms", "baseline_ms", "doubts", "metric_value", "loss", "loss_low", "loss_high", "loss_upper"),
     *("samples", "total_samples", "resemblance", "memory_bytes", "not_obeyed"),
 )
 # What is told of a few.

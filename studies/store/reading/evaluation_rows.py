@@ -134,6 +134,8 @@ def _accuracy(row: Row) -> Accuracy:
         scores=_floats(row.scores),
         resemblance=row.resemblance,
         flips=None if row.flips is None else Flips.from_json(row.flips),
+        loss_bounds=tuple(row.loss_bounds or ()),
+        value_bounds=tuple(row.value_bounds or ()),
         **numbers,
     )
 

@@ -20,7 +20,8 @@ class EvaluationTable:
     several rows at once. `trial` is the lowest Optuna number that the evaluation answers; `moves` are those of the
     engine's summary.
     `latency_ms` is derived from `raw_ms` and `baseline_ms`, see `evaluators.measure.latency_scale`; `doubts` counts
-    what is doubtful in that measurement by itself. Not columns are `reference_ms`, what the baseline usually takes,
+    what is doubtful in that measurement by itself. `loss_upper` is the first of the loss's bounds, see `Accuracy`.
+    Not columns are `reference_ms`, what the baseline usually takes,
     None on targets without one; `again`, all that was measured again; and `revision`, how often results of the target
     had been stored when this was read.
     """
@@ -42,6 +43,7 @@ class EvaluationTable:
     loss: NDArray[np.float64]
     loss_low: NDArray[np.float64]
     loss_high: NDArray[np.float64]
+    loss_upper: NDArray[np.float64]
     samples: NDArray[np.int64]
     total_samples: NDArray[np.int64]
     resemblance: NDArray[np.float64]
@@ -87,7 +89,7 @@ class RoundTable:
 
 @dataclass(frozen=True)
 class FinalTable:
-    """Scores on the final split, as columns in order of evaluation id.
+    """Scores on the final split, as columns in order of evaluation id; bounds as in `Accuracy`, one tuple per row.
 
     What could not be scored there has no samples, no numbers (NaN), and says why in `failure`, else empty.
     """
@@ -101,6 +103,8 @@ class FinalTable:
     total: NDArray[np.int64]
     resemblance: NDArray[np.float64]
     failure: NDArray[np.str_]
+    loss_bounds: tuple[tuple[float, ...], ...]
+    value_bounds: tuple[tuple[float, ...], ...]
 
     def __len__(self) -> int:
         return len(self.evaluation_id)

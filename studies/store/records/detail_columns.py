@@ -20,7 +20,7 @@ ReadColumn = Callable[[str], tuple[Sequence[int], Sequence[Any]]]
 TEXTS = frozenset({"digest", "status", "stage", "kind", "role", "artifact"})
 FLOATS = frozenset(
     {"raw_ms", "baseline_ms", "spread", "metric_value", "value", "loss", "loss_low", "loss_high"}
-    | {"resemblance", "build_s", "total_s"}
+    | {"loss_upper", "resemblance", "build_s", "total_s"}
 )
 MOST_ROWS = 500  # of which details are read by their ids; of more the whole column is read
 MOST_SINGLE = 50  # rows of one column that are asked for one by one, after which the whole column is read

@@ -152,14 +152,19 @@ class Evaluations:
         s, e = tables.Score.__table__, tables.Evaluation
         names = ("evaluation_id", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
         query = (
-            select(*(s.c[name] for name in names), e.notes)
+            select(*(s.c[name] for name in names), s.c.loss_bounds, s.c.value_bounds, e.notes)
             .join(e, e.id == s.c.evaluation_id)
             .where(e.study_target_id == study_target_id, s.c.split == "final")
             .order_by(s.c.evaluation_id)
         )
         rows = self._database.rows(query)
         failures = np.array([final_failure(row.notes) for row in rows], dtype=np.str_)
-        return records.FinalTable(**_columns(names, [row[:-1] for row in rows]), failure=failures)
+        return records.FinalTable(
+            **_columns(names, [row[:-3] for row in rows]),
+            failure=failures,
+            loss_bounds=tuple(tuple(row.loss_bounds or ()) for row in rows),
+            value_bounds=tuple(tuple(row.value_bounds or ()) for row in rows),
+        )
 
     def mix_biases(self, study_target_id: int) -> tuple[records.MixBiasRecord, ...]:
         """Evaluations of one target whose biases were corrected for their mix, or were tried to be; oldest first."""

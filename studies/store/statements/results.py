@@ -100,7 +100,16 @@ def unmeasured() -> dict[str, Any]:
     """The columns of `bf_evaluation` that `measures` leaves out where a stage was not reached, or none failed."""
     failure = ("stage", "kind", "message", "log")
     latency = ("raw_ms", "baseline_ms", "spread")
-    accuracy = ("metric_value", "loss", "loss_low", "loss_high", "samples", "total_samples", "resemblance")
+    accuracy = (
+        "metric_value",
+        "loss",
+        "loss_low",
+        "loss_high",
+        "loss_upper",
+        "samples",
+        "total_samples",
+        "resemblance",
+    )
     return {**dict.fromkeys((*failure, *latency, *accuracy)), "doubts": 0}
 
 
@@ -205,6 +214,7 @@ def insert_score(connection: Connection, evaluation_id: int, split: str, accurac
     names = ("value", "loss", "loss_low", "loss_high", "resemblance")
     values: dict[str, Any] = {name: finite(getattr(accuracy, name)) for name in names}
     values |= {"samples": accuracy.samples, "total": accuracy.total}
+    values |= {"loss_bounds": list(accuracy.loss_bounds) or None, "value_bounds": list(accuracy.value_bounds) or None}
     values["flips"] = None if accuracy.flips is None else accuracy.flips.to_json()
     row = insert(tables.Score).values(evaluation_id=evaluation_id, split=split, metric=accuracy.metric, **values)
     connection.execute(row.values(scores=blob(accuracy.scores)))
@@ -256,4 +266,5 @@ def _accuracy(accuracy: Accuracy | None) -> dict[str, Any]:
     same = ("loss", "loss_low", "loss_high", "resemblance")
     names = {"metric_value": "value", **{name: name for name in same}}
     values: dict[str, Any] = {column: finite(getattr(accuracy, name)) for column, name in names.items()}
+    values["loss_upper"] = next(iter(accuracy.loss_bounds), None)
     return {**values, "samples": accuracy.samples, "total_samples": accuracy.total}

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from search.values import Accuracy, LossEstimate, RecoveryRecord
+from search.values import LossEstimate, RecoveryRecord
 from studies.judging.findings.device_table import DeviceRow, device_cells, device_header, device_row
 from studies.judging.findings.rescue_table import seconds_text, won_back_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits, MetricScale
 from studies.store.store import Store
-from tests.support.study_rows import METRIC, add, evaluated, make_study
+from tests.support.study_rows import METRIC, add, evaluated, make_study, scored
 
 # FP32, all INT8, and a mix between them.
 POINTS = [((0, 0), 4.0, 0.0, "baseline:fp32"), ((2, 2), 1.0, 0.2, "baseline:int8"), ((2, 0), 2.0, 0.02, "")]
@@ -50,7 +49,7 @@ def test_a_row_has_both_uniform_engines_and_the_best_mix(store: Store) -> None:
 
 def test_the_final_split_counts_where_recovery_scored_plain_int8_there(store: Store) -> None:
     best = int(judged(store).point(2).id)
-    store.evaluations.set_final(best, Accuracy("top1", 0.88, 0.04, 0.03, 0.05, 8, 8, np.ones(8)))
+    store.evaluations.set_final(best, scored(0.04, 0.01))
     now = judged(store)
     recovery = RecoveryRecord("auto", (), LossEstimate(0.4, 0.35, 0.45, 8))
     now = replace(
@@ -59,7 +58,7 @@ def test_the_final_split_counts_where_recovery_scored_plain_int8_there(store: St
         study=replace(now.study, data={"final": 8}),
     )
     found = row_of(store, now)
-    assert (found.int8_loss, found.final_value, found.final_loss) == (0.4, 0.88, 0.04)
+    assert (found.int8_loss, found.final_value, found.final_loss) == (0.4, 0.86, 0.04)
     assert found.won_back == pytest.approx(0.9)
 
 

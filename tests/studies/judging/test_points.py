@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from search.values import Accuracy
 from studies.judging.point_lists import best_point, front_points, pick_points, table_points
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.store.store import Store
-from tests.support.study_rows import add, evaluated, make_study
+from tests.support.study_rows import add, evaluated, make_study, scored
 
 POINTS = [(4.0, 0.0), (2.0, 0.02), (1.0, 0.2)]  # FP32, a mix that is good enough, and one that is not
 LIMIT = Limits(max_drop=0.05)
@@ -66,7 +64,7 @@ def test_other_limits_judge_the_same_evaluations_anew(store: Store) -> None:
 
 
 def test_a_score_on_the_final_split_is_part_of_the_point(store: Store) -> None:
-    store.evaluations.set_final(2, Accuracy("top1", 0.88, 0.04, 0.03, 0.05, 8, 8, np.ones(8)))
+    store.evaluations.set_final(2, scored(0.04, 0.01))
     final = judged(store).point(1).final
     assert (final.scored, final.verdict, final.loss, final.tries) == (True, Verdict.SURELY, 0.04, 1)
     assert final.low == pytest.approx(0.03)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from search.values import Accuracy, Evaluation, Latency, Precision
+from search.values import Evaluation, Latency, Precision
 from studies import verbs
 from studies.export import export
 from studies.judging.point_lists import engines_to_keep
@@ -35,7 +35,7 @@ from studies.show.terminal.front_table import front_table
 from studies.store.store import Store
 from studies.trials.ledger import Ledger
 from tests.support.command_line import ok
-from tests.support.study_rows import add, evaluated, fresh_url, make_study
+from tests.support.study_rows import add, evaluated, fresh_url, make_study, scored
 
 LIMIT = Limits(max_drop=0.01)
 # Latency, loss and half of its interval: FP32, INT8, and mixes from the fastest that just keeps 1 % to the slowest.
@@ -66,7 +66,7 @@ def judged(store: Store, limits: Limits = LIMIT) -> Standing:
 def score(store: Store, trial: int, loss: float, half: float) -> Standing:
     """Let a trial have this loss on the final split."""
     now = judged(store)
-    accuracy = Accuracy("top1", 0.9 - loss, loss, loss - half, loss + half, 8, 8, np.ones(8))
+    accuracy = scored(loss, half)
     store.evaluations.set_final(int(now.table.id[trial]), accuracy)
     return judged(store)
 
@@ -269,7 +269,7 @@ def confirmed(
         batches.append(set(rows))
         for row in rows:
             loss = losses.get(row, float(now.table.loss[row]))
-            accuracy = Accuracy("top1", 0.9 - loss, loss, loss - 0.002, loss + 0.002, 8, 8, np.ones(8))
+            accuracy = scored(loss, 0.002)
             store.evaluations.set_final(int(now.table.id[row]), accuracy)
         return 0
 
@@ -319,7 +319,7 @@ def test_an_export_looks_at_its_pick_first_and_takes_the_next_where_it_fails(
         asked.extend(rows)
         losses = dict.fromkeys(rows, 0.2 if rows == [1] else 0.0)
         for row, loss in losses.items():
-            accuracy = Accuracy("top1", 0.9 - loss, loss, loss - 0.002, loss + 0.002, 8, 8, np.ones(8))
+            accuracy = scored(loss, 0.002)
             store.evaluations.set_final(int(now.table.id[row]), accuracy)
         return 0
 
@@ -344,7 +344,7 @@ def test_an_export_says_that_its_pick_was_slower_when_it_was_measured_again(
     def confirm(work: Any, now: Standing, rows: list[int]) -> int:
         for row in rows:
             number = int(now.table.id[row])
-            store.evaluations.set_final(number, Accuracy("top1", 0.9, 0.0, -0.001, 0.001, 8, 8, np.ones(8)))
+            store.evaluations.set_final(number, scored(0.0, 0.001))
             ms = {5: 2.9}.get(row, float(now.table.latency_ms[row]))
             store.measurements.add_round(now.target.id, {number: Latency(ms, ms, 0.01, 2.0, np.ones(2), np.ones(2))})
         return 0

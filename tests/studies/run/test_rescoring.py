@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from search.values import Accuracy, AuditRow, Failure, FailureKind, Precision, Stage
@@ -27,14 +26,14 @@ from tests.support.crashes.kill_and_resume import untold
 from tests.support.crashes.worker_processes import Workers
 from tests.support.forks.processes import run_python
 from tests.support.servers.databases import postgresql_url
-from tests.support.study_rows import add, evaluated, make_study, plain
+from tests.support.study_rows import add, evaluated, make_study, plain, scored
 
 NOTHING = {"leases": 0, "tasks": 0, "running": 0, "open": 0, "untold": 0, "loose": 0, "twice": 0}
 
 
 def early(loss: float, half: float, samples: int = 4) -> Accuracy:
     """Of as many of 8 samples."""
-    return Accuracy("top1", 0.9 - loss, loss, loss - half, loss + half, samples, 8, np.ones(samples))
+    return scored(loss, half, samples)
 
 
 def judged(store: Store, limits: Limits) -> Standing:
