@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import filecmp
-import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +15,7 @@ import onnx
 from evaluators.data.dataset import Arrays
 from evaluators.data.reading.read_source import Told, write_batches
 from evaluators.data.reading.user_batches import batches_of, count_batches
+from evaluators.held_folders import held_folder
 from search.errors import DataError, ModelError, StudyError
 from search.graph.onnx_file import read_input_shapes
 from search.references import short
@@ -45,7 +45,8 @@ class InputFiles:
         self._most = most
         self._events: Events = Quiet()
         self._folder = inputs_folder(study, storage)
-        self._staged = self._folder.with_name(f"{self._folder.name}.{os.getpid()}")
+        self._held = ExitStack()
+        self._staged: Path | None = None
         self.model = self.data = ""
 
     def __enter__(self) -> InputFiles:
@@ -54,7 +55,7 @@ class InputFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self._staged, ignore_errors=True)
+        self._held.close()
         with suppress(OSError):  # of other studies, or never made
             self._folder.parent.rmdir()
 
@@ -78,11 +79,11 @@ class InputFiles:
             self.data = str(data)
             return
         self._write_data(data)
-        self.data = str(self._staged / _DATA)
+        self.data = str(self._make_folder() / _DATA)
 
     def keep(self) -> None:
         """Give the written files to the study, in place of those that it had."""
-        if not self._staged.exists():
+        if self._staged is None:
             return
         shutil.rmtree(self._folder, ignore_errors=True)
         self._staged.rename(self._folder)
@@ -94,7 +95,7 @@ class InputFiles:
         Raises:
             StudyError: they differ.
         """
-        if not self._staged.exists():
+        if self._staged is None:
             return
         if not _same_files(self._staged, self._folder):
             raise StudyError(
@@ -106,6 +107,8 @@ class InputFiles:
 
     def _kept(self, path: str) -> str:
         written = Path(path)
+        if self._staged is None:
+            return path
         return str(self._folder / written.relative_to(self._staged)) if written.is_relative_to(self._staged) else path
 
     def _write_model(self, model: Any) -> str:
@@ -133,7 +136,10 @@ class InputFiles:
         write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, told=told)
 
     def _make_folder(self) -> Path:
-        self._staged.mkdir(parents=True, exist_ok=True)
+        if self._staged is None:
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            held = held_folder(self._folder.parent, f"{self._folder.name}.")
+            self._staged = self._held.enter_context(held)
         return self._staged
 
 

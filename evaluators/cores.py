@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence, Set
@@ -99,7 +100,7 @@ def _keep(cpu: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.truncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getppid()).encode(), 0)
+            os.pwrite(descriptor, _parent(), 0)
         except OSError:
             os.close(descriptor)
             raise
@@ -114,10 +115,10 @@ def _kept_by_parent(cpus: Sequence[int]) -> int | None:
 
     for cpu in cpus:
         with contextlib.suppress(OSError):
-            descriptor = os.open(_path(cpu), os.O_RDONLY)
+            descriptor = _open_plain(_path(cpu), os.O_RDONLY)
             try:
                 # Only a file that names our parent is tried: a lock held for a moment looks like one that is kept.
-                if os.pread(descriptor, 32, 0) == str(os.getppid()).encode():
+                if os.pread(descriptor, 64, 0) == _parent():
                     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # nobody keeps it: what it says is old
             except BlockingIOError:
                 return cpu
@@ -126,12 +127,27 @@ def _kept_by_parent(cpus: Sequence[int]) -> int | None:
     return None
 
 
+def _parent() -> bytes:
+    """The parent process as processes of all containers tell it apart, whose numbers may be the same."""
+    return f"{os.getppid()} of {os.stat('/proc/self/ns/pid').st_ino}".encode()
+
+
 def _opened(cpu: int) -> int:
     path = _path(cpu)
     with contextlib.suppress(FileNotFoundError):
-        return os.open(path, os.O_RDWR)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        return _open_plain(path, os.O_RDWR)
+    descriptor = _open_plain(path, os.O_RDWR | os.O_CREAT)
     os.fchmod(descriptor, 0o666)  # other users must be able to open it too
+    return descriptor
+
+
+def _open_plain(path: Path, flags: int) -> int:
+    """Open a lock file; OSError for a link, or what is no file of its own: anybody may put one there."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    there = os.fstat(descriptor)
+    if not stat.S_ISREG(there.st_mode) or there.st_nlink != 1:
+        os.close(descriptor)
+        raise OSError(f"{path} is no lock file")
     return descriptor
 
 

@@ -6,7 +6,6 @@ written to a file for every session.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from evaluators.held_folders import held_folder
 from search.graph import onnx_file
 
 # An entry of a session's options: kernels make no copies of the weights in the order that suits them.
@@ -46,8 +46,8 @@ def session_source(ort: Any, graph: ir.Model, options: Any, most_copied: int | N
         return
     rest = detach_constants(graph)
     if not onnx_file.fits_inside(graph, rest.left_out_bytes):
-        with tempfile.TemporaryDirectory(prefix="bitfront-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / "model.onnx"
+        with held_folder() as folder:
+            path = folder / "model.onnx"
             onnx_file.write_any_size(graph, path)
             yield str(path)
         return

@@ -12,6 +12,7 @@ from evaluators.engine_files.layer import Layer, Tensor
 from search.values import Precision
 
 _WEIGHTED = ("convolution", "deconvolution", "fullyconnected", "gemm", "matrixmultiply", "matrix_multiply")
+_MOST_AXES = 64  # TensorRT has 8
 _ATTRIBUTES = {
     "kernel": ("Kernel",),
     "stride": ("Stride",),
@@ -112,12 +113,18 @@ def _words(value: Any) -> str:
 def _macs(data: Mapping[str, Any]) -> int | None:
     """Of a convolution, from its output and its kernel; None elsewhere."""
     outputs, inputs, kernel = _tensors(data.get("Outputs")), _tensors(data.get("Inputs")), data.get("Kernel")
+    groups = data.get("Groups", 1)
     if not (outputs and inputs and isinstance(kernel, list)):
         return None
     made, read = outputs[0].shape, inputs[0].shape
-    if made is None or read is None or len(read) < 2 or min(*made, *read) < 1:
+    if not made or not read or len(read) < 2 or not all(map(_is_size, (*made, *read, *kernel, groups))):
         return None
-    return math.prod(made) * math.prod(kernel) * read[1] // max(1, int(data.get("Groups", 1)))
+    return math.prod(made) * math.prod(kernel) * read[1] // groups
+
+
+def _is_size(value: Any) -> bool:
+    """Whether it can be a size: a file may have anything there, and a text would be repeated by it."""
+    return isinstance(value, int) and 1 <= value < 2**31
 
 
 def _tensors(data: Any) -> tuple[Tensor, ...]:
@@ -129,7 +136,9 @@ def _tensor(data: Mapping[str, Any]) -> Tensor:
     said = {key.lower(): value for key, value in data.items()}
     both = str(said.get("format/datatype", ""))
     sizes = said.get("dimensions")
-    shape = tuple(map(int, sizes)) if isinstance(sizes, list) else None
+    if isinstance(sizes, list) and not (len(sizes) <= _MOST_AXES and all(isinstance(size, int) for size in sizes)):
+        raise ValueError(f"expected up to {_MOST_AXES} whole numbers as dimensions of {said.get('name')!r}")
+    shape = tuple(sizes) if isinstance(sizes, list) else None
     return Tensor(
         str(said.get("name", "")),
         str(said.get("datatype", both)),

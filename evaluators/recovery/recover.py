@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations
 from evaluators.cores import worthwhile_threads
 from evaluators.data import Batch, Dataset, batches, gather_forms
+from evaluators.held_folders import held_folder
 from evaluators.lowering.placement import Placement
 from evaluators.metrics.contract import Metric
 from evaluators.recovery.auto import Recovered, Trials
@@ -158,8 +158,8 @@ def recover(
             asked,
             notes=("no group of this model can run in INT8, because of the target or of --keep",),
         )
-    with tempfile.TemporaryDirectory(prefix="bitfront-recovery-") as folder:
-        run = _Run(subject, emulator, int8, budget, Path(folder), alive)
+    with held_folder() as folder:
+        run = _Run(subject, emulator, int8, budget, folder, alive)
         found = run.try_steps(steps, ranges, forced=asked != AUTO, done=done)
         chosen = run.calibrate_whole(found, ranges)
         plain, *losses = run.score([ranges, *found.stages[:-1], chosen] if found.stages else [ranges])
@@ -195,8 +195,8 @@ def correct_mix(
         EvaluatorError: ONNX Runtime cannot run the model.
     """
     plain = ranges.with_mixes({})
-    with tempfile.TemporaryDirectory(prefix="bitfront-recovery-") as folder:
-        run = _Run(subject, emulator, mix, budget, Path(folder), alive)
+    with held_folder() as folder:
+        run = _Run(subject, emulator, mix, budget, folder, alive)
         trials = Trials(run.context, run.open_held_out(), forced=False, done=done)
         found = trials.run([BiasStep()], plain)
     return found.ranges, RecoveryRecord(BiasStep.name, found.steps, None, found.notes, budget.elapsed_s())

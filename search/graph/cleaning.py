@@ -24,6 +24,7 @@ from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.rules import common as rules
 
 from search.graph.shapes import Profile
+from search.graph.sizes import Folding
 
 _FOLDING_LOG = logging.getLogger("onnxscript.optimizer._constant_folding")
 # A folded constant may grow the file; past this it is left to the engine.
@@ -56,7 +57,12 @@ def clean(model: ir.Model) -> ir.Model:
     own = {node.name for node in model.graph}
     names = {node.outputs[0].name: _weighted_source(node).name for node in model.graph if node.outputs}
     with _silent_folding():
-        fold_constants_ir(model, input_size_limit=_FOLD_LIMIT, output_size_limit=_FOLD_LIMIT)
+        fold_constants_ir(
+            model,
+            input_size_limit=_FOLD_LIMIT,
+            output_size_limit=_FOLD_LIMIT,
+            should_fold=Folding(model, _FOLD_LIMIT),
+        )
     model = _run(model, passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0))
     _remove_identities(model)
     _fold_gemm_factors(model.graph)

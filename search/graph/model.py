@@ -20,6 +20,7 @@ from search.graph.element_types import settle_types
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
 from search.graph.opset_upgrade import at_least_opset, nodes
 from search.graph.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
+from search.graph.sizes import check_sequences
 from search.values import Recovery, digest_of
 
 __all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
@@ -115,6 +116,7 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
     with onnx_file.understanding(path):
         graph = onnx_file.to_graph(at_least_opset(proto, path), path)
         profiles = fix_shapes(graph, request, batch, path)
+        check_sequences(graph, path)
         graph = clean(graph)
         settle_types(graph)
         _refuse_half(graph, path)

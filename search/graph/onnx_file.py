@@ -18,6 +18,7 @@ from onnx import external_data_helper
 
 from search.errors import BitfrontError, ModelError
 from search.graph.shapes import ShapeRequest
+from search.graph.sizes import check_growth
 from search.values import digest_of
 
 _PACKED = frozenset(
@@ -44,6 +45,7 @@ def read(path: Path) -> onnx.ModelProto:
             folder, or the ONNX checker refuses it.
     """
     proto = _parse(path)
+    check_growth(proto, path)
     total = _check_external_data(proto, path)
     try:
         onnx.checker.check_model(str(path))
@@ -201,7 +203,10 @@ def _external(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
 
 
 def _check_external_data(proto: onnx.ModelProto, path: Path) -> int:
-    """Bytes of the file with its external data; raises ModelError if these are missing, damaged or misplaced."""
+    """Bytes of the file with its external data; raises ModelError if these are missing, damaged or misplaced.
+
+    A tensor may leave the length of its data out, but what reads them then takes the rest of the file: it is added.
+    """
     folder = path.parent.resolve()
     total = path.stat().st_size
     for tensor, location in _external(proto):
@@ -212,6 +217,8 @@ def _check_external_data(proto: onnx.ModelProto, path: Path) -> int:
             raise ModelError(f"loading {path}: tensor {tensor.name!r} is damaged: {_first_line(error)}.") from error
         start, needed = info.offset or 0, _bytes_of(tensor)
         total += needed
+        if info.length is None and needed:
+            tensor.external_data.add(key="length", value=str(needed))
         if start + (info.length or needed) > size:
             raise ModelError(f"loading {path}: external data file {location!r} is truncated. Copy it again.")
         if needed and info.length not in (None, needed):
@@ -243,8 +250,8 @@ def _size_inside(folder: Path, tensor: str, location: str, path: Path) -> int:
 
 
 def _bytes_of(tensor: onnx.TensorProto) -> int:
-    """Bytes of a tensor's values; 0 for types narrower than a byte, which are packed."""
-    if tensor.data_type in _PACKED:
+    """Bytes of a tensor's values; 0 for types narrower than a byte, which are packed, and for negative sizes."""
+    if tensor.data_type in _PACKED or min(tensor.dims, default=0) < 0:
         return 0
     dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     return int(math.prod(tensor.dims)) * dtype.itemsize

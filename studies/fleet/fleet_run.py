@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from evaluators.backends.registry import choose_backend, kind_named
+from evaluators.held_folders import held_folder
 from evaluators.metrics.own.handed_metric import is_handed
 from search.errors import ConfigError, RunError
 from studies.crew.deletion import reported_deletion
@@ -17,7 +18,6 @@ from studies.judging.search_events import SearchEvents
 from studies.judging.status.study_status import StudyStatus, study_status
 from studies.options.config import SearchConfig
 from studies.options.slots import Slot, slots_of
-from studies.run.session.folders import work_folder
 from studies.store.database.database_url import check_shareable
 from studies.store.database.retries import known_server
 from studies.store.records import FinishedRow
@@ -44,7 +44,7 @@ def run_fleet(name: str, url: str, slots: Sequence[Slot], progress: SearchEvents
     with (
         known_server(),
         Store.open(url, write=False) as store,
-        work_folder() as folder,
+        held_folder() as folder,
         Fleet(name, url, slots, folder, progress.note, target) as fleet,
     ):
         watch = _Watch(store, name, progress)

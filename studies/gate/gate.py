@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evaluators.held_folders import held_folder
 from evaluators.process.connection import ProcessDiedError, ProcessLimits
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
@@ -27,7 +28,6 @@ from studies.options.config import SearchConfig
 from studies.options.limits import MAX_DROP, MetricScale
 from studies.options.quantities import Amount
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
-from studies.run.session.folders import work_folder
 
 ROUNDS = 40  # in which the engines of one process take turns
 CANDIDATE, BASELINE, COPY, REFERENCE = "candidate", "baseline", "copy", "reference"
@@ -70,7 +70,7 @@ def run_gate(inputs: GateInputs, events: Events) -> GateReport:
     )
     check_backend_options(config)
     limits = ProcessLimits(config.evaluation_timeout_s, config.evaluation_memory_bytes)
-    with work_folder() as folder:
+    with held_folder() as folder:
         job = _job(replace(inputs, config=config), folder)
         with EvaluatorProcess(job, folder / "log", limits) as keeper:
             here = keeper.description.target

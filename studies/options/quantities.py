@@ -27,7 +27,8 @@ SIZE_UNITS_BYTES: Mapping[str, int] = MappingProxyType(
     | {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)}
 )
 
-_NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_LONGEST_DURATION = 200
 _QUANTITY = re.compile(rf"([+-]?{_NUMBER})\s*([^\W\d_]*|%)")
 _AMOUNT = re.compile(rf"([+-]?{_NUMBER})\s*(%|[^\W\d_][^,;]*|[^\w\s.,;:+%-][^,;]*)?")  # `3 EUR`, `3€`, `3 m/s`
 _PART = re.compile(rf"({_NUMBER})\s*([^\W\d_]+)\s*")
@@ -97,6 +98,8 @@ def parse_rate_ms(text: str, option: str = "--min-fps") -> float:
 
 def parse_duration_s(text: str, option: str = "--time-limit") -> float:
     """Read `90s`, `30m` or `1h30m` as seconds, more than zero; larger units come first; raises ConfigError."""
+    if len(text) > _LONGEST_DURATION:  # finding the parts of a text takes the square of its length
+        raise refusal(option, f"a time in at most {_LONGEST_DURATION} characters", text, "write it like 1h30m")
     stripped = text.strip().removeprefix("+")
     parts = [(float(number), unit.lower()) for number, unit in _PART.findall(stripped)]
     factors = [DURATION_UNITS_S.get(unit, math.nan) for _, unit in parts]

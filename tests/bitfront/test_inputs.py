@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from evaluators.data.reading.user_batches import batches_of
 from search.errors import DataError, ModelError
 from search.graph.model import load
 from studies.events import Quiet
-from tests.support.command_line import three_layers, write_inputs
+from tests.support.command_line import environment, three_layers, write_inputs
 
 NAMES = ("image",)
 
@@ -121,6 +123,25 @@ def test_what_was_not_kept_is_removed(folder: Path, tmp_path: Path) -> None:
     with InputFiles("../s", f"sqlite:///{tmp_path}/b.db") as files:
         files.write(three_layers(), {"image": np.zeros((4, 3, 8, 8), np.float32)})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_a_killed_process_wrote_goes_with_the_next_that_writes(folder: Path, tmp_path: Path) -> None:
+    place = f"sqlite:///{tmp_path / 's.db'}"
+    write = f"""
+import os, sys
+import numpy as np
+from bitfront.inputs import InputFiles
+with InputFiles("s", {place!r}) as files:
+    files.write({str(folder / "model.onnx")!r}, {{"image": np.zeros((4, 3, 8, 8), np.float32)}})
+    os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", write], env=environment(), check=False)
+    (left,) = (tmp_path / "s.db.inputs").iterdir()
+    with InputFiles("s", place) as files:
+        files.write(folder / "model.onnx", {"image": np.zeros((4, 3, 8, 8), np.float32)})
+        assert not left.exists()
+    assert not (tmp_path / "s.db.inputs").exists()
 
 
 def test_constants_are_no_inputs(folder: Path) -> None:

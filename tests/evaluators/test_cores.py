@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -48,10 +49,10 @@ def two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[i
 
 
 @contextmanager
-def started(code: str) -> Iterator[subprocess.Popen[str]]:
+def started(code: str, *wrapper: str) -> Iterator[subprocess.Popen[str]]:
     """Ends it at the end, by a line if it waits for one."""
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*wrapper, sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process
@@ -70,6 +71,32 @@ def test_workers_take_cores_apart_and_their_own_processes_share_one(two_cores: s
     assert first[0] == first[1]
     assert second[0] == second[1]
     assert {first[0], second[0]} == two_cores
+
+
+def test_parents_of_two_containers_are_told_apart_though_both_are_process_1(two_cores: set[int]) -> None:
+    container = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    if shutil.which("unshare") is None or subprocess.run([*container, "true"], check=False).returncode != 0:
+        pytest.skip("needs the right to make namespaces")
+    with started(WORKER, *container) as one, started(WORKER, *container) as other:
+        first, second = {said(one), said(one)}, {said(other), said(other)}
+    assert first | second == two_cores
+    assert len(first) == len(second) == 1
+
+
+def test_a_link_in_place_of_a_lock_file_is_not_followed(two_cores: set[int], tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for cpu in two_cores:
+        (tmp_path / f"bitfront-cpu-{cpu}.lock").symlink_to(victim)
+    with started(PIN) as process:
+        assert said(process) in two_cores
+    assert victim.read_text() == "precious"
+    for cpu in two_cores:
+        (tmp_path / f"bitfront-cpu-{cpu}.lock").unlink()
+        os.link(victim, tmp_path / f"bitfront-cpu-{cpu}.lock")
+    with started(PIN) as process:
+        assert said(process) in two_cores
+    assert victim.read_text() == "precious"
 
 
 def _wait_until_free(lock: Path) -> None:

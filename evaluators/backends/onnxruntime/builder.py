@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_graph, open_session
 from evaluators.engine import Audit, Engine
+from evaluators.held_folders import held_folder
 from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
@@ -68,15 +68,15 @@ class OnnxRuntimeBuilder:
 
     def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
         options = self.device.session_options()
-        with tempfile.TemporaryDirectory() as folder:
+        with held_folder() as folder:
             options.enable_profiling = True
-            options.profile_file_prefix = str(Path(folder) / "trace")
-            _write_optimized(options, Path(folder) / "optimized.onnx", self.model.graph)
+            options.profile_file_prefix = str(folder / "trace")
+            _write_optimized(options, folder / "optimized.onnx", self.model.graph)
             session = open_session(self.device, path, options)
             for _ in range(_PROFILE_WARM_UP + count):
                 session.run(inputs)
             trace = Path(session.session.end_profiling()).read_text(encoding="utf-8")
-            optimized = onnx.load(str(Path(folder) / "optimized.onnx"), load_external_data=False)
+            optimized = onnx.load(str(folder / "optimized.onnx"), load_external_data=False)
             session.close()
         owners = owners_of(self.model)
         return layer_times(

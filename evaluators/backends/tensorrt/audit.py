@@ -41,6 +41,7 @@ _CONVERTS = frozenset({"Cast", "Dequantize", "Quantize", "Reformat"})
 _UNTOLD = "N/A"  # `N/A due to dynamic shapes`
 _MOST_NAME = 300
 _MOST_BESIDE = 300
+_LONGEST_NAME = 20_000
 _OPAQUE = re.compile(r"ForeignNode|Myelin|__myl", re.IGNORECASE)
 
 
@@ -147,8 +148,10 @@ def parse(text: str) -> tuple[EngineLayer, ...]:
     """
     data = json.loads(text, strict=False)
     layers = data.get("Layers") if isinstance(data, dict) else None
-    if layers is None or any(not isinstance(layer, dict) for layer in layers):
+    if not isinstance(layers, list) or any(not isinstance(layer, dict) for layer in layers):
         raise ValueError("expected the inspector's detailed JSON; build with ProfilingVerbosity.DETAILED")
+    if any(len(str(layer.get("Name", ""))) > _LONGEST_NAME for layer in layers):  # patterns take its square
+        raise ValueError(f"expected names of at most {_LONGEST_NAME:,} characters")
     return tuple(_layer(layer) for layer in layers)
 
 

@@ -1,20 +1,16 @@
-"""The folders of a run, for engines and for temporary files."""
+"""Checks of the folders that a run writes to."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from search.errors import ArtifactError, ConfigError
 from studies.artifacts.locations import artifacts_folder as artifacts_of
 from studies.artifacts.locations import bucket_of, open_artifacts
 from studies.options.config import SearchConfig
-
-_WORK_PREFIX = "bitfront-run-"
 
 
 def check_artifacts(config: SearchConfig) -> None:
@@ -55,21 +51,3 @@ def _takes_files(folder: Path) -> bool:
 
 def absolute_paths(files: Sequence[str]) -> list[str]:
     return [str(Path(file).absolute()) for file in files]
-
-
-@contextmanager
-def work_folder() -> Iterator[Path]:
-    """A folder for this run's temporary files; those of runs that were killed go too."""
-    _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=f"{_WORK_PREFIX}{os.getpid()}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sweep() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_WORK_PREFIX}*"):
-        owner = folder.name.removeprefix(_WORK_PREFIX).split("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(folder, ignore_errors=True)

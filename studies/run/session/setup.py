@@ -14,6 +14,7 @@ from evaluators.backends.registry import choose_backend, open_backend
 from evaluators.calibration import cache as calibration_cache
 from evaluators.calibration.reductions import values_by_name
 from evaluators.data.opening import check_input_names, check_source
+from evaluators.held_folders import held_folder
 from evaluators.metrics.own.handed_metric import find_metric, is_handed
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
@@ -32,10 +33,7 @@ from studies.options.mistakes import run_checks
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
 from studies.run.session.data_caches import function_sources, read_sources
 from studies.run.session.data_shapes import open_inputs, range_text, with_shapes_of_data
-from studies.run.session.folders import work_folder
 from studies.run.session.trusted_functions import check_trusted
-
-_WORK_PREFIX = "bitfront-run-"
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ def checked(
     """
     given = config
     config, model = load_checked(config, more)
-    with work_folder() as folder, ExitStack() as stack:
+    with held_folder() as folder, ExitStack() as stack:
         place = cache or folder / "samples"
         if function_sources(config) and config.shapes != given.shapes:  # of a function only one batch was looked at
             open_specs = open_inputs(given, model.inputs)

@@ -1,0 +1,124 @@
+"""Bounds on what a model may grow to while it is read: a few bytes of a file can stand for any number of nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from search.errors import ModelError
+
+_MOST_NODES = 200_000
+_LONGEST_NAME = 4096
+_LEAST_FOLDED = 1 << 28  # elements that may always be read and written
+_FOLDED_PER_CONSTANT = 8  # of elements in the file's own constants
+_PYTHON_LOOPS = {  # ONNX's reference evaluator takes a step of Python for each element of these
+    *("Resize", "Upsample", "GridSample", "AffineGrid", "RoiAlign", "MaxRoiPool", "NonMaxSuppression", "Col2Im"),
+    *("MaxPool", "AveragePool", "LpPool", "MaxUnpool", "GlobalMaxPool", "Conv", "ConvTranspose", "ConvInteger"),
+    *("QLinearConv", "DeformConv", "LSTM", "GRU", "RNN", "TopK", "ScatterND", "ScatterElements", "GatherND", "LRN"),
+    *("GatherElements", "OneHot", "Unique", "STFT", "DFT", "Det", "TfIdfVectorizer", "StringNormalizer", "Compress"),
+}
+_PRODUCTS = {"MatMul", "Gemm", "MatMulInteger", "QLinearMatMul", "Einsum"}
+_GROWING = {"Range", "Expand", "Tile", "ConstantOfShape", "OneHot", "Pad", "Resize", "Upsample", "EyeLike", "Einsum"}
+
+
+def check_growth(proto: onnx.ModelProto, path: Path) -> None:
+    """Refuse a model that has too many nodes once its functions are written out, or names that are too long.
+
+    Raises:
+        ModelError: naming what there is too much of.
+    """
+    functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in proto.functions}
+    known: dict[tuple[str, str, str], int] = {}
+
+    def size_of(nodes: Iterable[onnx.NodeProto], outer: tuple[tuple[str, str, str], ...]) -> int:
+        total = 0
+        for node in nodes:
+            if len(node.name) > _LONGEST_NAME or any(len(name) > _LONGEST_NAME for name in (*node.input, *node.output)):
+                raise ModelError(
+                    f"loading {path}: expected names of at most {_LONGEST_NAME:,} characters, but node "
+                    f"{node.name[:40]!r}… has a longer one. Give the model shorter names."
+                )
+            total += 1
+            for attribute in node.attribute:
+                for graph in (attribute.g, *attribute.graphs):
+                    total += size_of(graph.node, outer)
+            key = node.domain, node.op_type, getattr(node, "overload", "")
+            if key in functions:
+                if key in outer:
+                    raise ModelError(f"loading {path}: function {node.op_type!r} calls itself. Export it again.")
+                if key not in known:
+                    known[key] = size_of(functions[key].node, (*outer, key))
+                total += known[key]
+        return min(total, 2 * _MOST_NODES)
+
+    if size_of(proto.graph.node, ()) > _MOST_NODES:
+        raise ModelError(
+            f"loading {path}: expected at most {_MOST_NODES:,} nodes, but with its functions written out the model has "
+            "more. Export it with fewer or smaller functions."
+        )
+
+
+class Folding:
+    """Decides what of a model is computed as it is read: constant expressions, as long as they take little.
+
+    Bounded by counts and not by time, so that the same model is the same everywhere.
+
+    Args:
+        most: elements that one folded tensor may have.
+    """
+
+    def __init__(self, model: ir.Model, most: int) -> None:
+        constants = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
+        own = sum(tensor.size for tensor in constants if tensor is not None)
+        self._left = float(max(_LEAST_FOLDED, _FOLDED_PER_CONSTANT * own))
+        self._most = most
+
+    def __call__(self, node: ir.Node) -> bool | None:
+        """False to leave a node in the model; None to let the usual rules decide."""
+        written = [*_written(node)]
+        read = [value.const_value.size for value in node.inputs if value is not None and value.const_value is not None]
+        cost = float(sum(read) + sum(written))
+        if node.op_type in _PRODUCTS:  # of (m, k) and (k, n) the root is m · k · n
+            cost += math.sqrt(math.prod(map(float, read)) * max(written, default=0.0)) / 32
+        if node.op_type in _PYTHON_LOOPS:
+            cost *= 1024
+        if any(size > self._most for size in written) or cost > self._left:
+            return False
+        self._left -= cost
+        return None
+
+
+def _written(node: ir.Node) -> Iterator[float]:
+    """Elements of each output, where shape inference knows them."""
+    for output in node.outputs:
+        dims = list(output.shape) if output.shape is not None else None
+        if dims is not None and all(isinstance(dim, int) for dim in dims):
+            yield float(math.prod(dim for dim in dims if isinstance(dim, int)))
+        elif node.op_type in _GROWING:
+            yield math.inf
+        else:
+            yield _broadcast(node)
+
+
+def _broadcast(node: ir.Node) -> float:
+    """Elements of the constant inputs laid over each other."""
+    shapes = [list(value.const_value.shape) for value in node.inputs if value is not None and value.const_value]
+    aligned = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    return math.prod(float(max(map(int, dims))) for dims in aligned)
+
+
+def check_sequences(model: ir.Model, path: Path) -> None:
+    """Refuse to write out sequences of very many parts, each of which becomes a tensor.
+
+    Raises:
+        ModelError: naming the node.
+    """
+    for node in model.graph.all_nodes():
+        shape = node.inputs[0].shape if node.op_type == "SplitToSequence" and node.inputs[0] is not None else None
+        if shape is not None and any(isinstance(dim, int) and dim > _MOST_NODES for dim in shape):
+            raise ModelError(f"loading {path}: node {node.name!r} splits a tensor into too many parts.")

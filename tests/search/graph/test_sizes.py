@@ -1,0 +1,154 @@
+"""Small files that stand for very much are read in little time and memory, or refused."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from search.errors import ModelError
+from search.graph.model import load
+from tests.support.command_line import environment
+
+FLOAT = TensorProto.FLOAT
+LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_CPU, (60, 60))"
+LOAD = """
+import sys
+from pathlib import Path
+from search.graph.model import load
+print(sorted({node.op_type for node in load(Path(sys.argv[1])).graph.graph}))
+"""
+
+
+def save(
+    path: Path, nodes: list[onnx.NodeProto], functions: tuple[onnx.FunctionProto, ...] = (), **arrays: object
+) -> Path:
+    """A convolution, `c`, and what comes after it, up to `y`."""
+    weights = np.random.default_rng(0).normal(size=(8, 3, 3, 3)).astype(np.float32)
+    constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in {"w": weights, **arrays}.items()]
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["image", "w"], ["c"], name="conv"), *nodes],
+        "g",
+        [helper.make_tensor_value_info("image", FLOAT, [4, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", FLOAT, [4, 8, 6, 6])],
+        constants,
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    model = helper.make_model(graph, opset_imports=imports, functions=list(functions), ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def added_maximum(*nodes: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """The largest value of `big` is added to the convolution's output."""
+    largest = helper.make_node("ReduceMax", ["big"], ["largest"], keepdims=0)
+    cast = helper.make_node("Cast", ["largest"], ["float"], to=FLOAT)
+    return [*nodes, largest, cast, helper.make_node("Add", ["c", "float"], ["y"])]
+
+
+HUGE = {
+    "Range": (added_maximum(helper.make_node("Range", ["first", "last", "step"], ["big"])),
+              {"first": np.int64(0), "last": np.int64(2**35), "step": np.int64(1)}),
+    "Mul": (added_maximum(helper.make_node("Mul", ["u", "v"], ["big"])),
+            {"u": np.ones((2**20, 1), np.float32), "v": np.ones((1, 2**20), np.float32)}),
+    "Tile": (added_maximum(helper.make_node("Tile", ["u", "times"], ["big"])),
+             {"u": np.ones((8, 8), np.float32), "times": np.array([2**18, 2**17])}),
+    "MatMul": (added_maximum(helper.make_node("MatMul", ["u", "v"], ["big"])),
+               {"u": np.ones((2**20, 1), np.float32), "v": np.ones((1, 2**20), np.float32)}),
+    "Resize": (added_maximum(helper.make_node("Resize", ["u", "", "scales"], ["big"])),
+               {"u": np.ones((1, 1, 2, 2), np.float32), "scales": np.array([1, 1, 1000, 1000], np.float32)}),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", HUGE)
+def test_a_constant_that_would_be_huge_is_not_computed(op: str, tmp_path: Path) -> None:
+    nodes, arrays = HUGE[op]
+    path = save(tmp_path / "m.onnx", nodes, **arrays)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{LIMITED}{LOAD}", str(path)],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert op in json.loads(done.stdout.replace("'", '"'))
+    assert after.ru_utime - before.ru_utime < 10
+    assert after.ru_maxrss < 2 * 2**20  # KiB
+
+
+def test_usual_constants_are_still_computed(tmp_path: Path) -> None:
+    nodes = added_maximum(helper.make_node("Range", ["first", "last", "step"], ["big"]))
+    path = save(tmp_path / "m.onnx", nodes, first=np.int64(0), last=np.int64(1000), step=np.int64(1))
+    assert [node.op_type for node in load(path).graph.graph] == ["Conv", "Add"]
+
+
+def doubling(depth: int) -> tuple[onnx.FunctionProto, ...]:
+    """Functions of which each calls the one before twice."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    made = []
+    for number in range(depth):
+        op, domain = (f"f{number - 1}", "local") if number else ("Relu", "")
+        nodes = [helper.make_node(op, ["x"], ["t"], domain=domain), helper.make_node(op, ["t"], ["z"], domain=domain)]
+        made.append(helper.make_function("local", f"f{number}", ["x"], ["z"], nodes, imports))
+    return tuple(made)
+
+
+def test_functions_that_grow_at_each_call_are_refused_before_they_are_written_out(tmp_path: Path) -> None:
+    few = [helper.make_node("f3", ["c"], ["y"], domain="local")]
+    assert len(load(save(tmp_path / "few.onnx", few, doubling(4))).graph.graph) == 17
+    many = [helper.make_node("f39", ["c"], ["y"], domain="local")]
+    path = save(tmp_path / "many.onnx", many, doubling(40))
+    with pytest.raises(ModelError, match="at most 200,000 nodes"):
+        load(path)
+
+
+def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
+    own = helper.make_function("local", "f", ["x"], ["z"], [helper.make_node("f", ["x"], ["z"], domain="local")],
+                               [helper.make_opsetid("local", 1)])  # fmt: skip
+    path = save(tmp_path / "m.onnx", [helper.make_node("f", ["c"], ["y"], domain="local")], (own,))
+    with pytest.raises(ModelError, match="calls itself"):
+        load(path)
+
+
+@pytest.mark.parametrize("where", ["node", "tensor"])
+def test_names_have_a_length(where: str, tmp_path: Path) -> None:
+    long = "9" * 200_000
+    nodes = [helper.make_node("Relu", ["c"], ["y"], name=long)]
+    if where == "tensor":
+        nodes = [helper.make_node("Relu", ["c"], [long]), helper.make_node("Relu", [long], ["y"])]
+    with pytest.raises(ModelError, match="at most 4,096 characters"):
+        load(save(tmp_path / "m.onnx", nodes))
+
+
+def test_external_data_need_no_length(tmp_path: Path) -> None:
+    first = np.random.default_rng(0).normal(size=(8, 3, 3, 3)).astype(np.float32)
+    second = np.random.default_rng(1).normal(size=(8, 8, 3, 3)).astype(np.float32)
+    tensors = []
+    for name, array, offset in (("w", first, 0), ("v", second, first.nbytes)):
+        tensor = TensorProto(name=name, data_type=FLOAT, dims=array.shape, data_location=TensorProto.EXTERNAL)
+        for key, value in (("location", "w.bin"), ("offset", str(offset))):
+            tensor.external_data.add(key=key, value=value)
+        tensors.append(tensor)
+    (tmp_path / "w.bin").write_bytes(first.tobytes() + second.tobytes())
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["image", "w"], ["c"]), helper.make_node("Conv", ["c", "v"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("image", FLOAT, [4, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", FLOAT, [4, 8, 4, 4])],
+        tensors,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    found = load(tmp_path / "m.onnx").graph.graph.initializers
+    for name, array in (("w", first), ("v", second)):
+        constant = found[name].const_value
+        assert constant is not None
+        np.testing.assert_array_equal(constant.numpy(), array)
