@@ -8,7 +8,7 @@ stopping.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -54,6 +54,8 @@ class Metric:
         has_content: built-in: whether labels, (n, …), hold anything to score; a split in which none does is refused.
         compares_classes: built-in: whether it reads which of the classes of a sample has the largest score.
         is_own: whether it is the user's, so that it is not known what it reads or raises.
+        undeclared: whether it is a function of the user's that declares neither `unit` nor `ratio`: if its first scores
+            are 0 or 1 alone, they are taken as shares, see `as_shares`.
         threads: built-in: how many threads score batches beside one another; more than two of many short NumPy calls
             only wait for the interpreter's lock.
     """
@@ -72,6 +74,7 @@ class Metric:
     has_content: Callable[[NDArray[Any]], bool] | None = None
     compares_classes: bool = False
     is_own: bool = False
+    undeclared: bool = False
     threads: int = 4
 
     def scores_classes(self, labels: Labels) -> bool:
@@ -82,6 +85,10 @@ class Metric:
         """
         numbered = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
         return self.compares_classes or (self.is_own and not self.unit and numbered)
+
+    def as_shares(self) -> Metric:
+        """The same metric, whose scores were 0 or 1 as far as they were seen, so that their mean is a share."""
+        return replace(self, ratio=True)
 
     def outputs_read(self, kinds: Mapping[str, str]) -> list[str]:
         """Names of the outputs that this metric reads; where code of the user's reads them all, as nobody knows better.
@@ -117,7 +124,8 @@ class Metric:
             raise TypeError(f"metric {self.name} is accumulating: it has no per-sample scores")
         where = f"on samples {first} to {first + count - 1}"
         self._check_rows(outputs, count)
-        return self._checked(self._call(where, self.score, dict(outputs), labels, reference), count, first)
+        scores = self._checked(self._call(where, self.score, dict(outputs), labels, reference), count, first)
+        return self._check_shares(scores, first)
 
     def accumulator(self) -> Gathering:
         """An empty accumulator whose errors name this metric; raises MetricError when it cannot be made."""
@@ -146,6 +154,17 @@ class Metric:
                     "samples; export the model with the samples first, choose a metric that does not read this output, "
                     "or write a metric of your own"
                 )
+
+    def _check_shares(self, scores: Scores, first: int) -> Scores:
+        """Refuse scores that cannot be shares, where the first ones were taken as such."""
+        outside = np.flatnonzero((scores < 0) | (scores > 1)) if self.undeclared and self.ratio else ()
+        if len(outside):
+            raise MetricError(
+                f"metric {self.name} declares neither unit nor ratio. Its first scores were all 0 or 1 and were taken "
+                f"as shares of one, but sample {first + outside[0]} has {scores[outside[0]]:g}. Declare `unit` on the "
+                "function, for example 'px', or `ratio = False` for plain numbers."
+            )
+        return scores
 
     def _call(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call code that may be the user's. Its errors become a MetricError; errors of bitfront are passed on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,14 @@ class Connection:
     def forget_target(self) -> None:
         """The next process may find another target."""
         self._kept.pop("target", None)
+
+    def take_as_shares(self) -> None:
+        """The scores of the metric are shares, in this process as in those that replace it."""
+        found = self.description
+        assert found.metric is not None
+        metric = replace(found.metric, ratio=True)
+        self.job, self._description = replace(self.job, shares=True), replace(found, metric=metric)
+        self._kept["metric"] = metric
 
     def log_tail(self) -> str:
         """The end of what the process printed since the last request began."""

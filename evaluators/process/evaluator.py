@@ -64,10 +64,10 @@ class Setup:
     def knobs(self) -> dict[str, str]:
         return dict(self._opened.backend.knobs())
 
-    def try_out(self) -> None:
+    def try_out(self) -> bool:
         if self._data is None:
             raise _only_builds()
-        FirstSamples(self._opened, self._data).try_out()
+        return FirstSamples(self._opened, self._data).try_out()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ class Job:
         options: keyword arguments of the backend.
         split_seed: of the division of the data into calibration, search and final.
         metric: name, or None for the default, which follows the model's outputs and the labels.
+        shares: whether the first scores of an undeclared metric were found to be shares, see `Metric.as_shares`.
         decode: what gives boxes to a metric that reads boxes; None for its default.
         calibration_select: which calibration samples are used, see `recovery.sample_choice`.
         hand_ranges: `REGEX=LOW:HIGH` each.
@@ -46,6 +47,7 @@ class Job:
     options: Mapping[str, Any] = field(default_factory=dict)
     capabilities: Mapping[str, Any] | None = None
     metric: str | None = None
+    shares: bool = False
     decode: str | None = None
     calibration_data: str | None = None
     final_data: str | None = None

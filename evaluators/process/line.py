@@ -59,10 +59,14 @@ class OpenRequest(Protocol):
 class SetupRequests(Protocol):
     """Before the first candidate."""
 
-    def try_out(self) -> None:
+    def try_out(self) -> bool:
         """Run and score the float model on a few samples, so that what does not fit is found before anything is made.
 
         Labels are checked of all samples, those of the final split too, which are scored last.
+
+        Returns:
+            Whether the metric's scores are shares of one: because it says so, or because it says nothing and the first
+            ones are 0 or 1 alone.
 
         Raises:
             ModelError: the engine does not know an op.

@@ -39,6 +39,7 @@ class MetricDescription:
         relative: whether outputs are compared with those of FP32, so that FP32 always has the least loss.
         kind: `per_sample` or `accumulating`.
         notes: how it was chosen and what it does not score, one sentence each.
+        undeclared: whether `ratio` may turn out when outputs are scored, see `Metric.undeclared`.
     """
 
     name: str
@@ -48,6 +49,7 @@ class MetricDescription:
     relative: bool
     kind: str
     notes: Sequence[str]
+    undeclared: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluators.held_folders import held_folder
+from evaluators.metrics.registry import get_metric
 from evaluators.process.connection import ProcessDiedError, ProcessLimits
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
@@ -76,6 +77,7 @@ def run_gate(inputs: GateInputs, events: Events) -> GateReport:
             here = keeper.description.target
             for side in (candidate, baseline):
                 check_target(side, here)
+            _check_drop(inputs)
             return _Gate(inputs, keeper, here, events).run()
 
 
@@ -132,7 +134,7 @@ class _Gate:
             raise EvaluatorError(f"scoring the engines: {death}") from death
 
     def _judge_loss(self, scores: EngineScores, metric: MetricScale, given: float | Amount) -> Check:
-        limit = self._resolve_limit(given, metric)
+        limit = _resolve_drop(self._inputs, given, metric)
         if CANDIDATE in scores.failed:
             return fail_loss(limit, self._level, f"the candidate cannot be scored: {scores.failed[CANDIDATE]}")
         gathers = scores.metric.kind == "accumulating"
@@ -147,24 +149,6 @@ class _Gate:
             whole_drop=sign * (scores.values[BASELINE] - scores.values[CANDIDATE]) if gathers else None,
         )
         return judge_loss(paired, limit, self._level, metric.text)
-
-    def _resolve_limit(self, given: float | Amount, metric: MetricScale) -> float:
-        """The limit in the unit of the metric.
-
-        Raises:
-            ConfigError: it means nothing for this metric, or the metric has nothing to compare the baseline with.
-        """
-        if metric.relative and not metric.ratio and self._inputs.reference is None:
-            raise ConfigError(
-                f"--max-drop with the metric {metric.name}: this metric measures how far outputs are from those of a "
-                "float model, "
-                "and no float model is given. Give --reference with an engine of the float model."
-            )
-        amount = given if isinstance(given, Amount) else Amount(given)
-        # The baseline is no float model, so the candidate may be better or worse by any amount.
-        if problem := MAX_DROP.misfit(amount, replace(metric, relative=False)):
-            raise ConfigError(f"--max-drop {given} for the metric {metric.name}: {problem}")
-        return amount.value
 
     # -- latency ---------------------------------------------------------------------------------------------------
 
@@ -183,6 +167,39 @@ class _Gate:
             times.append(ProcessTimes(*(found[label].raw_ms for label in (CANDIDATE, BASELINE, COPY))))
             doubts += [f"process {number}: {label}: {text}" for label in order for text in found[label].warnings]
         return times, doubts
+
+
+def _check_drop(inputs: GateInputs) -> None:
+    """Refuse a limit that does not fit the metric before anything is scored, where the metric is known by its name.
+
+    Raises:
+        ConfigError: as of `_resolve_drop`, or there is no such metric.
+    """
+    given, name = inputs.limits.max_drop, inputs.config.metric
+    if given is None or name is None:
+        return
+    metric = get_metric(name, inputs.config.decode)
+    if not metric.undeclared:  # of others the scores tell whether they are shares
+        scale = MetricScale(name, metric.unit, metric.ratio, metric.higher_is_better, metric.needs_reference)
+        _resolve_drop(inputs, given, scale)
+
+
+def _resolve_drop(inputs: GateInputs, given: float | Amount, metric: MetricScale) -> float:
+    """The limit in the unit of the metric.
+
+    Raises:
+        ConfigError: it means nothing for this metric, or the metric has nothing to compare the baseline with.
+    """
+    if metric.relative and not metric.ratio and inputs.reference is None:
+        raise ConfigError(
+            f"--max-drop with the metric {metric.name}: this metric measures how far outputs are from those of a "
+            "float model, and no float model is given. Give --reference with an engine of the float model."
+        )
+    amount = given if isinstance(given, Amount) else Amount(given)
+    # The baseline is no float model, so the candidate may be better or worse by any amount.
+    if problem := MAX_DROP.misfit(amount, replace(metric, relative=False)):
+        raise ConfigError(f"--max-drop {given} for the metric {metric.name}: {problem}")
+    return amount.value
 
 
 def _doubts_text(doubts: Sequence[str], processes: int) -> str:

@@ -7,6 +7,7 @@ Feasibility, early stop, picks, messages, reports and the command line know no l
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -157,7 +158,10 @@ class Limit:
         if metric.relative:  # FP32 has the best value there is, so the value itself says how far outputs may be apart
             return f"use --accuracy-limit {30 if metric.unit else 0.5}{metric.unit}"
         plain = f"in {metric.unit}" if metric.unit else "as a plain number"
-        return f"write --{self.option} VALUE with the value {plain}"
+        advice = f"write --{self.option} VALUE with the value {plain}"
+        if metric.unit or not re.search("[:@]", metric.name):
+            return advice
+        return f"{advice}, or declare `ratio = True` on the metric if its scores are shares of one"
 
 
 LIMITS: dict[str, Limit] = {}

@@ -65,6 +65,7 @@ def make_own_metric(name: str, found: Any) -> Metric:
         score=None if gathers else score,
         make=found if gathers else None,
         is_own=True,
+        undeclared=not (gathers or hasattr(found, "unit") or hasattr(found, "ratio")),
     )
 
 

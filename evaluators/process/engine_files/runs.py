@@ -149,6 +149,8 @@ class _Scoring:
                 failed[label] = str(error)
         if BASELINE in failed:
             raise DataError(f"scoring the baseline: {failed[BASELINE]}. Name a baseline that works on these data.")
+        if metric.undeclared and all(np.isin(tally.scores, (0.0, 1.0)).all() for tally in tallies.values()):
+            metric = metric.as_shares()
         return EngineScores(
             metric=MetricDescription(
                 name=metric.name,

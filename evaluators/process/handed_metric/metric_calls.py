@@ -21,6 +21,7 @@ class MetricFacts:
     ratio: bool
     needs_labels: bool
     kind: Literal["per_sample", "accumulating"]
+    undeclared: bool = False
 
 
 @dataclass(frozen=True)

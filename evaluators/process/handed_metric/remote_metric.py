@@ -48,7 +48,7 @@ class _RemoteMetric(Metric):
     def scores(
         self, outputs: Outputs, labels: Labels, reference: Outputs | None = None, *, count: int, first: int = 0
     ) -> Scores:
-        return self.remote.calls.score(self.remote.share(outputs, labels, count, first))
+        return self._check_shares(self.remote.calls.score(self.remote.share(outputs, labels, count, first)), first)
 
     def accumulator(self) -> Gathering:
         return _RemoteGathering(self, self.remote)

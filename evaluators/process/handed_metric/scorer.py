@@ -25,7 +25,13 @@ class Scorer:
 
     def __init__(self, metric: Metric) -> None:
         self.facts = MetricFacts(
-            metric.name, metric.unit, metric.higher_is_better, metric.ratio, metric.needs_labels, metric.kind
+            metric.name,
+            metric.unit,
+            metric.higher_is_better,
+            metric.ratio,
+            metric.needs_labels,
+            metric.kind,
+            metric.undeclared,
         )
         self._calls = _Calls(metric)
 

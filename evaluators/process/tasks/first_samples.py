@@ -20,6 +20,8 @@ from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
 from search.errors import DataError, MetricError, ModelError
 
+_UNDECLARED = 32  # samples that tell whether scores are 0 or 1 alone
+
 
 class FirstSamples:
     """See `SetupRequests.try_out`."""
@@ -31,7 +33,7 @@ class FirstSamples:
         # One whole batch, and one that is filled up where a split has such a one.
         self._few = batch + (max(order.left_over(batch) for order in data.score_orders.values()) or batch)
 
-    def try_out(self) -> None:
+    def try_out(self) -> bool:
         """As `SetupRequests.try_out`."""
         self._data.choice.check()
         self._check_splits()
@@ -41,13 +43,17 @@ class FirstSamples:
             tempfile.TemporaryDirectory(dir=opened.folder) as folder,
         ):
             try:
-                searched = data.search_batches(data.search_indices[: self._few])
-                accuracy.reference(session, data.metric, searched, Path(folder))
+                few = max(self._few, _UNDECLARED) if data.metric.undeclared else self._few
+                searched = data.search_batches(data.search_indices[:few])
+                found = accuracy.reference(session, data.metric, searched, Path(folder))
+                if data.metric.undeclared and np.isin(found.scores, (0.0, 1.0)).all():
+                    data.metric = data.metric.as_shares()
                 self._try_labels(session, Path(folder))
             except RefusedError as error:
                 raise ModelError(f"running the float model on the first samples: {error}") from error
             except NonFiniteError as error:
                 raise DataError(non_finite_text("first", error)) from error
+        return data.metric.ratio
 
     def _try_labels(self, session: Session, folder: Path) -> None:
         """Of built-in metrics all labels; of the user's own metric a few final samples, as only that can tell."""

@@ -54,7 +54,7 @@ class OpenData:
         labelled = given is not None and given.needs_labels
         self.data = open_job_data(job, job.data, inputs, labels_required=labelled)
         self.choice = default_metric.Choice(given, "") if given else self._choose_metric()
-        self.metric = self.choice.metric
+        self.metric = self.choice.metric.as_shares() if job.shares else self.choice.metric
         self.final_data = self.calibration_data = self.data
         if job.final_data:
             needed = self.metric.needs_labels
@@ -210,6 +210,7 @@ class OpenData:
             relative=metric.needs_reference,
             kind=metric.kind,
             notes=self._metric_notes(),
+            undeclared=metric.undeclared,
         )
 
     def _metric_notes(self) -> list[str]:

@@ -16,6 +16,7 @@ from evaluators.calibration.reductions import values_by_name
 from evaluators.data.opening import check_input_names, check_source
 from evaluators.held_folders import held_folder
 from evaluators.metrics.own.handed_metric import find_metric, is_handed
+from evaluators.metrics.registry import get_metric
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
@@ -66,7 +67,9 @@ class Checked:
         """The metric, as the study's row has it."""
         found = self.keeper.description.metric
         assert found is not None
-        return asdict(found)
+        row = asdict(found)
+        del row["undeclared"]  # what it turned out to be counts
+        return row
 
 
 @contextmanager
@@ -110,17 +113,19 @@ def checked(
         if events is not None:
             keeper.on_doing = partial(_tell_doing, events, set())
         setup = keeper.ask("trying the float model").setup
-        try:
-            if scored:
-                setup.try_out()
-            else:
-                setup.knobs()  # the first request, whatever it is, opens the inputs
-        except MetricError as error:
-            raise ConfigError(f"trying the metric on the float model: {error}") from error
+        setup.knobs()  # the first request, whatever it is, opens the inputs
         metric = keeper.description.metric
         assert metric is not None
-        limits = _limits(config, asdict(metric))
+        if not metric.undeclared:
+            _limits(config, asdict(metric))  # before anything runs
         make_space(model, keeper.description.capability, None, config.keep, config.granularity)
+        if scored:
+            try:
+                if setup.try_out() and not metric.ratio:
+                    keeper.take_as_shares()
+            except MetricError as error:
+                raise ConfigError(f"trying the metric on the float model: {error}") from error
+        limits = _limits(config, {**asdict(metric), "ratio": keeper.job.shares or metric.ratio})
         yield Checked(config, model, keeper, folder, limits)
 
 
@@ -177,11 +182,16 @@ def _check_sampler(config: SearchConfig) -> None:
 def _check_metric(config: SearchConfig) -> None:
     """Refuse a metric that is a Python function which only another process was handed.
 
+    One that cannot be imported is refused by the evaluator process. Where functions of the user give the data, which
+    may take minutes to read, it is imported here, before they are read.
+
     Raises:
         ConfigError: saying how to go on.
     """
     if config.metric is not None and is_handed(config.metric):
         find_metric(config.metric)
+    elif config.metric is not None and function_sources(config):
+        get_metric(config.metric, config.decode)
 
 
 def _check_ranges(config: SearchConfig, loaded: Sequence[Model]) -> None:
