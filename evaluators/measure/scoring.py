@@ -142,7 +142,7 @@ class Tally:
 
     def _take(self, scored: _Scored) -> None:
         if isinstance(scored, Gathering):
-            if self._whole is not None and not self._metric.is_own:
+            if self._whole is not None:
                 self._whole.merge(scored)
             scored = np.array([scored.compute()])
         self._scores.append(scored)
@@ -152,9 +152,10 @@ class Tally:
         labels, count = _labels(self._metric, batch), batch.count
         if self._whole is None:
             return self._metric.scores(outputs, labels, reference(), count=count, first=first)
+        if self._metric.is_own:
+            return np.array([self._whole.add(outputs, labels, count=count, first=first)])
         alone = self._metric.accumulator()
-        for accumulator in (self._whole, alone) if self._metric.is_own else (alone,):
-            accumulator.update(outputs, labels, count=count, first=first)
+        alone.update(outputs, labels, count=count, first=first)
         return alone
 
     def _threads(self) -> ThreadPoolExecutor:

@@ -210,12 +210,22 @@ class Gathering:
         self._metric._check_rows(outputs, count)
         self._metric._call(where, self._inner.update, dict(outputs), labels)
 
+    def add(self, outputs: Outputs, labels: Labels, *, count: int, first: int = 0) -> float:
+        """Add one batch as `update` does, and give the metric over that batch alone.
+
+        One that says that it is `mergeable` gets the accumulator of the batch, where others get the batch once more.
+        """
+        alone = self._metric.accumulator()
+        alone.update(outputs, labels, count=count, first=first)
+        if getattr(self._inner, "mergeable", False):
+            self.merge(alone)
+        else:
+            self.update(outputs, labels, count=count, first=first)
+        return alone.compute()
+
     def merge(self, other: Gathering) -> None:
-        """Add all samples of another accumulator of the same built-in metric."""
-        merge = None if self._metric.is_own else getattr(self._inner, "merge", None)
-        if merge is None:
-            raise TypeError(f"accumulators of metric {self._metric.name} cannot be merged: feed each every batch")
-        merge(other._inner)
+        """Add all samples of another accumulator of the same metric, which has `merge`; raises MetricError."""
+        self._metric._call("in merge", getattr(self._inner, "merge"), other._inner)  # noqa: B009 - it need not have it
 
     def compute(self) -> float:
         """The metric over all added samples; raises MetricError if it is not finite."""

@@ -72,8 +72,8 @@ class MetricCalls(Protocol):
             dropped: numbers of those that are not needed any more.
         """
 
-    def update(self, number: int, batch: SharedBatch) -> None:
-        """Let an accumulator take in a batch."""
+    def add(self, number: int, batch: SharedBatch) -> float:
+        """Let an accumulator take in a batch; the metric over that batch alone."""
 
     def compute(self, number: int) -> float:
         """The metric over everything that an accumulator took in."""

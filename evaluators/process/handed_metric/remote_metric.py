@@ -62,11 +62,14 @@ class _RemoteGathering(Gathering):
         self._remote = remote
         weakref.finalize(self, remote.dropped.append, self._number)
 
+    def add(self, outputs: Outputs, labels: Labels, *, count: int, first: int = 0) -> float:
+        return self._remote.calls.add(self._number, self._remote.share(outputs, labels, count, first))
+
     def update(self, outputs: Outputs, labels: Labels, *, count: int, first: int = 0) -> None:
-        self._remote.calls.update(self._number, self._remote.share(outputs, labels, count, first))
+        self.add(outputs, labels, count=count, first=first)
 
     def merge(self, other: Gathering) -> None:
-        raise TypeError("accumulators of a metric of the user's own cannot be merged: feed each every batch")
+        raise TypeError("accumulators of the keeper's process are merged there: add batches")
 
     def compute(self) -> float:
         return self._remote.calls.compute(self._number)

@@ -60,9 +60,9 @@ class _Calls:
         self._gatherings[self._made] = self._metric.accumulator()
         return self._made
 
-    def update(self, number: int, batch: SharedBatch) -> None:
+    def add(self, number: int, batch: SharedBatch) -> float:
         outputs, labels = self._arrays(batch)
-        self._gatherings[number].update(outputs, labels, count=batch.count, first=batch.first)
+        return self._gatherings[number].add(outputs, labels, count=batch.count, first=batch.first)
 
     def compute(self, number: int) -> float:
         return self._gatherings[number].compute()

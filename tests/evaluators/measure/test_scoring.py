@@ -168,6 +168,45 @@ def test_metrics_of_the_users_own_are_called_by_one_thread_in_order(
     assert whole.sums == [(threading.get_ident(), float(first)) for first in WORSE[::BATCH, 0, 0, 0]]
 
 
+OWN_SPREAD = """
+class Spread:
+    needs_labels, updates = False, 0
+
+    def __init__(self):
+        self.values = []
+
+    def update(self, outputs, labels):
+        type(self).updates += 1
+        self.values.extend(outputs["y"][:, 0, 0, 0].tolist())
+
+    def compute(self):
+        return max(self.values) - min(self.values)
+
+
+class Merged(Spread):
+    mergeable = True
+
+    def merge(self, other):
+        self.values.extend(other.values)
+"""
+
+
+def test_a_metric_of_the_users_own_that_is_mergeable_gets_every_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same value, loss and interval."""
+    (tmp_path / "spread_metric.py").write_text(OWN_SPREAD)
+    monkeypatch.chdir(tmp_path)
+    plain, merged = (scored(get_metric(f"spread_metric:{name}"), tmp_path / name) for name in ("Spread", "Merged"))
+    import spread_metric  # type: ignore[import-not-found]
+
+    batches = -(-TOTAL // BATCH)
+    # Of FP32 and of an engine; the count of the base class is that of the derived one, until that has its own.
+    assert (spread_metric.Spread.updates, spread_metric.Merged.updates) == (4 * batches, 6 * batches)
+    assert (plain.value, plain.loss, plain.loss_low) == (merged.value, merged.loss, merged.loss_low)
+    assert plain.scores.tolist() == merged.scores.tolist()
+
+
 def test_outputs_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that is faster than scoring must not fill the memory."""
     monkeypatch.setattr(scoring, "_AHEAD_BYTES", 3 * GOOD[:BATCH].nbytes)
