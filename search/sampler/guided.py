@@ -149,8 +149,10 @@ class GuidedSampler(BaseSampler):
 
     def _fitted(self, history: History) -> Models | None:
         """The models; None where there are none yet, or they cannot be fitted."""
-        with self._going_without():
+        try:
             return self.models(history)
+        except (SolverError, SurrogateError) as error:
+            self.failure = str(error)
         return None
 
     @contextmanager
