@@ -29,16 +29,25 @@ _TRIAL_S = 8.0  # that a trial is taken to last where no time limit says how lon
 
 
 def calibrated(
-    store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Events
+    store: Store,
+    artifacts: Artifacts,
+    good: Checked,
+    target: TargetRecord,
+    progress: Events,
+    *,
+    resumed: bool = False,
 ) -> CalibrationRecord:
     """What a target is calibrated with; the ranges are among the artifacts then.
+
+    Args:
+        resumed: whether the study was calibrated by an earlier command: recovery that was cut may go on then.
 
     Raises:
         StudyError: the study's ranges are gone, and those calibrated again are not the same.
         EvaluatorError: the evaluator process dies over it, or a step that was named fails.
     """
     if target.ranges_digest is not None and target.ranges_digest in artifacts:
-        if not _may_go_on(store, target):
+        if not (resumed and _may_go_on(store, target)):
             return CalibrationRecord(target.ranges_digest, target.recovery)
         progress.note("recovery goes on, because it ran out of time and no mix rests on it yet")
         return _Calibration(store, artifacts, good, progress, longer=True).find()

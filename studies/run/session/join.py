@@ -57,7 +57,8 @@ def join_study(
         if not store.shared:
             held.enter_context(locked_study(local_folder(config), config.storage, study.name))
         if _is_settled(target):
-            _space(store, artifacts, good, target, progress)  # what is refused is refused with nothing written
+            # What is refused is refused with nothing written.
+            _space(store, artifacts, good, target, progress, resumed=True)
         crew = held.enter_context(_join_crew(store, study, target, good, state, progress))
         _clear_leftovers(store, artifacts, crew, progress, own=config.artifacts is None)
         builders = make_builders(good) if state == "starting" else ()  # else nothing is searched
@@ -140,9 +141,17 @@ def _settled(
         return _space(store, artifacts, good, _now(store, study, target), progress)
 
 
-def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: SearchEvents) -> Space:
+def _space(
+    store: Store,
+    artifacts: Artifacts,
+    good: Checked,
+    target: TargetRecord,
+    progress: SearchEvents,
+    *,
+    resumed: bool = False,
+) -> Space:
     """Let the evaluator process have the ranges; the space that they leave, which has to be the study's own."""
-    calibration = calibrated(store, artifacts, good, target, progress)
+    calibration = calibrated(store, artifacts, good, target, progress, resumed=resumed)
     digest = calibration.ranges_digest
     data = artifacts.read_bytes(digest)
     ranges = Ranges.from_json(json.loads(data))

@@ -190,7 +190,7 @@ def test_thresholds_decide() -> None:
 
 
 def test_every_remedy_names_steps_that_there_are() -> None:
-    names = {"equalize", "smooth", "ranges", "bias", "round", "samples"}
+    names = {"equalize", "smooth", "ranges", "bias", "narrow", "round", "samples"}
     assert all(set(cause.steps) <= names and cause.steps for cause in CAUSES)
     assert len({cause.name for cause in CAUSES}) == len(CAUSES)
 
