@@ -53,7 +53,7 @@ def observe(run: SampleRuns, *, whole: bool = True) -> Extremes:
     tensors = float_tensors(run.model, run.threads)
     low, high = np.full(len(tensors), np.inf), np.full(len(tensors), -np.inf)
     elements = np.zeros(len(tensors), np.int64)
-    widths = None  # half as many samples ago
+    widths: NDArray[np.float64] | None = None  # half as many samples ago
     samples = 0
     with ExitStack() as stack:
         watch = _Watch(run, tensors, stack.enter_context(ExitStack()))

@@ -86,13 +86,19 @@ def append_reductions(graph: ir.Model, tensors: Sequence[str], infinite: Collect
             bad = _added(nodes, "IsInf", [value], f"bitfront.{number}.IsInf")
             for op, other in neutral.items():
                 sources[op] = _added(nodes, "Where", [bad, other, value], f"bitfront.{number}.{op}.Where")
-        made = {}
+        made = dict[str, ir.Value]()
         for op, source in sources.items():
             reduced = f"bitfront.{number}.{op}"
             if elements:
                 source = _added(nodes, "Flatten", [source], f"{reduced}.Flatten", {"axis": 1})
-            inputs, attributes = axes[op] if elements else ([], {})
-            made[op] = _added(nodes, op, [source, *inputs], reduced, {"keepdims": 0, **attributes})
+            inputs, attributes = axes[op]
+            made[op] = _added(
+                nodes,
+                op,
+                [source, *inputs] if elements else [source],
+                reduced,
+                {"keepdims": 0, **(attributes if elements else {})},
+            )
         if not elements:
             made["Size"] = _added(nodes, "Size", [value], f"bitfront.{number}.Size")
         outputs += made.values()
