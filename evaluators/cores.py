@@ -24,11 +24,11 @@ _held: list[int] = []  # descriptors of this process's locks, which the kernel l
 def pin_to_one_cpu() -> int | None:
     """Bind this thread, and those it starts from now on, to an allowed CPU.
 
-    Of those that no other process's evaluators keep, the least busy one right now; where all are kept, the least busy
-    of all. Evaluator processes of one parent, of which one measures at a time, share a CPU, so that their latencies
-    can be compared. Call it in the thread that measures, before it opens sessions. Ties go to the highest number,
-    since systems put interrupts on the lowest. Where one CPU is allowed already, or the system cannot bind, nothing
-    is done.
+    Of those that no other process's evaluators keep, the least busy one right now, first those that share no core with
+    one that is kept; where all are kept, the least busy of all. Evaluator processes of one parent share a CPU, so that
+    their latencies can be compared. Call it in the thread that measures, before it opens sessions. Ties go to the
+    highest number, since systems put interrupts on the lowest. Where one CPU is allowed already, or the system cannot
+    bind, nothing is done.
 
     Returns:
         Number of the CPU chosen; None if nothing was done.
@@ -39,7 +39,8 @@ def pin_to_one_cpu() -> int | None:
     if len(allowed) < 2:
         return None
     busy = dict(enumerate(psutil.cpu_percent(interval=0.2, percpu=True)))
-    order = sorted(allowed, key=lambda cpu: (busy.get(cpu, 0.0), -cpu))
+    kept = _kept_cpus(allowed)
+    order = sorted(allowed, key=lambda cpu: (bool(_siblings(cpu) & kept), busy.get(cpu, 0.0), -cpu))
     chosen = _kept_by_parent(order)
     if chosen is None:
         chosen = next((cpu for cpu in order if _keep(cpu)), order[0])
@@ -77,6 +78,16 @@ def bind_thread(cpus: Set[int]) -> None:
     """Let this thread run on these CPUs alone; on none in particular where there are none."""
     if cpus:
         os.sched_setaffinity(0, cpus)
+
+
+def _siblings(cpu: int) -> set[int]:
+    """The other CPUs of its core, which share its units and caches; none where the system does not tell."""
+    try:
+        text = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
+        ends = [part.partition("-") for part in text.strip().split(",")]
+        return {each for low, _, high in ends for each in range(int(low), int(high or low) + 1)} - {cpu}
+    except (OSError, ValueError):
+        return set()
 
 
 def _kept_cpus(cpus: Set[int]) -> set[int]:

@@ -1,7 +1,7 @@
 """All INT8 as we lower it, against the float model and against onnxruntime.quantization with the very same ranges.
 
 Both start from the clean model, with unsigned activations, signed weights per channel, and minmax ranges of the same
-samples. Latency: one pinned thread, blocks in turns, 20th percentiles, the median over freshly opened sessions.
+samples. Latency: one pinned thread, blocks in turns, mean processor time, the median over freshly opened sessions.
 
 usage: python -m benchmarks.figures.lowering [--samples 4000] [--rounds 15] [--opened 6] [--keep FOLDER]
 """
@@ -29,7 +29,6 @@ from evaluators.backends.onnxruntime.session import OnnxRuntimeSession
 from evaluators.calibration.activations import collect
 from evaluators.data import Dataset, batches, open_data, split
 from evaluators.measure import latency
-from evaluators.measure.device_lock import device_lock
 from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Precision, Ranges
@@ -123,7 +122,7 @@ def timed(
     rounds: int,
     opened: int,
 ) -> dict[str, NDArray[np.float64]]:
-    """Milliseconds of each model: (opened,) 20th percentiles. Who runs after whom matters, so the order alternates."""
+    """Milliseconds of each model: (opened,) means. Who runs after whom matters, so the order alternates."""
     inputs = next(batches(dataset, indices, BATCH)).inputs
     found: dict[str, list[float]] = {name: [] for name in paths}
     for number in range(opened):
@@ -133,9 +132,8 @@ def timed(
         }
         for session in sessions.values():
             session.bind(inputs)
-        with device_lock("cpu"):
-            for name, samples in latency.interleaved(sessions, rounds).items():
-                found[name].append(latency.statistic_of(samples, "p20"))
+        for name, samples in latency.interleaved(sessions, rounds).items():
+            found[name].append(latency.statistic_of(samples, "mean"))
         for session in sessions.values():
             session.close()
     return {name: np.array(values) for name, values in found.items()}

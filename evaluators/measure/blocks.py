@@ -15,6 +15,7 @@ Samples = NDArray[np.float64]
 
 BLOCK_MS = 20.0
 MAX_COUNT = 10_000
+MANY = 8  # inferences of a block, from which on its first is not counted
 WARM_UP_TOLERANCE = 0.02
 WARM_UP_BLOCKS = 3  # that many in a row must agree
 MAX_WARM_UP_S = 2.0
@@ -43,15 +44,16 @@ class Block:
 
 
 def time_block(session: Session, count: int) -> Block:
-    """Time some inferences, after one that is not counted where a block has several.
+    """Time some inferences, after one that is not counted where a block has many.
 
     The first inference after another engine has run finds its weights gone from the caches: it took 6 % (0.8 ms
-    network) to 24 % (0.3 ms) longer. Where a block is one long inference that matters little and would cost double.
+    network) to 24 % (0.3 ms) longer. Where a block is a few long inferences that matters little and would cost much.
     """
+    uncounted = int(count >= MANY)
     start = time.perf_counter_ns()
-    found = session.time(count if count == 1 else count + 1)
+    found = session.time(count + uncounted)
     wall_ms = (time.perf_counter_ns() - start) / 1e6
-    counted = slice(None) if count == 1 else slice(1, None)
+    counted = slice(uncounted, None)
     samples, masked = np.ma.getdata(found), np.ma.getmaskarray(found)
     return Block(samples[counted], ~masked[counted], float(samples.sum()), wall_ms)
 
@@ -102,9 +104,10 @@ def warm_up(session: Session, block_ms: float, typical: Callable[[Samples], floa
     count, spent_ms = 1, 0.0
     recent: list[float] = []
     while spent_ms < 1000 * MAX_WARM_UP_S or len(recent) < WARM_UP_BLOCKS:
-        samples = np.ma.getdata(session.time(count))
+        found = session.time(count)
+        samples, undisturbed = np.ma.getdata(found), ~np.ma.getmaskarray(found)
         spent_ms += float(samples.sum())
-        recent = [*recent, typical(samples)][-WARM_UP_BLOCKS:]
+        recent = [*recent, typical(samples[undisturbed] if undisturbed.any() else samples)][-WARM_UP_BLOCKS:]
         count = _count_of(block_ms, recent[-1])
         if len(recent) == WARM_UP_BLOCKS and max(recent) <= (1 + WARM_UP_TOLERANCE) * min(recent):
             return count, True

@@ -45,10 +45,10 @@ GPU_SPREAD_LIMIT = 0.02
 MIN_SAMPLES = 50
 DRIFT_LIMIT = 0.03
 # By processor time: blocks go on until the ratio to the baseline is known so well, as long as there is time.
-RATIO_AIM = 0.02
+RATIO_AIM = 0.025
 RATIO_LIMIT = 0.06  # what is known less well is doubtful
 MIN_ROUNDS = 5
-_LONGEST = 2.5  # times the least `seconds`, of the candidate
+_LONGEST = 2.0  # times the least `seconds`, of the candidate
 
 
 def statistic_of(samples: Samples, name: str) -> float:
@@ -97,7 +97,7 @@ def measure(
         reference_ms: what the baseline usually takes, by the same statistic; None if that is not known yet. With a
             baseline, the value is scaled by `reference_ms` ÷ the baseline's time now.
         seconds: time that the candidate itself runs, at least; twice that when the measurement is repeated. By
-            processor time and with a baseline it may be less, and is 2.5 times as much at most.
+            processor time and with a baseline it may be less, and is twice as much at most.
         max_seconds: time that both run, at most (the block under way is finished); a slow model gives few samples.
         min_samples: samples of each, at least; by processor time five blocks of each are enough.
         spread_limit: inter-quartile range over median above which the number is doubtful.
@@ -276,7 +276,8 @@ def _latency_of(rows: list[list[Block]], stable: bool, conditions: Mapping[str, 
     raw_ms = statistic_of(samples[0], plan.statistic)
     baseline_ms = statistic_of(samples[1], plan.statistic) if len(samples) > 1 else None
     beside = np.nan if baseline_ms is None else baseline_ms
-    interrupted = sum(int((~block.undisturbed).sum()) for blocks in rows for block in blocks)
+    good = np.concatenate([block.undisturbed for block in rows[0]])
+    counts = {} if good.all() else {"interrupted": int((~good).sum()), "undisturbed": int(good.sum())}
     return Latency(
         value_ms=float(scaled(raw_ms, beside, plan.reference_ms)),
         raw_ms=raw_ms,
@@ -285,7 +286,7 @@ def _latency_of(rows: list[list[Block]], stable: bool, conditions: Mapping[str, 
         samples_ms=samples[0],
         baseline_samples_ms=samples[1] if len(samples) > 1 else np.empty(0),
         warnings=(*_doubts(rows, stable, plan), *_slowdowns(conditions)),
-        conditions={**conditions, "interrupted": interrupted} if interrupted else conditions,
+        conditions={**conditions, **counts},
         wall_ms=raw_ms * _stretch(rows[0]) if plan.by_thread else None,
     )
 
@@ -359,8 +360,9 @@ def _unmended(latency: Latency, plan: _Plan) -> Iterator[str]:
     others = max(latency.conditions.get(when, {}).get("other_processes", 0) for when in ("before", "after"))
     if others:
         yield f"{others} other {'process uses' if others == 1 else 'processes use'} the device"
-    samples, interrupted = len(latency.samples_ms), latency.conditions.get("interrupted", 0)
-    if interrupted and samples < plan.min_samples:
+    samples = latency.conditions.get("undisturbed", len(latency.samples_ms))
+    if samples < plan.min_samples and "undisturbed" in latency.conditions:
+        interrupted = latency.conditions["interrupted"]
         yield (
             f"other processes interrupted {interrupted} inferences, which leaves {samples} of the {plan.min_samples} "
             "that are wanted"

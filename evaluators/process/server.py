@@ -146,6 +146,7 @@ class _Service:
         if not job.only_builds and description.target.relative and int(job.options.get("threads", 1)) == 1:
             pin_to_one_cpu()  # before the first session: its threads stay where they are started
         self._handlers = handlers(evaluator)
+        gc.freeze()  # all of this stays: collecting garbage, without which memory cannot be told, need not look at it
         return description
 
 

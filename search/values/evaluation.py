@@ -141,7 +141,8 @@ class Latency:
         warnings: what makes the number doubtful, in words.
         around_ms: what surrounds an inference and is not in it: `host_to_device`, `device_to_host`, `enqueue` (host
             time to hand over its kernels one by one), `launch` (as one graph); empty if there is no such thing.
-        conditions: state of the device `before` and `after`, and `throttled` (reasons); empty if unknown.
+        conditions: state of the device `before` and `after`, and `throttled` (reasons); empty if unknown. Where other
+            processes `interrupted` inferences, how many of them, and of the `undisturbed` ones, which alone count.
         wall_ms: what inferences took on the wall clock where the target's is processor time; None elsewhere.
     """
 

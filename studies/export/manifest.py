@@ -91,6 +91,7 @@ def _latency(now: Standing, point: Point, record: EvaluationRecord) -> dict[str,
     return {
         "value_ms": point.latency_ms,
         "statistic": now.target.target.statistic,
+        "clock": now.target.target.clock,
         "search_ms": point.search_ms,
         "spread": point.spread,
         "tie_band": now.target.band,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from evaluators.metrics.own.handed_metric import is_handed
+from search.values import THREAD_CLOCK
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.standing import Standing
 
@@ -67,8 +68,9 @@ def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
     speedup, took = latency["speedup_over_fp32"], latency_text(latency["value_ms"], latency["tie_band"])
     versions = ", ".join(f"{name} {version}" for name, version in target["versions"].items())
     options = ", ".join(f"{name} {value}" for name, value in target["options"].items())
+    statistic = latency["statistic"] + (" processor time" if latency.get("clock") == THREAD_CLOCK else "")
     return [
-        ("latency", f"{took} for one batch of {_batch(found)} ({latency['statistic']})"),
+        ("latency", f"{took} for one batch of {_batch(found)} ({statistic})"),
         ("speed against FP32", "–" if speedup is None else f"{speedup_text(speedup)} ×"),
         *_accuracy_rows("search data", found["search"], now),
         *_accuracy_rows("final data, which the search never saw", final, now, final["loss_text"]),

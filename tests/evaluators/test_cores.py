@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
+
+from evaluators import cores
 
 pytestmark = [
     pytest.mark.skipif(
@@ -133,6 +136,19 @@ def test_where_every_core_is_taken_one_is_shared(two_cores: set[int]) -> None:
         assert {said(one), said(two)} == two_cores
         with started(WORKER) as third:
             assert said(third) in two_cores
+
+
+def test_the_second_thread_of_a_kept_core_comes_last(monkeypatch: pytest.MonkeyPatch, two_cores: set[int]) -> None:
+    low, high = sorted(two_cores)
+    monkeypatch.setattr(cores, "_kept_cpus", lambda cpus: {-1})
+    monkeypatch.setattr(cores, "_siblings", lambda cpu: {-1} if cpu == high else set())
+    monkeypatch.setattr(cores, "_held", [])
+    monkeypatch.setattr(
+        psutil, "cpu_percent", lambda interval, percpu: [99.0 * (cpu == low) for cpu in range(high + 1)]
+    )
+    assert cores.pin_to_one_cpu() == low, "though it is busy"
+    for descriptor in cores._held:
+        os.close(descriptor)
 
 
 def test_files_that_cannot_be_used_lock_nothing(two_cores: set[int], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Latency of several ONNX files, in turns, by one pinned thread of one process: 20th percentiles in milliseconds.
+"""Latency of several ONNX files, in turns, by one pinned thread of one process: mean processor time in milliseconds.
 
     python -m benchmarks.peers.control.timing SAMPLES.npz fp32=model.onnx best=best.onnx [--rounds 30] [--reversed]
 
@@ -26,7 +26,6 @@ from benchmarks.peers.control.engines import BATCH
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession
 from evaluators.measure import latency
-from evaluators.measure.device_lock import device_lock
 
 PROCESSES, ROUNDS = 10, 25
 
@@ -56,12 +55,12 @@ def time_files(files: Mapping[str, Path], samples: Path, rounds: int) -> dict[st
     with np.load(samples, allow_pickle=False) as file:
         inputs = {name: file[name][:BATCH] for name in file if name != "labels"}
     device = OnnxRuntimeDevice("cpu", 1)
-    with pinned(), device_lock("cpu"):
+    with pinned():
         sessions = {name: _open(device, path, inputs) for name, path in files.items()}
         blocks = latency.interleaved(sessions, rounds)
         for session in sessions.values():
             session.close()
-    return {name: latency.statistic_of(samples_ms, "p20") for name, samples_ms in blocks.items()}
+    return {name: latency.statistic_of(samples_ms, "mean") for name, samples_ms in blocks.items()}
 
 
 def _open(device: OnnxRuntimeDevice, path: Path, inputs: Mapping[str, Any]) -> OnnxRuntimeSession:

@@ -57,15 +57,22 @@ class OnnxRuntimeKind(BackendKind):
         copy_as_onnx(engine, out)
 
     def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
-        from evaluators.backends.onnxruntime.device import SESSION_ENTRIES, provider_settings, session_settings
+        from evaluators.backends.onnxruntime.device import (
+            SESSION_ENTRIES,
+            clock_of,
+            provider_settings,
+            session_settings,
+        )
         from evaluators.backends.run_script import RUN_SCRIPT, run_script
 
+        threads = int(recipe.options.get("threads", 1))
         on_gpu = self.gpu_of(recipe.device) is not None
         settings = {
             "ENGINE": self.engine_file,
             "PROVIDERS": provider_settings(0 if on_gpu else None),  # its GPU has another number elsewhere
-            "SESSION_OPTIONS": session_settings(recipe.options.get("threads", 1)),
+            "SESSION_OPTIONS": session_settings(threads),
             "SESSION_ENTRIES": SESSION_ENTRIES,
+            "CLOCK": clock_of(self.gpu_of(recipe.device), threads),
         }
         needs = "onnxruntime-gpu and numpy" if on_gpu else "onnxruntime and numpy"
         return {RUN_SCRIPT: run_script("onnxruntime_engine.py", needs, settings, recipe.inputs, recipe.profiles)}

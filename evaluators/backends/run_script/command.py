@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +29,14 @@ def main() -> None:
     for name, array in outputs.items():
         print(f"output {name}: shape {'x'.join(map(str, array.shape))}, {array.dtype}")
     engine.time(batches[0][0], options.warm_up)
+    start = time.perf_counter()
     times = engine.time(batches[0][0], options.repeat)
-    low, middle = np.percentile(times, [20, 50])
-    print(f"latency of one batch of {options.batch or measured_batch()}: median {middle:.4g} ms, 20th percentile "
-          f"{low:.4g} ms, of {len(times)} runs ({engine.description})")  # fmt: skip
+    wall = 1000 * (time.perf_counter() - start) / len(times)
+    told = f"median {np.median(times):.4g} ms, mean {times.mean():.4g} ms"
+    print(f"latency of one batch of {options.batch or measured_batch()}: {told}{engine.clock and f' {engine.clock}'}, "
+          f"of {len(times)} runs ({engine.description})")  # fmt: skip
+    if engine.clock and wall > 1.05 * times.mean():
+        print(f"the machine is busy; on the wall clock one took {wall:.4g} ms")
     if options.out:
         np.savez(options.out, **outputs)
 

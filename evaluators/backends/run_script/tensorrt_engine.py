@@ -35,6 +35,8 @@ def load_plugins(registry: Any, library: str) -> None:
 class Engine:
     """A TensorRT plan in one execution context, launched through a CUDA graph as it was when it was measured."""
 
+    clock = ""  # the GPU's own
+
     def __init__(self, path: Path, gpu: int) -> None:
         import tensorrt
         from cuda.bindings import runtime

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
+from search.values import THREAD_CLOCK, Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
 from studies.judging.findings.sensitivity_table import Sensitivities
@@ -136,6 +136,8 @@ def _target_text(now: Standing) -> str:
     named = now.details.target_name or f"{target.backend} {version}".rstrip() + f" on {target.device}"
     percent = target.statistic.removeprefix("p")
     statistic = f"{percent}th percentile of many runs" if percent.isdigit() else target.statistic
+    if target.clock == THREAD_CLOCK:
+        statistic = f"{statistic} processor time of the thread that runs it"
     return f"{named}; latency is the {statistic}"
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import filelock
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from evaluators.measure import blocks
 from evaluators.measure.device_lock import DeviceBusyError, device_lock
 from evaluators.measure.latency import interleaved, measure, spread_of, statistic_of
+from search.values import THREAD_CLOCK, Latency
 from tests.support.scripted_sessions import COOL, HOT, Clock, states, steady
 
 HOLD_LOCK = """
@@ -195,6 +200,79 @@ def test_other_processes_are_told_but_not_a_reason_to_measure_again() -> None:
     assert session.done < 400
     alone = measure(steady(1.0), statistic="median", state=states({**COOL, "other_processes": 1}, {}))
     assert alone.warnings == ("1 other process uses the device",)
+
+
+# -- processor time ----------------------------------------------------------------------------------------------------
+
+
+def by_thread(session: Clock, baseline: Clock, **rest: Any) -> Latency:
+    return measure(session, baseline=baseline, statistic="mean", clock=THREAD_CLOCK, **rest)
+
+
+def test_a_ratio_that_is_known_at_once_takes_five_blocks_of_each() -> None:
+    session, baseline = steady(5.0), steady(10.0)
+    latency = by_thread(session, baseline, reference_ms=11.0)
+    assert (latency.raw_ms, latency.value_ms, latency.warnings) == (5.0, pytest.approx(5.5), ())
+    assert (len(latency.samples_ms), len(latency.baseline_samples_ms)) == (5 * 4, 5 * 2)
+
+
+def test_blocks_go_on_while_the_ratio_is_not_known_and_end_at_twice_the_time() -> None:
+    restless = Clock(lambda i: 5.0 * (1 + 0.2 * ((i + 2) // 4 % 2)))  # every second block
+    latency = by_thread(restless, steady(10.0), seconds=0.2)
+    assert sum(latency.samples_ms) == pytest.approx(400, abs=25)
+    assert latency.warnings == ()
+    lost = Clock(lambda i: 5.0 * (1 + 1.0 * ((i + 2) // 4 % 2)))
+    (warning,) = by_thread(lost, steady(10.0), tries=1).warnings
+    assert warning.startswith("the ratio to FP32 is known to ± ")
+
+
+def test_what_slows_both_alike_is_neither_spread_nor_doubt() -> None:
+    """As a neighbour on the same core does, for a while."""
+    log: list[Clock] = []
+
+    def slowed(milliseconds: float) -> Clock:
+        return Clock(lambda i: milliseconds * (1.4 if len(log) % 12 >= 6 else 1.0), log)
+
+    latency = by_thread(slowed(5.0), slowed(10.0), reference_ms=10.0)
+    assert latency.warnings == ()
+    assert latency.spread == 0
+    assert latency.value_ms == pytest.approx(5.0)
+    assert latency.raw_ms > 5.2
+
+
+def test_wall_time_is_kept_beside_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = blocks.time_block
+    monkeypatch.setattr(blocks, "time_block", lambda *given: replace(b := real(*given), wall_ms=3 * b.total_ms))
+    assert by_thread(steady(5.0), steady(10.0)).wall_ms == pytest.approx(15.0)
+    assert measure(steady(5.0), statistic="median").wall_ms is None
+
+
+# -- several threads ---------------------------------------------------------------------------------------------------
+
+
+class Interrupted(Clock):
+    """Inferences that other processes stretched are masked."""
+
+    def time(self, count: int) -> NDArray[np.float64]:
+        samples = super().time(count)
+        return np.ma.masked_array(samples, samples > 5.0)
+
+
+def test_interrupted_inferences_do_not_count() -> None:
+    latency = measure(Interrupted(lambda i: 20.0 if i % 3 == 0 else 5.0), statistic="mean")
+    assert latency.raw_ms == 5.0
+    assert set(latency.samples_ms) == {5.0}
+    assert latency.warnings == ()
+    assert latency.conditions["interrupted"] > 0
+
+
+def test_too_few_that_were_not_interrupted_are_told() -> None:
+    latency = measure(Interrupted(lambda i: 5.0 if i % 10 == 0 else 20.0), statistic="mean", max_seconds=2.0, tries=1)
+    assert latency.raw_ms == 5.0
+    assert re.search(r"other processes interrupted \d+ inferences, which leaves \d+ of the 50", latency.warnings[-1])
+    none = measure(Interrupted(lambda i: 20.0), statistic="mean", max_seconds=2.0, tries=1)
+    assert none.raw_ms == 20.0
+    assert any("which leaves" in warning for warning in none.warnings)
 
 
 def hold_lock(device: str) -> subprocess.Popen[str]:

@@ -68,7 +68,7 @@ def test_once_is_enough_where_the_caller_tries_again() -> None:
     session = Clock(lambda i: 5.0 if i % 2 or i < WARM else 7.5)
     (warning,) = together({"a": session}, 20, again=False)["a"].warnings
     assert warning.startswith("spread")
-    assert session.done == WARM + 20 * 5
+    assert session.done == WARM + 20 * 4
 
 
 def test_a_passing_disturbance_leaves_no_mark() -> None:

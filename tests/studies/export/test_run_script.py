@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -84,7 +85,7 @@ def test_the_script_gives_the_outputs_of_the_engine_without_bitfront(exported: t
     done = run_alone(folder / "run.py", "--data", folder.parent / "own.npz", "--out", out, "--repeat", 3)
     assert done.returncode == 0, done.stderr
     assert "output logits: shape 10x10, float32" in done.stdout
-    assert "latency of one batch of 4: median" in done.stdout
+    assert re.search(r"latency of one batch of 4: median \S+ ms, mean \S+ ms processor time, of 3 runs", done.stdout)
     expected = outputs_of(folder / "model.onnx", samples)
     with np.load(out) as found:
         assert set(found) == set(expected)
@@ -177,6 +178,8 @@ def test_the_readme_rounds_as_the_terminal_does() -> None:
     text = readme()
     assert "| top1 on the search data | 71.00 %, loss 0.08 ± 0.23 % on 600 samples |" in text
     assert "| latency | 14 ms for one batch of 8 (p20) |" in text
+    by_thread = readme(latency={**FOUND["latency"], "statistic": "mean", "clock": "thread"})
+    assert "| latency | 14 ms for one batch of 8 (mean processor time) |" in by_thread
     assert "| speed against FP32 | 1.02 × |" in text
 
 

@@ -51,6 +51,7 @@ def test_a_search_tells_that_it_waits_and_when_its_turn_has_come(
     monkeypatch.setattr("tempfile.tempdir", None)
     write_inputs(tmp_path)
     given = {"model": "model.onnx", "data": "data.npz", "study": "s", "recover": "none", "trials": "1"}
+    given["threads"] = "2"  # with one, nobody waits for his turn
     words = [sys.executable, "-c", HOLD]
     with subprocess.Popen(words, stdin=-1, stdout=-1, text=True, env=environment()) as holder:
         assert holder.stdout is not None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +20,7 @@ from onnx import helper
 
 from evaluators.backends.onnxruntime.audit import audit_rows
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.session import OnnxRuntimeSession
 from evaluators.calibration import cache as calibration_cache
 from evaluators.engine import RefusedError
 from search.errors import ModelError, TargetError
@@ -266,6 +271,44 @@ def test_a_session_times_what_was_bound(backend: OnnxRuntimeBackend, tmp_path: P
     samples = session.time(5)
     assert samples.shape == (5,)
     assert (samples > 0).all()
+    session.close()
+
+
+def opened_engine(backend: OnnxRuntimeBackend, out: Path) -> OnnxRuntimeSession:
+    model = loaded("mobile")
+    builder = backend.builder(model, ranged("mobile"))
+    builder.build(builder.lower(uniform(model, backend, FP32)), out)
+    session = builder.load(out)
+    session.bind(feeds(model))
+    return session
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads")
+def test_one_thread_is_the_callers_and_its_processor_time_counts(
+    backend: OnnxRuntimeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(os.listdir("/proc/self/task"))
+    session = opened_engine(backend, tmp_path / "engine.onnx")
+    monkeypatch.setattr(time, "thread_time_ns", count(step=7_000_000).__next__)
+    assert session.time(3).tolist() == [7.0] * 3
+    assert set(os.listdir("/proc/self/task")) <= before
+    session.close()
+
+
+def test_with_several_threads_interrupted_inferences_are_masked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = OnnxRuntimeBackend(threads=2)
+    assert (backend.target().clock, backend.target().statistic) == ("wall", "p20")
+    session = opened_engine(backend, tmp_path / "engine.onnx")
+    monkeypatch.setattr(time, "perf_counter_ns", count(step=7_000_000).__next__)
+    own = iter([0, 7_000_000, 0, 7_000_000, 0, 3_000_000])  # in the third it waited
+    switches = iter([0, 0, 0, 1, 1, 1])  # in the second some thread lost its processor
+    monkeypatch.setattr(time, "thread_time_ns", own.__next__)
+    monkeypatch.setattr("evaluators.backends.onnxruntime.session._forced_switches", switches.__next__)
+    samples = session.time(3)
+    assert np.ma.getmaskarray(samples).tolist() == [False, True, True]
+    assert np.ma.getdata(samples).tolist() == [7.0] * 3
     session.close()
 
 
