@@ -1,8 +1,8 @@
 """Is a latency the same on a busy machine? FP32 ÷ INT8 beside 8 and 20 busy processes, and without them.
 
 A run is what a search does for one evaluation: a fresh session of all INT8, measured in turn with FP32 by processor
-time on one pinned thread. Runs without load and with it take turns, so that what other guests of the host do meets all of
-them alike. The load shares two cores with the measurement, and every process of it ends by itself.
+time on one pinned thread. Runs without load and with it take turns, so that what other guests of the host do meets all
+of them alike. The load shares two cores with the measurement, and every process of it ends by itself.
 
 usage: python -m benchmarks.figures.busy [--runs 20]
 """
