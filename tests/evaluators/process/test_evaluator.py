@@ -165,7 +165,7 @@ def test_one_that_loses_too_much_is_stopped_early_and_stays_ok(tmp_path: Path) -
 
 def test_the_description_is_what_the_study_stores(warm: Warm) -> None:
     told = warm.evaluator.setup.describe()
-    assert told.target.statistic == "p20"
+    assert (told.target.statistic, told.target.clock) == ("mean", "thread")
     assert told.capability.ops.keys() == {INT8}
     assert told.data is not None
     assert told.metric is not None
