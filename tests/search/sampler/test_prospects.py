@@ -17,7 +17,7 @@ from search.sampler.loss_bounds import SURE, LossBounds
 from search.space.layout import Costs
 from tests.support.known_problem import Problem, Search, make_problem
 
-BAND, FEWEST = 0.01, 5
+BAND, FEWEST = 0.01, 7
 
 
 @pytest.fixture(autouse=True)
