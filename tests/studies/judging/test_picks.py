@@ -73,12 +73,17 @@ def test_with_an_allowed_loss_the_best_is_the_fastest_that_keeps_it() -> None:
     assert best(Aim.FASTEST, [4.0, 3.0, 2.0, 1.0], [0.0, 0.001, 0.008, 0.03], limit=0.01, fp32=0) == 2
 
 
-def test_of_those_that_keep_it_by_estimate_the_surest_go_first() -> None:
-    """Trial 1 is the fastest by its estimate alone; trial 2 keeps the limit by twelve standard errors."""
+def test_the_fastest_that_are_clearly_below_the_limit_go_first_and_then_the_surest() -> None:
+    """Trial 1 is the fastest by its estimate alone; trial 2 keeps the limit by 12 standard errors, trial 3 by 2."""
     rows = [4.0, 2.0, 2.5, 2.2], [0.0, 0.0099, 0.004, 0.009]
     found = columns(*rows, 0.0005, limit=0.01, fp32=0)
     assert found.sure.tolist() == [True, False, True, False]
-    assert line(found, Aim.FASTEST) == [2, 3, 1]
+    assert line(found, Aim.FASTEST) == [3, 2, 1]
+    assert choose(found, Aim.FASTEST).best == 2, "the surest, while nothing is known of the final split"
+    final = {"holds": marked(4, 2, 3), "final_margin": np.array([np.nan, np.nan, 9.0, 1.7])}
+    assert best(Aim.FASTEST, *rows, 0.0005, limit=0.01, fp32=0, **final) == 3, "its bound keeps the limit there"
+    final["final_margin"][3] = 1.6
+    assert best(Aim.FASTEST, *rows, 0.0005, limit=0.01, fp32=0, **final) == 2
     wide = columns(*rows, 0.01, limit=0.01, fp32=0)
     assert not wide.sure.any()
     assert line(wide, Aim.FASTEST)[0] == 2, "of none that is sure, the one nearest to it"
@@ -190,17 +195,16 @@ def test_who_fails_on_the_final_split_is_no_pick_and_the_next_in_line_takes_its_
     assert (found.best, found.fast, found.line) == (2, 2, (1, 2, 3))
 
 
-def test_a_fastest_that_only_just_holds_gives_way_to_one_as_fast_that_holds_surely() -> None:
+def test_a_fastest_that_only_just_holds_gives_way_to_the_next_that_holds_surely() -> None:
     rows = [4.0, 2.0, 2.03, 2.3], [0.0, 0.002, 0.001, 0.0005]
     final = {"holds": marked(4, 1, 2, 3), "final_margin": np.array([np.nan, 0.1, 6.0, 9.0])}
     assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.02, **final) == 2
     found = columns(*rows, 0.0001, limit=0.01, fp32=0, band=0.02, **final)
     assert ties(found, choose(found, Aim.FASTEST), "best") == [1]
-    # Row 2 is slower than the tie band allows, and row 1 stays: it is the fastest that holds.
-    assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.01, **final) == 1
-    # None of those that tie with it holds surely.
-    unsure = {**final, "final_margin": np.array([np.nan, 0.1, 0.2, 9.0])}
-    assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.02, **unsure) == 1
+    unsure = {**final, "final_margin": np.array([np.nan, 0.1, 0.2, 0.3])}
+    assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.02, **unsure) == 1, "where none holds surely"
+    later = {**final, "final_margin": np.array([np.nan, 0.1, 0.2, 9.0])}
+    assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.02, **later) == 3, "also where it is slower"
 
 
 def test_where_all_in_line_fail_what_holds_there_is_recommended_else_fp32() -> None:
