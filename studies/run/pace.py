@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evaluators.measure.latency import BLOCK_MS
-from studies.store.records import RUNNING
+from studies.store.records import PROCESS, RUNNING
 
 if TYPE_CHECKING:
     from search.values import Evaluation
@@ -104,9 +104,10 @@ class Pace:
         if evaluation.accuracy is not None and evaluation.accuracy.complete:
             self._took_s["scoring"].append(stage_s.get("run", 0.0) + stage_s.get("score", 0.0))
 
-    def note_repeat(self, took_s: float) -> None:
-        """Learn from an engine that was built or opened again, and timed."""
+    def note_repeat(self, took_s: float, kind: str = "") -> None:
+        """Learn from an engine that was built or opened again, and timed; `kind` as `RepeatRecord` has it."""
         self._took_s["repeat"].append(took_s)
+        self._took_s[f"repeat {kind}"].append(took_s)
         self._sure_s += took_s
 
     # -- expecting -------------------------------------------------------------------------------------------------
@@ -141,6 +142,18 @@ class Pace:
         if self._took_s["repeat"]:
             return self._most("repeat")
         return max(0.0, self.evaluation_s(now) - self._most("scoring"))
+
+    def repeats_s(self, now: Standing, left: Mapping[str, int], start_s: float) -> float:
+        """Seconds that all repetitions take that are left.
+
+        Args:
+            left: how many of each kind.
+            start_s: what the evaluator process took to start, which the first repetition in a fresh process is expected
+                to take beside its timing.
+        """
+        known = {kind: self._most(f"repeat {kind}") for kind in left if self._took_s[f"repeat {kind}"]}
+        guess_s = {kind: self.repeat_s(now) + (start_s if kind == PROCESS else 0.0) for kind in left}
+        return sum(count * known.get(kind, guess_s[kind]) for kind, count in left.items())
 
     def finalists_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring and scoring so many finalists takes, side by side and on the final split."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from evaluators.stopwatch import current_stopwatch
 from studies.judging.search_events import RunTime
 from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
@@ -40,11 +42,11 @@ class Closing:
     def __init__(self, work: Work) -> None:
         self._work = work
 
-    def announce(self, now: Standing, repeats: int) -> tuple[Step, Step, Step]:
+    def announce(self, now: Standing, repeats: Mapping[str, int]) -> tuple[Step, Step, Step]:
         """Say what remains and how long all of it takes, and what the time limit leaves no time for.
 
         Args:
-            repeats: measurements that the tie band still needs.
+            repeats: measurements that the tie band still needs, by kind.
 
         Returns:
             The tie band, doubtful latencies, finalists; a step with nothing to do takes no time.
@@ -61,25 +63,25 @@ class Closing:
             self._work.events.note(cut)
         return steps
 
-    def expected_s(self, now: Standing, repeats: int) -> float:
+    def expected_s(self, now: Standing, repeats: Mapping[str, int]) -> float:
         """Seconds that all of it takes where no time limit cuts it."""
         return sum(step.seconds for step in self.plan(now, repeats, math.inf))
 
-    def plan(self, now: Standing, repeats: int, left_s: float) -> tuple[Step, Step, Step]:
+    def plan(self, now: Standing, repeats: Mapping[str, int], left_s: float) -> tuple[Step, Step, Step]:
         """The same steps within so many seconds: finalists come first, then doubtful latencies, then the tie band."""
         finalists = self.of_finalists(now, left_s)
         doubts = self.of_doubts(now, left_s - finalists.seconds)
         return self.of_band(now, repeats, left_s - finalists.seconds - doubts.seconds), doubts, finalists
 
-    def of_band(self, now: Standing, repeats: int, left_s: float = math.inf) -> Step:
+    def of_band(self, now: Standing, repeats: Mapping[str, int], left_s: float = math.inf) -> Step:
         """Measuring how far latencies may differ and count as equal."""
-        each_s = self._work.pace.repeat_s(now)
-        fitting = repeats if each_s <= 0 or repeats * each_s <= left_s else max(0, int(left_s // each_s))
-        text = "measuring repeatability"
-        if fitting == repeats:
-            return Step(text, repeats * each_s)
-        left_out = f"{repeats - fitting} of the {repeats} repetitions that measure repeatability"
-        return Step(f"{text} with {fitting} of {repeats} repetitions", fitting * each_s, left_out)
+        text, count = "measuring repeatability", sum(repeats.values())
+        seconds = self._work.pace.repeats_s(now, repeats, _start_s()) if count else 0.0
+        if seconds <= max(0.0, left_s):
+            return Step(text, seconds)
+        fitting = max(0, int(count * left_s / seconds))
+        left_out = f"{count - fitting} of the {count} repetitions that measure repeatability"
+        return Step(f"{text} with {fitting} of {count} repetitions", seconds * fitting / count, left_out)
 
     def of_doubts(self, now: Standing, left_s: float = math.inf) -> Step:
         """Measuring doubtful latencies again."""
@@ -113,3 +115,9 @@ class Closing:
 
 def _finalists_text(count: int) -> str:
     return "one finalist" if count == 1 else f"{count} finalists"
+
+
+def _start_s() -> float:
+    """What this run took to start, which was mostly its evaluator process."""
+    watch = current_stopwatch()
+    return 0.0 if watch is None else watch.seconds().get("start", 0.0)

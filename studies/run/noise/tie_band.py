@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -74,12 +75,13 @@ class TieBand(Hook):
         return now
 
     @property
-    def repeats_left(self) -> int:
-        """How many repetitions are usually left; none once the band is measured."""
+    def repeats_left(self) -> dict[str, int]:
+        """Kind → how many repetitions are usually left of it; empty once the band is measured."""
         if not self._is_open():
-            return 0
-        taken = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
-        return max(0, sum(repeats_at_most(kind, 0) for kind in (REOPEN, REBUILD, PROCESS)) - len(taken))
+            return {}
+        taken = Counter(each.kind for each in self._work.ledger.store.targets.repeats(self._work.ledger.target.id))
+        left = {kind: repeats_at_most(kind, 0) - taken[kind] for kind in (REOPEN, REBUILD, PROCESS)}
+        return {kind: count for kind, count in left.items() if count > 0}
 
     def close(self) -> None:
         """Let another worker go on; ends the process that was to time an engine next."""
@@ -144,7 +146,7 @@ class TieBand(Hook):
             self._work.events.note(f"the tie band of latencies stays provisional, because {text} failed: {error}")
             return True
         self._work.ledger.store.targets.add_repeat(self._work.ledger.target.id, number, kind, latency)
-        self._work.pace.note_repeat(time.monotonic() - began)
+        self._work.pace.note_repeat(time.monotonic() - began, kind)
         return True
 
     @property

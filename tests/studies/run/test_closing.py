@@ -42,7 +42,7 @@ def closing(store: Store, told: list[str], limit_s: float | None = None) -> tupl
 def test_what_remains_is_told_with_its_time(store: Store) -> None:
     told: list[str] = []
     end, now = closing(store, told)
-    band, doubts, finalists = end.announce(now, 3)
+    band, doubts, finalists = end.announce(now, {"rebuild": 3})
     assert (band.seconds, doubts.seconds) == (60.0, 0.0)
     assert finalists.seconds > 60, "two are scored, and FP32 beside them, in 20 s each"
     [text] = told
@@ -53,18 +53,18 @@ def test_what_remains_is_told_with_its_time(store: Store) -> None:
 def test_what_the_time_limit_cuts_is_told_instead_of_a_sum_that_is_not_spent(store: Store) -> None:
     told: list[str] = []
     end, now = closing(store, told, limit_s=95.0)
-    band, _, finalists = end.announce(now, 3)
+    band, _, finalists = end.announce(now, {"rebuild": 3})
     assert 60 < finalists.seconds < 75, "two finalists come first"
     assert band.seconds == 20.0, "one repetition of the three fits in the rest"
     [text] = told
     assert ": measuring repeatability with 1 of 3 repetitions, then measuring and scoring 2 finalists" in text
     assert text.endswith("the time limit leaves no time for 2 of the 3 repetitions that measure repeatability")
     short, now = closing(store, told, limit_s=50.0)
-    band, _, finalists = short.announce(now, 3)
+    band, _, finalists = short.announce(now, {"rebuild": 3})
     assert (band.seconds, finalists.left_out) == (0.0, "confirming one finalist")
     assert finalists.seconds <= 50
     none, now = closing(store, told, limit_s=1.0)
-    assert sum(step.seconds for step in none.announce(now, 3)) == 0
+    assert sum(step.seconds for step in none.announce(now, {"rebuild": 3})) == 0
     assert told[-1].startswith("the time limit leaves no time for ")
     assert "confirming 2 finalists" in told[-1]
 

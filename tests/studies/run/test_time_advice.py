@@ -93,7 +93,7 @@ def test_the_time_left_follows_from_how_often_mixes_end(
     )
     monkeypatch.setattr(remaining.Closing, "expected_s", lambda self, now, repeats: 30.0)
     stop: Any = SimpleNamespace(trials=16)
-    hook = remaining.Remaining(work, stop, SimpleNamespace(repeats_left=0))  # type: ignore[arg-type]
+    hook = remaining.Remaining(work, stop, SimpleNamespace(repeats_left={}))  # type: ignore[arg-type]
 
     def left_s(record: EvaluationRecord, passed_s: float) -> float | None:
         moment[0] += passed_s
@@ -145,3 +145,8 @@ def test_what_is_only_timed_again_takes_no_time_for_scoring(begun: tuple[Standin
     assert pace.repeat_s(now) == pytest.approx(20.0)
     pace.note_repeat(3.0)  # the builder had kept what it learnt
     assert pace.repeat_s(now) == pytest.approx(3.0)
+    left = {"rebuild": 2, "process": 3}
+    assert pace.repeats_s(now, left, 12.0) == pytest.approx(2 * 3 + 3 * (3 + 12)), "a fresh process has to start"
+    pace.note_repeat(9.0, "process")
+    pace.note_repeat(2.0, "rebuild")
+    assert pace.repeats_s(now, left, 12.0) == pytest.approx(2 * 2 + 3 * 9), "each kind takes what it took"
