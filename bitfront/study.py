@@ -286,7 +286,7 @@ class Study:
         return "\n".join([f"{self._title()}:", *lines, *(text for text in below if text)])
 
     def _said(self) -> list[str]:
-        """Sentences about the final samples, INT8 everywhere, limits that nothing keeps, and an early end."""
+        """Sentences about the final samples, INT8 everywhere, what is faster, limits nothing keeps, an early end."""
         nearest = [] if self.best is not None else [nobody_text(self._now)]
         early = self.ended_early
         end = "" if early is None else f"{early.text}. Go on with {in_python(early.resume)}"

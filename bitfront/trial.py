@@ -12,6 +12,7 @@ from studies.judging.points import Point
 from studies.judging.rounding import bounded_text, estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.evaluations import mix_text
+from studies.judging.sentences.picks import DOUBTFUL
 from studies.options.limits import MetricScale
 
 
@@ -24,6 +25,7 @@ class Trial:
         status: `ok`, `failed` or `running`.
         latency_ms: the latest measurement of the latency.
         speedup: how many times as fast as uniform FP32.
+        doubtful: whether something disturbed the measurement of the latency, or of that of FP32.
         value: the value of the metric on the search samples.
         loss: how much worse than uniform FP32 it is, in the metric's unit; 0.01 is 1 % if the metric is a share of one.
         loss_low, loss_high: the 95 % interval of the loss.
@@ -48,6 +50,7 @@ class Trial:
     status: str
     latency_ms: float | None
     speedup: float | None
+    doubtful: bool
     value: float | None
     loss: float | None
     loss_low: float | None
@@ -76,6 +79,7 @@ class Trial:
             status=point.status,
             latency_ms=_known(point.latency_ms),
             speedup=point.speedup if _known(point.latency_ms) is not None else None,
+            doubtful=point.speedup_doubtful,
             value=_known(point.value),
             loss=_known(point.loss),
             loss_low=_known(point.loss_low),
@@ -100,7 +104,9 @@ class Trial:
         if self.latency_ms is None:
             return f"{self.mix}, {self.status}"
         parts = [self.mix, latency_text(self.latency_ms)]
-        if self.speedup is not None:
+        if self.doubtful:
+            parts[-1] += f" ({DOUBTFUL})"
+        elif self.speedup is not None:
             parts.append(f"{speedup_text(self.speedup)} × FP32")
         if self.loss is not None:
             half = half_width(self.loss_low, self.loss_high)

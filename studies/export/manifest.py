@@ -97,6 +97,7 @@ def _latency(now: Standing, point: Point, record: EvaluationRecord) -> dict[str,
         "tie_band": now.target.band,
         "tie_band_provisional": now.target.band_is_provisional,
         "speedup_over_fp32": point.speedup,
+        "speedup_doubtful": point.speedup_doubtful,
         "rounds": [
             {
                 "round": r.number,

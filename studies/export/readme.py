@@ -66,12 +66,13 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
 def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
     latency, target, final = found["latency"], found["target"], found["final"]
     speedup, took = latency["speedup_over_fp32"], latency_text(latency["value_ms"], latency["tie_band"])
+    took += " (doubtful, see below)" if latency["doubts"] else ""
     versions = ", ".join(f"{name} {version}" for name, version in target["versions"].items())
     options = ", ".join(f"{name} {value}" for name, value in target["options"].items())
     statistic = latency["statistic"] + (" processor time" if latency.get("clock") == THREAD_CLOCK else "")
     return [
         ("latency", f"{took} for one batch of {_batch(found)} ({statistic})"),
-        ("speed against FP32", "–" if speedup is None else f"{speedup_text(speedup)} ×"),
+        ("speed against FP32", _speed_text(speedup, latency["speedup_doubtful"])),
         *_accuracy_rows("search data", found["search"], now),
         *_accuracy_rows("final data, which the search never saw", final, now, final["loss_text"]),
         ("limits on the final data", _limits_text(found)),
@@ -80,6 +81,12 @@ def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
         ("device", _plain(target["device"])),
         ("measured with", _plain(f"{target['backend']}: {versions}; {options}")),
     ]
+
+
+def _speed_text(speedup: float | None, doubtful: bool) -> str:
+    if speedup is None:
+        return "–"
+    return "not known, because a latency is doubtful" if doubtful else f"{speedup_text(speedup)} ×"
 
 
 def _accuracy_rows(where: str, score: Mapping[str, Any], now: Standing, loss: str = "") -> list[tuple[str, str]]:

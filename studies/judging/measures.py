@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.judging.rules.hypervolume import hypervolume_history, reference_of
-from studies.store.reading.latencies import confirmed_ms
+from studies.store.reading.latencies import confirmed_ms, find_doubtful
 from studies.store.records import OK, RUNNING, EvaluationTable
 
 FP32, INT8 = "baseline:fp32", "baseline:int8"
@@ -34,6 +34,11 @@ class Measures:
         """(n,) what counts of each latency: the latest clean measurement, or the latest where none is clean."""
         again = confirmed_ms(self.table)
         return np.where(np.isnan(again), self.table.latency_ms, again)
+
+    @cached_property
+    def doubtful(self) -> Bools:
+        """(n,) rows whose latency is doubtful: of the measurement that counts, something was disturbed."""
+        return find_doubtful(self.table)
 
     @cached_property
     def loss_band(self) -> Floats:

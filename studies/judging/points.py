@@ -64,7 +64,8 @@ class Point:
         picks: the names of its picks: `best`, `accurate`, `fast`, `knee`.
         ties: for each of its picks, the rows that it beats only by noise.
         not_sure: whether only its estimate keeps the accuracy limits, but not the bound of its interval.
-        doubts: the doubts about its latency.
+        doubtful: whether its latency is doubtful; `speedup_doubtful`: whether that or the one of FP32 is.
+        doubts: the doubts about its latency in words, of evaluations that a table shows.
         mismatch: the groups that did not run in the requested precision, in words.
         final_levels: its newest export at each other optimization level, the lowest first.
     """
@@ -96,6 +97,8 @@ class Point:
     picks: tuple[str, ...]
     ties: Mapping[str, tuple[int, ...]]
     final: FinalScore
+    doubtful: bool = False
+    speedup_doubtful: bool = False
     doubts: tuple[str, ...] = ()
     mismatch: str = ""
     final_levels: tuple[FinalLevel, ...] = field(default=())

@@ -48,11 +48,15 @@ def bounded_text(value: float | None, bound: float | None, metric: MetricScale, 
     decimals = decimals_of((bound - value) * _factor(metric))
     if decimals is None:
         return metric.text(value, _USUAL_DIGITS)
-    up = math.ceil(bound * _factor(metric) * 10**decimals - _ROUNDING) / 10**decimals
-    return (
-        f"{_scaled(value, decimals, metric)} {_unit(metric)}".rstrip()
-        + f", ≤ {fixed(up, decimals)} {_unit(metric)}".rstrip()
-    )
+    return f"{_scaled(value, decimals, metric)} {_unit(metric)}".rstrip() + f", {worst_text(value, bound, metric)}"
+
+
+def worst_text(value: float, worst: float, metric: MetricScale) -> str:
+    """What a value is at most, or at least where that is below it: `≤ 0.9 %`; rounded away from the value."""
+    scaled, above = worst * _factor(metric), worst >= value
+    decimals = decimals_of(abs(worst - value) * _factor(metric)) or 0
+    shown = math.ceil(scaled * 10**decimals - _ROUNDING) if above else math.floor(scaled * 10**decimals + _ROUNDING)
+    return f"{'≤' if above else '≥'} {fixed(shown / 10**decimals, decimals)} {_unit(metric)}".rstrip()
 
 
 def interval_text(low: float, high: float, metric: MetricScale) -> str:
@@ -108,9 +112,11 @@ def latency_text(latency_ms: float | None, band: float = 0.0, *, missing: str = 
     return f"{fixed(latency_ms, max(0, min(_MOST_DECIMALS, decimals)))} ms"
 
 
-def speedup_text(speedup: float | None) -> str:
-    """How many times as fast as FP32: `2.65`; empty if that is not known."""
-    return f"{speedup:.2f}" if _finite(speedup) else ""
+def speedup_text(speedup: float | None, *, doubtful: bool = False) -> str:
+    """How many times as fast as FP32: `2.65`, or `≈ 2.6?` from a doubtful latency; empty if that is not known."""
+    if not _finite(speedup):
+        return ""
+    return f"≈ {speedup:.2g}?" if doubtful else f"{speedup:.2f}"
 
 
 def half_width(low: float | None, high: float | None) -> float:

@@ -28,6 +28,7 @@ from studies.store.store import Store
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+_WIDEST_BAND = 0.25  # a tie band beyond which no latency of the target says how fast an engine is
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,17 @@ class Standing:
         """The row of uniform INT8, if there are limits of the accuracy that it keeps or might keep."""
         row = self.measures.row_of(INT8)
         return row if row is not None and self.limits.bound_accuracy and self.judgement.near[row] else None
+
+    @cached_property
+    def doubtful(self) -> Bools:
+        """(n,) rows whose latency is doubtful: it was disturbed, or any two may differ by much by chance."""
+        measured = np.isfinite(self.measures.latency_ms)
+        return measured if self.target.band > _WIDEST_BAND else self.measures.doubtful
+
+    def is_speedup_doubtful(self, row: int) -> bool:
+        """Whether the latency of a row is doubtful, or that of uniform FP32 beside it."""
+        base = self.measures.row_of(FP32)
+        return bool(self.doubtful[row] or (base is not None and self.doubtful[base]))
 
     def score(self, row: int, pick: str) -> float | None:
         """The score of a row by the weights of a pick; None of other picks, and where FP32 was not measured."""
@@ -134,6 +146,8 @@ class Standing:
             picks=tuple(names),
             ties={name: tuple(ties(self._candidates, self.picks, name)) for name in names},
             final=self._final_score(row),
+            doubtful=bool(self.doubtful[row]),
+            speedup_doubtful=self.is_speedup_doubtful(row),
             doubts=self.details.doubts.get(at, ()),
             mismatch=self.details.mismatches.get(at, ""),
             final_levels=self.details.final_levels.get(at, ()),
@@ -158,6 +172,7 @@ class Standing:
             final_margin=self._final_margins,
             on_front=judged.front,
             fp32=self.measures.row_of(FP32),
+            doubtful=self.doubtful,
             loss_unit=loss_unit(self.metric.ratio, t.loss[self.measures.baselines].tolist()),
         )
 

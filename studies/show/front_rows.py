@@ -62,6 +62,8 @@ def evaluation_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dic
         "role": point.role,
         "latency_ms": _number(point.latency_ms),
         "speedup": point.speedup,
+        "latency_doubtful": point.doubtful,
+        "speedup_doubtful": point.speedup_doubtful,
         "warnings": list(point.doubts),
         "metric": _number(point.value),
         "loss": _number(point.loss),

@@ -11,6 +11,7 @@ from studies.judging.findings.rescue_table import recovery_text
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.sentences.evaluations import failures_text, finished_text, replaced_text
+from studies.judging.sentences.picks import DOUBTFUL
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.status.study_status import StudyStatus, TargetStatus
 from studies.judging.status.time_table import time_rows, times_text
@@ -113,6 +114,8 @@ def point_text(point: Point, metric: MetricScale, band: float = 0.0) -> str:
         band: the tie band of latency, which decides how many digits are shown; 0 if it is not known.
     """
     speedup = "" if point.speedup is None else f", {speedup_text(point.speedup)} × FP32"
+    if point.speedup_doubtful:
+        speedup = f" ({DOUBTFUL})"
     broken = f", {MARK}" if point.unrelated else ""
     half = half_width(point.loss_low, point.loss_high)
     value = f"{metric.name} {value_text(point.value, half, metric)}"

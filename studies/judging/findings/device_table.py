@@ -13,6 +13,7 @@ from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import latency_text
 from studies.judging.sentences.evaluations import mix_text
+from studies.judging.sentences.picks import DOUBTFUL
 from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
 
@@ -36,6 +37,7 @@ class DeviceRow:
         final_value, final_loss: its metric and loss on the final samples; None if it was not scored there.
         won_back: share of `int8_loss` that the pick does not lose, on the same split of the data; None where INT8 shows
             no loss beyond chance, or one of both losses is not known.
+        doubtful: whether `latency_ms` is.
     """
 
     number: int
@@ -49,6 +51,7 @@ class DeviceRow:
     final_value: float | None = None
     final_loss: float | None = None
     won_back: float | None = None
+    doubtful: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,6 +75,7 @@ def device_row(now: Standing, number: int, name: str, assignments: Mapping[int, 
         trial=None if best is None else best.trial,
         scheme="" if best is None else mix_text(assignments[best.id]),
         latency_ms=None if best is None else best.latency_ms,
+        doubtful=best is not None and best.doubtful,
         final_value=best.final.value if best is not None and best.final.scored else None,
         final_loss=best.final.loss if best is not None and best.final.scored else None,
         won_back=won_back(before, after),
@@ -87,7 +91,7 @@ def device_cells(rows: Sequence[DeviceRow], metric: MetricScale) -> list[tuple[s
             latency_text(row.int8_ms),
             _loss(row.int8_loss, metric),
             row.scheme,
-            latency_text(row.latency_ms),
+            latency_text(row.latency_ms) + (f" ({DOUBTFUL})" if row.doubtful else ""),
             _loss(row.final_value, metric),
             _loss(row.final_loss, metric),
             won_back_text(row.won_back),

@@ -57,6 +57,7 @@ class Candidates:
         final_margin: (n,) the same as `margin` on the final split; NaN if a row was not scored there.
         on_front: (n,) bool, whether an eligible row is on the front.
         fp32: the row of the uniform FP32 baseline; None if it was not measured.
+        doubtful: (n,) bool, whether the latency is doubtful; None if none is.
         loss_unit: the loss that counts as 1 in a score, see `search.values.score`.
     """
 
@@ -72,6 +73,7 @@ class Candidates:
     final_margin: Floats
     on_front: Bools
     fp32: int | None
+    doubtful: Bools | None = None
     loss_unit: float = 1.0
 
     def scores(self, score: Score) -> Floats | None:
@@ -107,6 +109,15 @@ class Candidates:
         """(n,) bool: rows that are slower than this one, or as fast, by no more than the tie band."""
         result: Bools = self.latency_ms <= self.latency_ms[row] * (1 + self.latency_band)
         return result
+
+    def within_doubt(self, row: int, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Of these rows the ones that may be as fast as this one, by the tie band, where one of both is doubtful."""
+        if self.doubtful is None:
+            return rows[:0]
+        as_fast = self.latency_ms[row] <= self.latency_ms * (1 + self.latency_band)
+        tied = self.latency_ties(row) & as_fast & (self.doubtful | self.doubtful[row])
+        found: NDArray[np.intp] = rows[tied[rows]]
+        return found
 
     def loss_ties(self, row: int) -> Bools:
         """(n,) bool: rows that lose no more than this one by more than the wider of the two bands."""

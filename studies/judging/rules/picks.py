@@ -126,7 +126,7 @@ def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
     if not len(rows):
         return Picks(best, None, None, None, tuple(queue), aim)
     accurate = _least_shown(rows, columns.loss, columns.latency_ms)
-    fast = _least_shown(rows, columns.latency_ms, columns.loss)
+    fast = _settle_doubt(columns, _least_shown(rows, columns.latency_ms, columns.loss), rows)
     scored = {name: row for name in names if (row := _largest_score(columns, rows, name)) is not None}
     return Picks(best, accurate, fast, _knee(columns, rows), tuple(queue), aim, scored)
 
@@ -247,11 +247,11 @@ def _by_loss(columns: Candidates, rows: Rows) -> Iterator[int]:
 def _best(columns: Candidates, queue: list[int], aim: Aim) -> int | None:
     if aim is Aim.FASTEST:
         if (sure := _first_sure(columns, queue)) is not None:
-            return sure
+            return _settle_doubt(columns, sure, queue)
         queue = _by_latency(columns, np.array(queue, np.intp))
     for row in queue:
         if not columns.fails[row]:
-            return row
+            return _settle_doubt(columns, row, queue) if aim is Aim.FASTEST else row
     holding = np.flatnonzero(columns.eligible & columns.holds)
     if len(holding):
         return _least(holding, columns.latency_ms, columns.loss)
@@ -270,6 +270,23 @@ def _first_sure(columns: Candidates, queue: list[int]) -> int | None:
         if columns.holds[row] and columns.final_margin[row] >= quantile(max(1, tries)):
             return row
     return None
+
+
+def _settle_doubt(columns: Candidates, row: int, others: Sequence[int] | Rows) -> int:
+    """This row, or, where chance in a doubtful latency may have made it the fastest, the one that loses least.
+
+    Others that tie with it, one of both being doubtful, are as good as it is; a latency that is not doubtful comes
+    before one that is.
+    """
+    rows = np.array([each for each in others if not columns.fails[each]], np.intp)
+    near = columns.within_doubt(row, rows)
+    if columns.doubtful is None or not len(near):
+        return row
+    near = np.union1d(near, [row])
+    if columns.holds[row]:  # what the final split was not asked about does not take the place of what holds there
+        near = near[columns.holds[near]]
+    clean = near[~columns.doubtful[near]]
+    return _least(clean if len(clean) else near, columns.upper, columns.latency_ms)
 
 
 def _knee(columns: Candidates, rows: Rows) -> int | None:

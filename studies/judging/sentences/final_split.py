@@ -6,7 +6,7 @@ import math
 
 from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
-from studies.judging.rounding import bounded_text, estimate_text, value_text
+from studies.judging.rounding import bounded_text, estimate_text, value_text, worst_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
 from studies.options.limits import METRIC_VALUE
@@ -26,8 +26,7 @@ def final_loss_text(now: Standing, point: Point) -> str:
     bounds_value = any(limit.column == METRIC_VALUE for limit, _ in now.limits.rows())
     if not bounds_value or not math.isfinite(final.value_bound):
         return text
-    worst = value_text(final.value_bound, abs(final.value_bound - final.value) / 10, now.metric)
-    return f"{text}, {now.metric.name} {'≥' if now.metric.higher_is_better else '≤'} {worst}"
+    return f"{text}, {now.metric.name} {worst_text(final.value, final.value_bound, now.metric)}"
 
 
 def final_text(now: Standing, point: Point) -> str:

@@ -16,6 +16,7 @@ from studies.judging.standing import Standing
 from studies.options.quantities import format_percent
 
 _MOST_TIES = 2
+DOUBTFUL = "doubtful"  # stands beside a latency or a speed-up
 
 
 def best_label(now: Standing) -> str:
@@ -37,7 +38,8 @@ def numbers_text(now: Standing, point: Point) -> str:
     """Latency, loss in the search and on the final split of an evaluation, and what that says of the limits."""
     doubt = " (not sure)" if point.not_sure else ""
     loss = estimate_text(point.loss, point.loss_low, point.loss_high, now.metric)
-    searched = f"{latency_text(point.latency_ms, now.target.band)}, loss {loss}{doubt}"
+    took = latency_text(point.latency_ms, now.target.band) + (f" ({DOUBTFUL})" if point.doubtful else "")
+    searched = f"{took}, loss {loss}{doubt}"
     final = final_text(now, point)
     return f"{searched}; on the final split {final}" if final else searched
 
@@ -75,7 +77,7 @@ def faster_text(now: Standing) -> str:
     """Why a faster evaluation than the recommended one is not recommended: of several the one that loses least.
 
     Returns:
-        The sentence without its full stop; empty where nothing that the tables name is faster by more than the tie band.
+        The sentence without its full stop; empty where nothing in the tables is faster by more than the tie band.
     """
     best = best_point(now)
     if best is None:

@@ -248,6 +248,7 @@ def _pick_json(point: Point) -> dict[str, Any]:
         "latency_ms": point.latency_ms,
         "loss": point.loss,
         "speedup": point.speedup,
+        "speedup_doubtful": point.speedup_doubtful,
         "final": point.final.verdict.value,
         "unrelated": point.unrelated,
     }

@@ -242,6 +242,7 @@ def _pick(store: Store, now: Standing, name: str, point: Point) -> PickRow:
         final_loss_text=final_loss_text(now, point),
         tries=final.tries if final.scored else 0,
         speedup=point.speedup,
+        doubtful=point.speedup_doubtful,
         opaque=max(0, point.opaque),
         unrelated=point.unrelated,
         verdict=final.verdict.value,

@@ -93,6 +93,7 @@ class PickRow:
         unrelated: whether its outputs have nothing in common with FP32's.
         search_low, search_high: 95 % interval of the loss of the search.
         final_low, final_high: 95 % interval that allows for how many were tried there.
+        doubtful: whether its latency or that of FP32 is, and with it the speed-up.
         final_loss_text: the loss there with the bound that is judged; empty if it was not scored.
         holds: whether the limits hold there; None when not scored, or where there are no limits.
         verdict: the same in words, for example `kept`.
@@ -118,6 +119,7 @@ class PickRow:
     not_sure: bool = False
     ties: str = ""
     speedup: float | None = None
+    doubtful: bool = False
     opaque: int = 0
     unrelated: bool = False
     flips: Sequence[str] = ()

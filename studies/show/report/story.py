@@ -12,6 +12,7 @@ from studies.judging.points import Point
 from studies.judging.rounding import half_width, latency_text, value_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.final_split import final_loss_text
+from studies.judging.sentences.picks import DOUBTFUL
 from studies.judging.standing import Standing
 
 _WORDS = {
@@ -83,6 +84,8 @@ def _points(now: Standing) -> Iterator[tuple[str, Point]]:
 def _row(now: Standing, name: str, point: Point, longest_ms: float) -> StoryRow:
     colour = "var(--accent)" if name == "bitfront" else Precision.parse(name).colour
     speedup = "" if name == "FP32" or point.speedup is None else f"{point.speedup:.2f} ×"
+    if point.speedup_doubtful and name != "FP32":
+        speedup = f"latency {DOUBTFUL}"
     return StoryRow(name, _value(now, name, point), point.latency_ms, point.latency_ms / longest_ms, speedup, colour)
 
 

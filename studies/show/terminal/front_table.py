@@ -111,7 +111,7 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str, shared:
         ", ".join(_names(now, point)),
         str(point.trial),
         latency_text(point.latency_ms, now.target.band) if timed else point.status,
-        speedup_text(point.speedup) if timed else "",
+        speedup_text(point.speedup, doubtful=point.speedup_doubtful) if timed else "",
         *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
         value_text(point.value, half or shared, now.metric),
         estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),
@@ -158,13 +158,13 @@ def point_notes(now: Standing, point: Point) -> Iterator[str]:
         yield why
     if point.opaque > 0:
         yield f"the precision of {point.opaque} groups cannot be read from the engine"
-    if point.doubts:
+    if point.doubtful:
         yield _DOUBTFUL
 
 
 def _doubtful_text(points: Sequence[Point]) -> str:
     """Which latencies are doubtful, said once where most of several are; empty elsewhere: then rows say it."""
-    sound = [str(point.trial) for point in points if not point.doubts]
+    sound = [str(point.trial) for point in points if not point.doubtful]
     if len(points) < 2 or 2 * len(sound) >= len(points):
         return ""
     if not sound:

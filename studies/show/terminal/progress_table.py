@@ -55,7 +55,7 @@ def _cells(now: Standing, point: Point, shared: float) -> list[str]:
     return [
         str(point.trial),
         latency_text(point.latency_ms, now.target.band) or point.status,
-        speedup_text(point.speedup),
+        speedup_text(point.speedup, doubtful=point.speedup_doubtful),
         value_text(point.value, half_width(point.loss_low, point.loss_high) or shared, now.metric),
         estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),
         _note(now, point),

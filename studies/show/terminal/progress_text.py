@@ -7,6 +7,7 @@ import numpy as np
 from studies.judging.details import mismatch_text
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.sentences.evaluations import failure_text
+from studies.judging.sentences.picks import DOUBTFUL
 from studies.judging.standing import Standing
 from studies.store.records import EvaluationRecord
 
@@ -21,8 +22,9 @@ def ended_text(record: EvaluationRecord, now: Standing) -> str:
         return record.status
     half = half_width(accuracy.loss_low, accuracy.loss_high)
     parts = [latency_text(evaluation.latency.value_ms, now.target.band)]
-    if speedup := speedup_text(_speedup(record, now)):
-        parts.append(f"{speedup} × FP32")
+    rows = np.flatnonzero(now.table.id == record.id)
+    if len(rows) and (speedup := speedup_text(now.measures.speedup(int(rows[0])))):
+        parts.append(f"latency {DOUBTFUL}" if now.is_speedup_doubtful(int(rows[0])) else f"{speedup} × FP32")
     parts.append(f"{now.metric.name} {value_text(accuracy.value, half, now.metric)}")
     parts.append(f"loss {estimate_text(accuracy.loss, accuracy.loss_low, accuracy.loss_high, now.metric)}")
     if not accuracy.complete:
@@ -31,8 +33,3 @@ def ended_text(record: EvaluationRecord, now: Standing) -> str:
         parts.append(mismatch_text(wrong))
     name = f" ({record.role.partition(':')[2].upper()} baseline)" if record.role else ""
     return f"{', '.join(parts)}{name}"
-
-
-def _speedup(record: EvaluationRecord, now: Standing) -> float | None:
-    rows = np.flatnonzero(now.table.id == record.id)
-    return now.measures.speedup(int(rows[0])) if len(rows) else None

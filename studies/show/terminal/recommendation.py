@@ -9,6 +9,7 @@ from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.candidates import Aim
 from studies.judging.sentences.final_split import final_loss_text
+from studies.judging.sentences.picks import DOUBTFUL
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 
@@ -27,9 +28,10 @@ def recommendation_text(now: Standing) -> str:
 
 def point_text(now: Standing, point: Point) -> str:
     """One evaluation: its latency, speed-up, metric and loss, of the final samples where it was scored there."""
-    speedup = speedup_text(point.speedup)
     times = f"trial {point.trial} takes {latency_text(point.latency_ms, now.target.band)}"
-    if speedup:
+    if point.speedup_doubtful:
+        times += f" ({DOUBTFUL})"
+    elif speedup := speedup_text(point.speedup):
         times += f", {speedup} × FP32"
     final = point.final
     if final.scored and math.isfinite(final.loss):

@@ -14,6 +14,13 @@ def confirmed_ms(table: EvaluationTable) -> NDArray[np.float64]:
     return confirmed(table.id, table.baseline_ms, table.doubts, table.again, table.reference_ms)
 
 
+def find_doubtful(table: EvaluationTable) -> NDArray[np.bool_]:
+    """(n,) whether something is doubtful in the measurement that counts of each evaluation."""
+    clean = _choose_rounds(table.id, table.baseline_ms, table.doubts, table.again, table.reference_ms)[1]
+    result: NDArray[np.bool_] = np.isfinite(table.latency_ms) & ~clean
+    return result
+
+
 def confirmed(
     ids: NDArray[np.int64],
     baseline_ms: NDArray[np.float64],
@@ -29,10 +36,21 @@ def confirmed(
         again: what was measured again.
         reference_ms: what the baseline usually takes.
     """
+    return _choose_rounds(ids, baseline_ms, doubts, again, reference_ms)[0]
+
+
+def _choose_rounds(
+    ids: NDArray[np.int64],
+    baseline_ms: NDArray[np.float64],
+    doubts: NDArray[np.int64],
+    again: RoundTable,
+    reference_ms: float | None,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """What `confirmed` gives, and whether nothing is doubtful in the measurement that counts."""
     found = np.full(len(ids), np.nan)
-    if not len(again.evaluation_id):
-        return found
     clean = (doubts == 0) & ~off_reference(baseline_ms, reference_ms)
+    if not len(again.evaluation_id):
+        return found, clean
     again_ms = scaled(again.raw_ms, again.baseline_ms, reference_ms)
     again_clean = again.clean & ~off_reference(again.baseline_ms, reference_ms)
     places = {int(ids[row]): int(row) for row in np.flatnonzero(np.isin(ids, again.evaluation_id))}
@@ -40,4 +58,4 @@ def confirmed(
         row = places.get(int(number))
         if row is not None and (again_clean[i] or not clean[row]):
             found[row], clean[row] = again_ms[i], again_clean[i]
-    return found
+    return found, clean

@@ -89,6 +89,10 @@ def test_a_network_without_a_fault_has_no_cause(tmp_path: Any) -> None:
     case = Case()
     found = case.found(tmp_path)
     assert {row.group for row in found.rows} == found.groups.keys()
+    assert not any(row["sensitive"] for row in found.table()), "one of them has the largest error all the same"
+    assert any(
+        row["sensitive"] for row in replace(found, thresholds=Thresholds(max_error_ratio=1.0, min_error=0.0)).table()
+    )
     loose = replace(found, thresholds=Thresholds(max_error_ratio=100.0))
     assert causes(loose) == {"first": [], "middle": [], "last": []}
     assert (loose.cause_rows(), loose.remedies()) == ([], [])
@@ -129,7 +133,11 @@ def test_weights_that_vanish_beside_larger_ones_are_told(tmp_path: Any) -> None:
         return made
 
     case.change("last.w", spoil)
-    assert "lost weights" in causes(case.found(tmp_path))["last"]
+    found = case.found(tmp_path)
+    assert not any(row["sensitive"] for row in found.table()), (
+        "the channel that is left carries nearly all of the output"
+    )
+    assert "lost weights" in causes(replace(found, thresholds=Thresholds(min_error=0.0)))["last"]
 
 
 @pytest.mark.parametrize("form", ["conv", "linear", "gemm"])

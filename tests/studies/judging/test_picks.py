@@ -207,6 +207,20 @@ def test_a_fastest_that_only_just_holds_gives_way_to_the_next_that_holds_surely(
     assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.02, **later) == 3, "also where it is slower"
 
 
+def test_a_doubtful_latency_decides_no_pick_against_one_that_may_be_as_fast() -> None:
+    rows, same = ([9.0, 2.0, 2.1, 3.5], [0.0, 0.003, 0.001, 0.0]), {"limit": 0.01, "fp32": 0, "band": 0.1}
+    both, first = marked(4, 1, 2), marked(4, 1)
+    assert best(Aim.FASTEST, *rows, 0.0005, **same, doubtful=marked(4)) == 1
+    assert best(Aim.FASTEST, *rows, 0.0005, **same, doubtful=both) == 2, "of those that tie the one that loses least"
+    found = choose(columns(*rows, 0.0005, **same, doubtful=both), Aim.FASTEST)
+    assert (found.best, found.fast) == (2, 2)
+    lossy = [9.0, 2.0, 2.1, 3.5], [0.0, 0.001, 0.003, 0.0]
+    assert best(Aim.FASTEST, *lossy, 0.0005, **same, doubtful=first) == 2, "a latency without doubt comes first"
+    assert best(Aim.FASTEST, *rows, 0.0005, limit=0.01, fp32=0, band=0.01, doubtful=both) == 1, "no tie, no doubt"
+    final = {"holds": marked(4, 1), "final_margin": np.array([np.nan, 3.0, np.nan, np.nan])}
+    assert best(Aim.FASTEST, *rows, 0.0005, **same, **final, doubtful=both) == 1, "the other was not looked at"
+
+
 def test_where_all_in_line_fail_what_holds_there_is_recommended_else_fp32() -> None:
     rows, same = ([4.0, 1.0, 2.0], [0.0, 0.006, 0.005]), {"limit": 0.01, "fp32": 0}
     assert choose(columns(*rows, fails=marked(3, 1, 2), **same), Aim.FASTEST).best == 0

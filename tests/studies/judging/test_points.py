@@ -7,10 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from evaluators.measure.mean_bounds import sample_losses
+from search.values import BOUND_TRIES, Accuracy, bound_level
 from studies.judging.point_lists import best_point, front_points, pick_points, table_points
-from studies.judging.rules.verdicts import Verdict
+from studies.judging.rules.quantiles import quantile
+from studies.judging.rules.verdicts import FinalBounds, Verdict
+from studies.judging.sentences.final_split import final_text
+from studies.judging.sentences.picks import faster_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.store.store import Store
@@ -69,3 +75,79 @@ def test_a_score_on_the_final_split_is_part_of_the_point(store: Store) -> None:
     assert (final.scored, final.verdict, final.loss, final.tries) == (True, Verdict.SURELY, 0.04, 1)
     assert final.low == pytest.approx(0.03)
     assert final.high == pytest.approx(0.05)
+    assert final.bound == pytest.approx(0.04 + 0.01 * 1.645 / 1.96, abs=1e-5)
+
+
+def shares(lost: int, samples: int) -> Accuracy:
+    """Top-1 on the final split, of which so many samples are lost and none is won back."""
+    levels = [bound_level(tries) for tries in BOUND_TRIES]
+    bounds = sample_losses(np.repeat([1.0, 0.0], [lost, samples - lost]), 1.0).uppers(levels)
+    loss = lost / samples
+    ends = loss - 0.01, loss + 0.01
+    return Accuracy("top1", 0.9 - loss, loss, *ends, samples, samples, np.ones(1), loss_bounds=tuple(bounds))
+
+
+@pytest.mark.parametrize(
+    ("lost", "samples", "verdict", "told"),
+    [
+        (0, 180, Verdict.HOLDS, "0.0 %, ≤ 1.7 % (likely)"),
+        (0, 298, Verdict.HOLDS, "0.0 %, ≤ 1.1 % (likely)"),
+        (0, 299, Verdict.SURELY, "0.0 %, ≤ 1.0 % (kept)"),
+        (3, 1000, Verdict.SURELY, "0.3 %, ≤ 0.8 % (kept)"),
+        (15, 1000, Verdict.FAILS, "1.5 %, ≤ 2.4 % (missed)"),
+    ],
+)
+def test_the_bound_that_is_judged_is_the_one_that_is_told(
+    store: Store, lost: int, samples: int, verdict: Verdict, told: str
+) -> None:
+    store.evaluations.set_final(2, shares(lost, samples))
+    now = judged(store, Limits(max_drop=0.01))
+    assert now.point(1).final.verdict is verdict
+    assert final_text(now, now.point(1)) == told
+
+
+def test_without_a_bound_the_best_verdict_is_likely(store: Store) -> None:
+    store.evaluations.set_final(2, Accuracy("top1", 0.9, 0.001, 0.0, 0.002, 60, 60, np.ones(60)))
+    now = judged(store)
+    assert now.point(1).final.verdict is Verdict.HOLDS
+    assert final_text(now, now.point(1)) == "0.1 %, too few samples for a bound (likely)"
+    assert math.isnan(now.point(1).final.bound)
+
+
+def test_fp32_loses_nothing_against_itself_whatever_the_samples(store: Store) -> None:
+    store.evaluations.set_final(1, shares(0, 20))
+    now = judged(store)
+    assert (now.point(0).final.verdict, now.point(0).final.bound) == (Verdict.SURELY, 0.0)
+
+
+def test_the_bound_allows_for_all_that_were_looked_at() -> None:
+    bounds = FinalBounds([0.01 + 0.001 * place for place in range(len(BOUND_TRIES))], [])
+    limits = Limits(max_drop=0.0125)
+    margin = bounds.margin(limits, higher_is_better=True)
+    assert quantile(3) <= margin < quantile(4)
+    assert bounds.at(3)[0] == 0.012
+    assert bounds.at(7)[0] == bounds.at(8)[0] == 0.016, "that of the next larger number"
+    assert math.isnan(bounds.at(61)[0])
+    assert FinalBounds().margin(limits, higher_is_better=True) == 0
+    assert FinalBounds().margin(Limits(), higher_is_better=True) == math.inf
+
+
+def test_a_bound_of_the_metric_itself_judges_a_limit_of_it(store: Store) -> None:
+    store.evaluations.set_final(2, scored(0.04, 0.01))
+    now = judged(store, Limits(accuracy_limit=0.855))
+    assert now.point(1).final.verdict is Verdict.HOLDS
+    assert final_text(now, now.point(1)) == "4.0 %, ≤ 4.9 %, top1 ≥ 85.1 % (likely)"
+    assert judged(store, Limits(accuracy_limit=0.85)).point(1).final.verdict is Verdict.SURELY
+
+
+def test_the_best_says_why_it_is_not_a_faster_one(store: Store) -> None:
+    now = judged(store)
+    assert faster_text(now) == ""
+    narrow = judged(store, Limits(max_drop=0.01))
+    assert narrow.picks.best == 0
+    assert faster_text(narrow) == ""
+    store.evaluations.set_final(2, shares(30, 1000))
+    failed = judged(store, Limits(max_drop=0.025))
+    assert failed.picks.best == 0
+    told = "trial 1 is faster than the best (2.00 ms), but misses the limits on the final samples: it loses 3.0 %"
+    assert faster_text(failed).startswith(told)
