@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from search.errors import ConfigError, InputError
 
+# What a terminal takes as a command, or writes from right to left. Names of files come from anywhere.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
 # A path that cannot be what it was named for. Any other refusal, a full disk say, is no mistake of the command.
 _PATHS = frozenset(
     getattr(errno, name)
     for name in ("EACCES", "EEXIST", "EISDIR", "ELOOP", "EINVAL", "ENAMETOOLONG", "ENOENT", "ENOTDIR", "EPERM", "EROFS")
 )
+
+
+def without_controls(text: str) -> str:
+    """A text that a terminal only shows: each control character but line ends and tabs is a replacement character."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def escaped_controls(text: str) -> str:
+    """The same of a JSON text, where an escape stands for the character."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def told(error: Exception) -> str:

@@ -13,6 +13,7 @@ from evaluators.engine_files import onnx_layers, tensorrt_layers
 from evaluators.engine_files.exported import LAYERS
 from evaluators.engine_files.layer import EngineFile
 from search.errors import InputError
+from search.graph.sizes import check_growth
 
 _PLAN = b"ftrt"
 _KINDS = "a TensorRT plan, a layer listing of trtexec (--exportLayerInfo), an ONNX file, or an exported folder"
@@ -81,7 +82,14 @@ def _read(path: Path, head: bytes, inspect_plan: InspectPlan) -> EngineFile:
         raise InputError(f"inspecting {path}: expected {_KINDS}; it is none of them ({error}).") from error
     if not proto.graph.node:
         raise InputError(f"inspecting {path}: expected {_KINDS}; it is an ONNX file without nodes, or damaged.")
-    kind, layers = onnx_layers.read_layers(proto)
+    check_growth(proto, path)
+    try:
+        kind, layers = onnx_layers.read_layers(proto)
+    except Exception as error:  # of a file that is damaged, ONNX's own tools raise anything
+        raise InputError(
+            f"inspecting {path}: it is an ONNX file, but its contents are inconsistent: {type(error).__name__}: "
+            f"{error}. Export it again."
+        ) from error
     note = "precisions are what the file asks for: an engine built from it may run layers in another one"
     return EngineFile(str(path), kind, layers, () if kind == "ONNX with INT8 kernels" else (note,))
 

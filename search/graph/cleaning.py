@@ -27,6 +27,8 @@ from search.graph.shapes import Profile
 from search.graph.sizes import Folding
 
 _FOLDING_LOG = logging.getLogger("onnxscript.optimizer._constant_folding")
+# It logs a traceback where inference fails, and leaves the model as it is; what comes later says what is wrong.
+logging.getLogger("onnx_ir.passes.common.shape_inference").setLevel(logging.CRITICAL)
 # A folded constant may grow the file; past this it is left to the engine.
 _FOLD_LIMIT = 1 << 26
 _SHAPE_BYTES = 1 << 20  # more than any constant has that shapes are computed from

@@ -121,11 +121,11 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
         settle_types(graph)
         _refuse_half(graph, path)
         inferred = infer_shapes(graph, profiles)
-    groups, edges = find_groups(graph.graph, inferred)
-    if all(group.pinned for group in groups):
-        raise ModelError(_nothing_to_quantize(graph, groups, path))
-    _refuse_non_finite(graph, groups, path)
-    inputs, outputs = measured_shapes(graph.graph, inferred, profiles, path)
+        groups, edges = find_groups(graph.graph, inferred)
+        if all(group.pinned for group in groups):
+            raise ModelError(_nothing_to_quantize(graph, groups, path))
+        _refuse_non_finite(graph, groups, path)
+        inputs, outputs = measured_shapes(graph.graph, inferred, profiles, path)
     return Model(
         graph, inputs, outputs, inferred, groups, edges, onnx_file.digest(path, proto, request, batch), profiles
     )

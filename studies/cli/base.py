@@ -44,8 +44,35 @@ def verb(function: Verb) -> Verb:
             outputs.give_up()
             _print_error(outputs.told(error), "error: ")
             raise typer.Exit(outputs.exit_code(error)) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except MemoryError:
+            outputs.give_up()
+            _print_error("this needs more memory than this process may have. Nothing of this step was kept.", "error: ")
+            raise typer.Exit(1) from None
+        except Exception as error:  # not foreseen, so either a fault of this program or of what it read
+            damage = _find_damage(kwargs.get("storage"))
+            if not damage:
+                raise
+            outputs.give_up()
+            _print_error(f"{damage} Restore a copy of it. (Reading it: {type(error).__name__}: {error})", "error: ")
+            raise typer.Exit(2) from None
 
     return run  # type: ignore[return-value]
+
+
+def _find_damage(storage: str | Sequence[str] | None) -> str:
+    """What is damaged in the database that a verb was given, in a sentence; empty if nothing is, or there is none."""
+    from studies.store.reading.damage import find_damage
+    from studies.store.store import Store, default_url
+
+    url = storage if isinstance(storage, str) else next(iter(storage or ()), default_url())
+    try:
+        with Store.open(url, write=False) as store:
+            found = find_damage(store.database)
+            return f"the database {store.url} is damaged: {found}." if found else ""
+    except (BitfrontError, OSError):
+        return ""
 
 
 def _print_error(text: str, kind: str = "") -> None:

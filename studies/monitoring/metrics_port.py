@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from search.errors import ConfigError
 from search.installation import install_command
+from studies.bounded_server import BoundedServer
 from studies.judging.search_events import SearchEvents
 from studies.monitoring.search_metrics import SearchMetrics
 
@@ -42,13 +44,15 @@ def monitored(events: SearchEvents, port: int | None) -> Iterator[SearchEvents]:
 
 def _listen(client: Any, registry: Any, port: int) -> tuple[Any, Any]:
     try:
-        server, thread = client.start_http_server(port, addr=HOST, registry=registry)
+        server = BoundedServer(HOST, port, client.make_wsgi_app(registry))
     except (OSError, OverflowError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"--metrics-port {port}: expected a free port of {HOST}, got {reason}. Another program "
             "listens on it, or this user may not use it; name another."
         ) from error
+    thread = threading.Thread(target=server.serve_forever, name="bitfront-metrics", daemon=True)
+    thread.start()
     return server, thread
 
 

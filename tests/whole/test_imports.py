@@ -86,7 +86,7 @@ def test_imports_point_one_way() -> None:
 # What these packages may import of `studies`, so that what runs a search knows nothing of how it is shown.
 OF_STUDIES = {
     "judging": {"events", "options", "run_clock", "store"},
-    "show": {"judging", "options", "outputs", "store", "trials"},
+    "show": {"bounded_server", "judging", "options", "outputs", "store", "trials"},
     "export": {"__version__", "judging", "run", "show", "store", "trials"},
     "gate": {"__version__", "artifacts", "events", "judging", "options", "run", "store"},
     "inspect": {"artifacts", "environment", "events", "judging", "options", "run", "show", "store"},
@@ -120,11 +120,22 @@ def test_heavy_modules_are_imported_only_where_they_belong() -> None:
 FLOORS = {
     "search": ("errors values", "graph references", "extensions space", "regression solver", "forecast", "sampler"),
     "evaluators": (
-        *("cores held_folders late_imports stopwatch", "data", "calibration metrics", "lowering", "engine"),
+        *(
+            "cores held_folders late_imports stopwatch",
+            "data lent_constants",
+            "calibration metrics",
+            "lowering",
+            "engine",
+        ),
         *("backends measure", "diagnose engine_files recovery", "process"),
     ),
     "studies": (
-        *("environment events guard interrupts options outputs run_clock", "store", "artifacts crew judging", "trials"),
+        *(
+            "bounded_server environment events guard interrupts options outputs run_clock",
+            "store",
+            "artifacts crew judging",
+            "trials",
+        ),
         *("run show", "export fleet gate inspect monitoring", "verbs", "cli"),
     ),
 }

@@ -5,18 +5,30 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
+from studies.outputs import escaped_controls, without_controls
 from studies.show.terminal.text_table import FittedTable, TextTable, plain_table
 from studies.show.terminal.wrapping import wrapped
 
 JSON_VERSION = 1  # of what --json prints, see docs/json.md; raised when a key is removed or means something else
-out = Console(soft_wrap=True, highlight=False, emoji=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+
+
+class SafeConsole(Console):
+    """A console that writes no control characters but its own: names from files and databases may hold any."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=without_controls(segment.text))
+
+
+out = SafeConsole(soft_wrap=True, highlight=False, emoji=False)
+err = SafeConsole(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 
 def terminal_width(console: Console = out) -> int | None:
@@ -110,7 +122,7 @@ def _cell(value: Any) -> str:
 def print_json(verb: str, value: Mapping[str, Any]) -> None:
     """Print what a verb found, with the version of its form, see docs/json.md."""
     text = json.dumps(versioned(verb, value), indent=2, ensure_ascii=False, default=str)
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(escaped_controls(text) + "\n")
 
 
 def print_json_line(verb: str, value: Mapping[str, Any]) -> None:
@@ -120,7 +132,7 @@ def print_json_line(verb: str, value: Mapping[str, Any]) -> None:
 
 def json_line(verb: str, value: Mapping[str, Any]) -> str:
     """What a verb found in one line."""
-    return json.dumps(versioned(verb, value), ensure_ascii=False, default=str)
+    return escaped_controls(json.dumps(versioned(verb, value), ensure_ascii=False, default=str))
 
 
 def versioned(verb: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +144,12 @@ def print_csv(rows: Sequence[dict[str, Any]]) -> None:
     if rows:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
         writer.writeheader()
-        writer.writerows({k: _joined(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
+        writer.writerows({k: _in_cell(v) for k, v in row.items()} for row in rows)
+
+
+def _in_cell(value: Any) -> Any:
+    text = _joined(value) if isinstance(value, list) else value
+    return without_controls(text) if isinstance(text, str) else text
 
 
 def _joined(values: Sequence[str]) -> str:

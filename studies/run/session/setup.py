@@ -36,6 +36,8 @@ from studies.run.session.data_caches import function_sources, read_sources
 from studies.run.session.data_shapes import open_inputs, range_text, with_shapes_of_data
 from studies.run.session.trusted_functions import check_trusted
 
+_LEAST_TRYING_S = 10.0
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -112,6 +114,7 @@ def checked(
         keeper = stack.enter_context(EvaluatorProcess(job, folder / "log", _bounds(config)))
         if events is not None:
             keeper.on_doing = partial(_tell_doing, events, set())
+        keeper.limits = _bounds_of_trying(config)
         setup = keeper.ask("trying the float model").setup
         setup.knobs()  # the first request, whatever it is, opens the inputs
         metric = keeper.description.metric
@@ -125,6 +128,7 @@ def checked(
                     keeper.take_as_shares()
             except MetricError as error:
                 raise ConfigError(f"trying the metric on the float model: {error}") from error
+        keeper.limits = _bounds(config)
         limits = _limits(config, {**asdict(metric), "ratio": keeper.job.shares or metric.ratio})
         yield Checked(config, model, keeper, folder, limits)
 
@@ -318,3 +322,11 @@ def _job(config: SearchConfig, folder: Path) -> Job:
 
 def _bounds(config: SearchConfig) -> ProcessLimits:
     return ProcessLimits(config.evaluation_timeout_s, config.evaluation_memory_bytes)
+
+
+def _bounds_of_trying(config: SearchConfig) -> ProcessLimits:
+    """Bounds until the float model has run once: one that never ends must not outlast the whole command."""
+    limits = _bounds(config)
+    if config.time_limit_s is None:
+        return limits
+    return replace(limits, timeout_s=min(limits.timeout_s, max(config.time_limit_s, _LEAST_TRYING_S)))

@@ -17,6 +17,7 @@ _STYLE = b"""<style>
 main p { white-space: normal; overflow-wrap: anywhere }
 .js-plotly-plot:not(:hover) .modebar { visibility: hidden }
 </style>"""
+_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 _PAGE, _STUDY = re.compile(r"/dashboard"), re.compile(r"/api/studies/\d+/?$")
 
 
@@ -32,6 +33,11 @@ class CompletedAnswers:
         self._store = store
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        refusal = _refuse(environ)
+        if refusal is not None:
+            status, reason = refusal
+            start_response(status, [("Content-Type", "application/json")])
+            return [json.dumps({"reason": reason}).encode()]
         page, study = (kind.match(environ["PATH_INFO"]) for kind in (_PAGE, _STUDY))
         if environ["REQUEST_METHOD"] != "GET" or not (page or study):
             return self._application(environ, start_response)
@@ -69,6 +75,19 @@ class CompletedAnswers:
                 if target.optuna_study == optuna_study:
                     return TrialMarks(self._store, standing_of(self._store, summary.name, wanted=str(place)))
         return None
+
+
+def _refuse(environ: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Status and reason where a request is not answered; None for one that is.
+
+    Pages of other sites reach a server of this machine through the user's browser, under names of their own.
+    """
+    host = str(environ.get("HTTP_HOST", ""))
+    if _HOST.fullmatch(host) is None:
+        return "403 Forbidden", f"this server answers as localhost and 127.0.0.1 alone, not as {host[:100]!r}"
+    if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+        return "405 Method Not Allowed", "bitfront dashboard only shows studies; to change one, use bitfront itself"
+    return None
 
 
 def _ask(application: Application, environ: Mapping[str, Any]) -> tuple[str, Sequence[tuple[str, str]], bytes]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from wsgiref.simple_server import make_server
-
+from studies.bounded_server import BoundedServer
 from studies.show.dashboard.completed_answers import CompletedAnswers
 from studies.store.store import Store, close_optuna, optuna_storage
 
@@ -24,7 +23,7 @@ def serve(url: str, port: int, said: str) -> None:
         storage = optuna_storage(url)
         try:
             app = CompletedAnswers(optuna_dashboard.wsgi(storage), store)
-            with make_server("localhost", port, app) as server:
+            with BoundedServer("localhost", port, app) as server:
                 print(said, flush=True)  # noqa: T201
                 server.serve_forever()
         finally:

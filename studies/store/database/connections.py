@@ -31,6 +31,9 @@ ANSWER_S = 600  # the longest statement is an upgrade of large tables; a server 
 # A worker that is stopped in the middle of a transaction loses it, and its locks, after this. Much longer than a
 # transaction takes: of many workers on few cores one may get no processor time for 20 s.
 HOLD_S = 60
+STATEMENT_S = 120.0  # of processor time for one statement of SQLite with reading its rows
+_LOOK_EVERY = 200_000  # instructions of SQLite
+_BEGAN = "bitfront_began"  # when the statement of a connection began, in processor time of its thread
 LOCK_S = 300  # how long another process may take to create or upgrade the tables
 WRITES = "bitfront_writes"  # execution option: the transaction is going to write
 PLAIN = "bitfront_plain"  # execution option: rows are taken from the driver as they are, so they may come in binary
@@ -85,6 +88,9 @@ def settle(engine: Engine, *, write: bool) -> None:
     }
     if kind in listeners:
         event.listen(engine, "connect", listeners[kind])
+    if kind == "sqlite":
+        event.listen(engine, "connect", _bound_statements)
+        event.listen(engine, "before_cursor_execute", _begin_statement)
     if kind == "mysql":
         event.listen(engine, "reset", _hold_no_longer)
 
@@ -222,6 +228,16 @@ def _set_wal(connection: Any) -> None:
 def _set_reading_pragmas(connection: Any, _: Any) -> None:
     for pragma in ("query_only=ON", f"busy_timeout={BUSY_S * 1000}"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _bound_statements(connection: Any, record: Any) -> None:
+    """End a statement that would run for ever: a view or a trigger in a file may ask for anything."""
+    began = record.info[_BEGAN] = [time.thread_time()]
+    connection.set_progress_handler(lambda: time.thread_time() - began[0] > STATEMENT_S, _LOOK_EVERY)
+
+
+def _begin_statement(connection: Connection, *_: Any) -> None:
+    connection.info[_BEGAN][0] = time.thread_time()
 
 
 def _set_postgresql(connection: Any, _: Any) -> None:

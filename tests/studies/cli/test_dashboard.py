@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import json
 import os
@@ -217,3 +218,37 @@ def ask(application: Any, path: str) -> Any:
     environ: dict[str, Any] = {"PATH_INFO": path}
     setup_testing_defaults(environ)
     return json.loads(b"".join(application(environ, lambda status, headers, *_: None)))
+
+
+# -- who may ask -------------------------------------------------------------------------------------------------------
+
+
+def status_of(port: int, method: str, path: str, **headers: str) -> int:
+    connection = http.client.HTTPConnection("localhost", port, timeout=WAIT_S)
+    connection.request(method, path, headers=headers)
+    return connection.getresponse().status
+
+
+def test_nothing_can_be_changed_from_anywhere(served: tuple[int, str]) -> None:
+    port, _ = served
+    (study,) = asked(port, "studies")["study_summaries"]
+    path = f"/api/studies/{study['study_id']}"
+    for headers in ({}, {"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+        for method, place in (("DELETE", path), ("POST", f"{path}/rename"), ("PUT", f"{path}/note")):
+            assert status_of(port, method, place, **headers) in (403, 405)
+    assert asked(port, "studies")["study_summaries"] == [study]
+
+
+def test_it_answers_under_the_names_of_this_machine_alone(served: tuple[int, str]) -> None:
+    port, _ = served
+    for host, status in (("localhost", 200), (f"127.0.0.1:{port}", 200), ("[::1]", 200), ("evil.example", 403)):
+        assert status_of(port, "GET", "/api/studies", Host=host) == status
+
+
+def test_connections_that_say_nothing_hold_up_nobody(served: tuple[int, str]) -> None:
+    port, _ = served
+    with contextlib.ExitStack() as silent:
+        for _ in range(8):
+            half = silent.enter_context(socket.create_connection(("localhost", port)))
+            half.sendall(b"GET /api/studies HT")
+        assert asked(port, "studies")["study_summaries"]

@@ -1,0 +1,153 @@
+"""Finding what in a study database is no value that this program writes there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Connection, Double, Integer, LargeBinary, Table, select
+
+from search.values import (
+    Assignment,
+    Capability,
+    EngineSummary,
+    FailureKind,
+    Flips,
+    MixBias,
+    Precision,
+    Recovery,
+    RecoveryRecord,
+    Stage,
+    Target,
+)
+from studies.options.config import SearchConfig
+from studies.options.limits import MetricScale
+from studies.store.database import tables
+from studies.store.database.column_types import UtcDateTime
+from studies.store.database.transactions import Database
+
+
+def _deaths(value: Any) -> None:
+    for death in value:
+        Stage(death["stage"]), FailureKind(death["kind"])
+
+
+def _texts(value: Any) -> None:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError("no list of texts")
+
+
+def _whole_numbers(value: Any) -> None:
+    if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
+        raise ValueError("no list of whole numbers")
+
+
+def _state(value: Any) -> None:
+    if value not in ("running", "ok", "failed"):
+        raise ValueError("no such status")
+
+
+def _count(value: Any) -> None:
+    if not 0 <= value < 2**53:
+        raise ValueError("no count")
+
+
+_READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
+    {
+        "bf_study.config": SearchConfig.from_json,
+        "bf_study.metric": MetricScale.of,
+        "bf_target.description": Target.from_json,
+        "bf_study_target.capability": Capability.from_json,
+        "bf_study_target.recovery": RecoveryRecord.from_json,
+        "bf_group.nodes": _texts,
+        "bf_group.anchors": _texts,
+        "bf_group.shape": _whole_numbers,
+        "bf_group.weight_shape": _whole_numbers,
+        "bf_choice.precision": Precision.of_id,
+        "bf_evaluation.status": _state,
+        "bf_evaluation.stage": Stage,
+        "bf_evaluation.kind": FailureKind,
+        "bf_evaluation.engine": lambda value: EngineSummary(**value),
+        "bf_evaluation.notes": _texts,
+        "bf_evaluation.assignment": Assignment.from_json,
+        "bf_evaluation.asked_assignment": Assignment.from_json,
+        "bf_evaluation.deaths": _deaths,
+        "bf_evaluation.mix_bias": MixBias.from_json,
+        "bf_evaluation.mix_corrections": Recovery.from_json,
+        "bf_evaluation.samples": _count,
+        "bf_evaluation.total_samples": _count,
+        "bf_score.samples": _count,
+        "bf_score.total": _count,
+        "bf_trial.asked_assignment": Assignment.from_json,
+        "bf_score.flips": Flips.from_json,
+        "bf_score.scores": lambda value: np.frombuffer(value, dtype="<f4"),
+        "bf_sample.warnings": _texts,
+        "bf_sample.samples": lambda value: np.frombuffer(value, dtype="<f4"),
+        "bf_cluster.codes": lambda value: np.frombuffer(value, dtype="<i4"),
+        "bf_audit.asked": Precision.of_id,
+        "bf_audit.got": Precision.of_id,
+        "bf_sensitivity.precision": Precision.of_id,
+    }
+)
+_TYPES: tuple[tuple[type[Any], tuple[type[Any], ...]], ...] = (
+    (Boolean, (bool,)),
+    (Integer | BigInteger, (int,)),
+    (Double, (int, float)),
+    (LargeBinary, (bytes,)),
+    (UtcDateTime, (datetime,)),
+    (JSON, (dict, list)),
+)
+
+
+def find_damage(database: Database) -> str:
+    """The first damage of a database, `table bf_evaluation, column assignment: …`; empty if there is none."""
+    with database.reading("look for damage") as connection:
+        for table in tables.Base.metadata.sorted_tables:
+            for column in table.c:
+                why = _damage_of(connection, table, column)
+                if why:
+                    return f"table {table.name}, column {column.name}: {why}"
+        return next(_foreign_groups(connection), "")
+
+
+def _damage_of(connection: Connection, table: Table, column: Column[Any]) -> str:
+    """Why a value of a column is none; empty if all are."""
+    reader = _READERS.get(f"{table.name}.{column.name}")
+    try:
+        for value in connection.scalars(select(column)):
+            if value is None:
+                if not column.nullable:
+                    return "a value is missing"
+                continue
+            if not _fits(value, column):
+                return f"{type(value).__name__} is no value of it"
+            if reader is not None:
+                reader(value)
+    except Exception as error:  # whatever reading it raises
+        return f"a value cannot be read ({type(error).__name__}: {str(error)[:200]})"
+    return ""
+
+
+def _fits(value: Any, column: Column[Any]) -> bool:
+    wanted = next((kinds for kind, kinds in _TYPES if isinstance(column.type, kind)), (str,))
+    if isinstance(value, bool) and bool not in wanted:
+        return False
+    if isinstance(value, float) and math.isnan(value):
+        return False
+    return isinstance(value, wanted)
+
+
+def _foreign_groups(connection: Connection) -> Iterator[str]:
+    """Assignments that name groups which the study has not, or lack some."""
+    e, t, g = tables.Evaluation, tables.StudyTarget, tables.Group
+    known: dict[int, set[str]] = {}
+    for study, group in connection.execute(select(g.study_id, g.group)):
+        known.setdefault(study, set()).add(group)
+    query = select(t.study_id, e.assignment).join(t, t.id == e.study_target_id)
+    for study, assignment in connection.execute(query):
+        if set(Assignment.from_json(assignment)) != known.get(study, set()):
+            yield "table bf_evaluation, column assignment: its groups are not those of the study"

@@ -1,0 +1,84 @@
+"""A value in the database that nobody could have written is named by table and column, whatever verb reads it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies.store.database import connections
+from studies.store.reading.damage import find_damage
+from studies.store.store import Store
+from tests.support.command_line import DATABASE, copy_finished, invoke, ok
+
+DAMAGES: dict[str, tuple[str, Any]] = {
+    "bf_study.config": ("bf_study", "{"),
+    "bf_study.metric": ("bf_study", "[]"),
+    "bf_study.created_at": ("bf_study", "yesterday"),
+    "bf_target.description": ("bf_target", '{"backend": 1}'),
+    "bf_group.nodes": ("bf_group", '"conv"'),
+    "bf_choice.precision": ("bf_choice", 77),
+    "bf_evaluation.assignment": ("bf_evaluation", '{"g999": "int8"}'),
+    "bf_evaluation.status": ("bf_evaluation", "unheard of"),
+    "bf_evaluation.raw_ms": ("bf_evaluation", "fast"),
+    "bf_evaluation.engine": ("bf_evaluation", '{"a": 1}'),
+    "bf_evaluation.samples": ("bf_evaluation", 2**62),
+    "bf_score.scores": ("bf_score", b"abc"),
+    "bf_sample.samples": ("bf_sample", "x"),
+    "bf_audit.asked": ("bf_audit", -3),
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    copy_finished(tmp_path)
+    return tmp_path
+
+
+def test_a_good_database_has_no_damage(here: Path) -> None:
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        assert find_damage(store.database) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", DAMAGES)
+def test_damage_is_named_and_ends_no_verb_in_a_traceback(here: Path, place: str) -> None:
+    table, value = DAMAGES[place]
+    column = place.partition(".")[2]
+    with sqlite3.connect(here / DATABASE) as database:
+        database.execute(f"update {table} set {column} = ?", [value])
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        assert f"table {table}, column {column}" in find_damage(store.database)
+    told = 0
+    for words in (("front", "small"), ("trials", "small"), ("show", "small", "1"), ("status", "small"), ("studies",)):
+        result = invoke(*words)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (words, result.exception)
+        told += f"table {table}, column {column}" in " ".join(result.stderr.split())
+    if place not in ("bf_study.config", "bf_audit.asked", "bf_choice.precision", "bf_evaluation.status"):
+        assert told > 0  # some of these verbs read it
+
+
+def test_a_fault_of_the_program_stays_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from studies.verbs import readings
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(readings, "front", fail)
+    assert isinstance(invoke("front", "small").exception, KeyError)
+
+
+def test_no_statement_runs_for_ever(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STATEMENT_S", 0.2)
+    endless = "with recursive n(x) as (select 1 union all select x + 1 from n) select * from n where x < 0"
+    with sqlite3.connect(here / DATABASE) as database:
+        database.execute("alter table bf_study rename to kept")
+        columns = ", ".join(f"x as {row[1]}" for row in database.execute("pragma table_info(kept)"))
+        database.execute(f"create view bf_study as select {columns} from ({endless})")
+    result = invoke("studies")
+    assert result.exit_code in (1, 2)
+    assert isinstance(result.exception, SystemExit)
+    ok("--help")
