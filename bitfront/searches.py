@@ -153,7 +153,8 @@ def _prepare(
 
         def resume_named(events: Listener) -> SearchResult:
             remember_functions(named, events)  # this call names them, as it did when the study was made
-            return verbs.resume(name, changes, storage=url, events=events)
+            found: SearchResult = verbs.resume(name, changes, storage=url, events=events)
+            return found
 
         return resume_named
     if there:

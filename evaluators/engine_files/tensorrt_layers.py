@@ -119,7 +119,7 @@ def _macs(data: Mapping[str, Any]) -> int | None:
     made, read = outputs[0].shape, inputs[0].shape
     if not made or not read or len(read) < 2 or not all(map(_is_size, (*made, *read, *kernel, groups))):
         return None
-    return math.prod(made) * math.prod(kernel) * read[1] // groups
+    return int(math.prod(made) * math.prod(kernel) * read[1] // groups)
 
 
 def _is_size(value: Any) -> bool:

@@ -107,9 +107,9 @@ def _written(node: ir.Node) -> Iterator[float]:
 
 def _broadcast(node: ir.Node) -> float:
     """Elements of the constant inputs laid over each other."""
-    shapes = [list(value.const_value.shape) for value in node.inputs if value is not None and value.const_value]
+    shapes = [value.const_value.shape.numpy() for value in node.inputs if value is not None and value.const_value]
     aligned = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
-    return math.prod(float(max(map(int, dims))) for dims in aligned)
+    return float(math.prod(max(dims) for dims in aligned))
 
 
 def check_sequences(model: ir.Model, path: Path) -> None:

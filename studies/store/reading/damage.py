@@ -93,7 +93,7 @@ _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
         "bf_sensitivity.precision": Precision.of_id,
     }
 )
-_TYPES: tuple[tuple[type[Any], tuple[type[Any], ...]], ...] = (
+_TYPES: tuple[tuple[Any, tuple[type[Any], ...]], ...] = (
     (Boolean, (bool,)),
     (Integer | BigInteger, (int,)),
     (Double, (int, float)),
