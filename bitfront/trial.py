@@ -24,6 +24,7 @@ class Trial:
         number: the number of the trial, as the command line shows it.
         status: `ok`, `failed` or `running`.
         latency_ms: the latest measurement of the latency.
+        samples_per_s: samples in a second at that latency, where one batch runs after the other.
         speedup: how many times as fast as uniform FP32.
         doubtful: whether something disturbed the measurement of the latency, or of that of FP32.
         value: the value of the metric on the search samples.
@@ -49,6 +50,7 @@ class Trial:
     number: int
     status: str
     latency_ms: float | None
+    samples_per_s: float | None
     speedup: float | None
     doubtful: bool
     value: float | None
@@ -78,6 +80,7 @@ class Trial:
             number=point.trial,
             status=point.status,
             latency_ms=_known(point.latency_ms),
+            samples_per_s=_known(point.samples_per_s),
             speedup=point.speedup if _known(point.latency_ms) is not None else None,
             doubtful=point.speedup_doubtful,
             value=_known(point.value),

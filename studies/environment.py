@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import psutil
 from evaluators.backends.nvidia.discovery import list_gpus
 from evaluators.backends.registry import shipped_kinds
 from evaluators.cores import usable_processors
+from search.values import flatten
 
 PACKAGES = ("bitfront", "numpy", "onnx", "onnx-ir", "onnxscript", "optuna", "sqlalchemy", "torch")  # of all backends
+_TOLD = ("python", "packages", "gpus")  # whose change is worth a warning
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_int8", "asimddp", "i8mm")
 
 
@@ -29,6 +32,19 @@ def collect() -> dict[str, Any]:
         "gpus": list_gpus(),
         "container": _container(),
     }
+
+
+def changed_text(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs between the environment of a study and this one, in a sentence; empty if nothing does.
+
+    Memory, cores and flags of the processor are left out: they differ between equal installations.
+    """
+    mine, theirs = (flatten({key: found.get(key) for key in _TOLD}) for found in (now, before))
+    keys = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
+    if not keys or not before:
+        return ""
+    told = "; ".join(f"{key.removeprefix('packages.')} {theirs.get(key)}, now {mine.get(key)}" for key in keys)
+    return f"exported in another environment than the study was made in, so its figures may not hold here: {told}"
 
 
 def _cpu() -> dict[str, Any]:

@@ -24,15 +24,20 @@ _FLOATS = {
     ir.DataType.FLOAT: Precision.FP32,
     ir.DataType.FLOAT16: Precision.FP16,
 }
+_OPTIMIZED = "ONNX with INT8 kernels"
 _ATTRIBUTES = {"kernel": "kernel_shape", "stride": "strides", "padding": "pads", "dilation": "dilations"}
 
 
 def read_layers(proto: onnx.ModelProto) -> tuple[str, tuple[Layer, ...]]:
-    """What kind of file it is, and its layers in the order of the graph."""
+    """What kind of file it is, and its layers in the order of the graph.
+
+    Where there are INT8 kernels, the file is one that was optimized and shows what runs, see `read_running_layers`.
+    """
     model = ir.from_proto(_with_shapes(proto))
     nodes = list(model.graph)
     fused = _fused_into_int8(nodes)
-    return _kind(nodes), tuple(_layer(node, fused) for node in nodes)
+    kind, layers = _kind(nodes), tuple(_layer(node, fused) for node in nodes)
+    return kind, tuple(map(_as_it_runs, layers)) if kind == _OPTIMIZED else layers
 
 
 def read_running_layers(proto: onnx.ModelProto) -> tuple[Layer, ...]:
@@ -65,7 +70,7 @@ def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _kind(nodes: list[ir.Node]) -> str:
     ops = {node.op_type for node in nodes}
     if any(op.startswith(_INT8_KERNELS) for op in ops):
-        return "ONNX with INT8 kernels"
+        return _OPTIMIZED
     if ops & {"QuantizeLinear", "DequantizeLinear"}:
         return "ONNX with Q/DQ"
     return "ONNX without quantization"

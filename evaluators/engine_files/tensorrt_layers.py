@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from evaluators.backends.tensorrt.audit import EngineLayer, parse
 from evaluators.engine_files.layer import Layer, Tensor
 from search.values import Precision
 
+_MYELIN = re.compile(r"__myl|_myl\d")  # in names of its layers, for which the inspector never lists weights
 _WEIGHTED = ("convolution", "deconvolution", "fullyconnected", "gemm", "matrixmultiply", "matrix_multiply")
 _MOST_AXES = 64  # TensorRT has 8
 _ATTRIBUTES = {
@@ -88,6 +90,8 @@ def _why_not(layer: EngineLayer, precision: Precision | None) -> str:
         return "the file does not tell what it computes in"
     if any(tensor.precision is Precision.INT8 for tensor in layer.inputs):
         return "its inputs are INT8 and it is not: it was not asked for, or the builder has no faster INT8 kernel"
+    if layer.weights is None and _MYELIN.search(layer.name):
+        return "the file does not tell whether it has weights; what feeds it is not in INT8"
     if layer.weights is None:
         return "it has no weights, and what feeds it is not in INT8"
     return f"it was not asked for, not calibrated, or slower than {precision.label} here"

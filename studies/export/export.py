@@ -263,7 +263,7 @@ def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:
         row = find_row(now, pick, None)
         if now.final.tried[row]:
             break
-        confirm(work, now, [row])
+        confirm(work, now, [row], timed=False)
         now = work.ledger.standing()
     row = find_row(now, pick, None)
     if text := other_pick_text(now, pick, before, row):
@@ -272,12 +272,12 @@ def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:
 
 
 def _confirm(work: Work, number: int, trial: int) -> _Confirmed:
-    """The evaluation, measured again and scored on the final split where that was not done yet."""
+    """The evaluation, scored on the final split where that was not done yet; its latency stays that of the study."""
     now, row = _place(work.ledger, number)
     with work.ledger.artifacts.open(str(now.table.artifact[row])):
         pass  # it is what was measured, else this raises
     if not now.final.tried[row]:
-        confirm(work, now, [row])
+        confirm(work, now, [row], timed=False)
         now, row = _place(work.ledger, number)
     if now.final.unscorable[row]:
         raise _not_finite(trial)

@@ -11,6 +11,7 @@ import numpy as np
 
 from search.values import Assignment
 from studies import __version__
+from studies.environment import changed_text, collect
 from studies.judging.points import Point
 from studies.judging.sentences.cautions import caution_text
 from studies.judging.sentences.final_split import disagreement_text, final_loss_text
@@ -31,7 +32,8 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
     """
     record = ledger.store.evaluations.load(point.id)
     names = {group.id: group for group in ledger.store.studies.groups(ledger.study.id)}
-    evaluation = record.evaluation
+    evaluation, here = record.evaluation, collect()
+    changed = changed_text(ledger.study.environment, here)
     return {
         "bitfront": __version__,
         "study": ledger.study.name,
@@ -59,7 +61,7 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
         "search": _accuracy(evaluation.accuracy, ledger.study.clusters("search")),
         "unrelated_to_fp32": point.unrelated,
         "not_as_asked": point.mismatch or None,
-        "warnings": [text for text in _warnings(now, point) if text],
+        "warnings": [text for text in (*_warnings(now, point), changed) if text],
         "final": {**_accuracy(record.final, ledger.study.clusters("final")), **_judged(now, point)},
         "no_gain": no_gain_text(now),
         "limits": ledger.limits.to_json(),
@@ -68,7 +70,8 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
         "knobs": ledger.knobs,
         "engine_bytes": engine.stat().st_size,
         "memory_bytes": evaluation.memory_bytes,
-        "environment": ledger.study.environment,
+        "environment": here,
+        "study_environment": ledger.study.environment,
     }
 
 
@@ -90,6 +93,7 @@ def _groups(record: EvaluationRecord, names: Mapping[str, GroupRecord]) -> list[
 def _latency(now: Standing, point: Point, record: EvaluationRecord) -> dict[str, Any]:
     return {
         "value_ms": point.latency_ms,
+        "samples_per_s": None if math.isnan(point.samples_per_s) else point.samples_per_s,
         "statistic": now.target.target.statistic,
         "clock": now.target.target.clock,
         "search_ms": point.search_ms,

@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluators.metrics.own.handed_metric import is_handed
 from search.values import THREAD_CLOCK
-from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.rounding import estimate_text, half_width, latency_text, rate_text, speedup_text, value_text
 from studies.judging.standing import Standing
 
 README, FINAL_SAMPLES = "README.md", "final_samples.json"
@@ -72,6 +72,7 @@ def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
     statistic = latency["statistic"] + (" processor time" if latency.get("clock") == THREAD_CLOCK else "")
     return [
         ("latency", f"{took} for one batch of {_batch(found)} ({statistic})"),
+        ("samples a second", rate_text(latency["samples_per_s"], missing="–")),
         ("speed against FP32", _speed_text(speedup, latency["speedup_doubtful"])),
         *_accuracy_rows("search data", found["search"], now),
         *_accuracy_rows("final data, which the search never saw", final, now, final["loss_text"]),

@@ -38,7 +38,8 @@ class EngineReport:
 def precision_rows(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     """A row per precision, finest first, then layers that only move data and those whose precision is not told.
 
-    Shares are of all layers, of all MACs and of all time that is known; None if nothing is.
+    Shares are of all layers, of all MACs and of all time that is known. That of MACs is None where those of any layer
+    with weights, or of a fused region whose layers are not told, are unknown: such a layer may hold most of them.
     """
     kinds = [_kind_of(layer) for layer in layers]
     order = [*(precision.label for precision in sorted(Precision, key=lambda p: p.rank)), MOVES, UNKNOWN]
@@ -146,6 +147,13 @@ def _sum(layers: Iterable[Layer], name: str) -> float | None:
     return sum(known) if known else None
 
 
+def _hides_macs(layer: Layer) -> bool:
+    """Whether a layer may multiply, and it is not known how much."""
+    return layer.macs is None and not layer.moves and (layer.weighted or layer.precision is None)
+
+
 def _share(own: Sequence[Layer], layers: Sequence[Layer], name: str) -> float | None:
+    if name == "macs" and any(map(_hides_macs, layers)):
+        return None
     part, whole = _sum(own, name), _sum(layers, name)
     return None if not whole else (part or 0) / whole

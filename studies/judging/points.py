@@ -51,6 +51,7 @@ class Point:
         trial: the number of its trial, by which users know it; -1 if it has none.
         role: `baseline:fp32`, `baseline:int8` and so on; empty for a mix.
         latency_ms: the latest measurement of its latency.
+        samples_per_s: samples in a second at that latency, where one batch runs after the other.
         search_ms: the measurement of the search itself.
         spread: the inter-quartile range of the latency samples divided by their median.
         speedup: how many times as fast as uniform FP32; None if that was not measured.
@@ -76,6 +77,7 @@ class Point:
     role: str
     status: str
     latency_ms: float
+    samples_per_s: float
     search_ms: float
     spread: float
     speedup: float | None

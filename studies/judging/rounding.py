@@ -95,6 +95,13 @@ def least_half(halves: Iterable[float]) -> float:
     return min((half for half in halves if math.isfinite(half) and half > 0), default=0.0)
 
 
+def rate_text(samples_per_s: float | None, *, missing: str = "") -> str:
+    """Samples a second with three digits: `83,200`."""
+    if not _finite(samples_per_s) or samples_per_s <= 0:
+        return missing
+    return f"{float(f'{samples_per_s:.3g}'):,.10g}"
+
+
 def latency_text(latency_ms: float | None, band: float = 0.0, *, missing: str = "") -> str:
     """A latency with the digits that two measurements of it share, two at least: `0.83 ms`.
 

@@ -125,6 +125,7 @@ class Standing:
             role=str(t.role[row]),
             status=str(t.status[row]),
             latency_ms=float(self.measures.latency_ms[row]),
+            samples_per_s=1000 * self.study.batch / float(self.measures.latency_ms[row]),
             search_ms=float(t.latency_ms[row]),
             spread=float(t.spread[row]),
             speedup=self.measures.speedup(row),

@@ -67,4 +67,4 @@ def resolve_study(
 
 def limits_of(config: SearchConfig, study: StudyRecord) -> Limits:
     """The limits of a configuration, in the units of the study's metric."""
-    return resolve_limits(config.limits, MetricScale.of(study.metric))
+    return resolve_limits(config.limits, MetricScale.of(study.metric), study.batch)

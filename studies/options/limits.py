@@ -86,6 +86,7 @@ class Limit:
             of the metric decides.
         subject: how a limit begins in words; `{metric}` is the metric's name.
         early: the field of the evaluator's limits by which it stops early; empty if it does not.
+        per_sample: whether its bound is written for one sample, and bounds the measure of a whole batch.
         difference: whether it bounds how far a metric is from FP32, and not the metric itself.
     """
 
@@ -101,6 +102,7 @@ class Limit:
     least: bool | None = False
     subject: str = ""
     early: str = ""
+    per_sample: bool = False
     difference: bool = False
 
     @property
@@ -253,10 +255,11 @@ MIN_FPS = register_limit(
         measure=lambda evaluation: None if evaluation.latency is None else evaluation.latency.value_ms,
         word="rate",
         subject="latency",
-        help="Smallest allowed rate in inferences a second, run one after the other, for example 400.",
+        help="Smallest allowed rate in samples a second, batches run one after the other, for example 400.",
         metavar="RATE",
         kind=RATE,
         unit="ms",
+        per_sample=True,
         early="latency_ms",
     )
 )
@@ -382,8 +385,8 @@ def check_names(bounds: Mapping[str, object]) -> None:
         )
 
 
-def resolve_limits(bounds: Mapping[str, Bound], metric: MetricScale) -> Limits:
-    """Bounds as they were written, in the unit of a metric.
+def resolve_limits(bounds: Mapping[str, Bound], metric: MetricScale, batch: int) -> Limits:
+    """Bounds as they were written, in the unit of a metric and for a batch of so many samples.
 
     Raises:
         ConfigError: naming every limit that means nothing for this metric.
@@ -396,7 +399,8 @@ def resolve_limits(bounds: Mapping[str, Bound], metric: MetricScale) -> Limits:
         if problem:
             problems.append(f"--{limit.option} {bound} for the metric {metric.name}: {problem}")
     raise_mistakes(problems)
-    return Limits(**{name: _amount(bound).value for name, bound in bounds.items()})
+    factors = {name: batch for name in bounds if LIMITS[name].per_sample}
+    return Limits(**{name: _amount(bound).value * factors.get(name, 1) for name, bound in bounds.items()})
 
 
 def _amount(bound: Bound) -> Amount:

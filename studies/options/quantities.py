@@ -88,8 +88,8 @@ def parse_latency_ms(text: str, option: str = "--latency-budget") -> float:
 
 
 def parse_rate_ms(text: str, option: str = "--min-fps") -> float:
-    """Read `400` or `400fps`, inferences a second, as milliseconds of one, more than zero; raises ConfigError."""
-    expected = "inferences a second"
+    """Read `400` or `400fps`, samples a second, as milliseconds of one, more than zero; raises ConfigError."""
+    expected = "samples a second"
     number, unit = _split(text, option, expected, "write it like 400 or 400fps")
     if unit not in ("", "fps"):
         raise refusal(option, expected, text, f"write {_short(_positive(number, text, option), 12)}fps")

@@ -37,8 +37,11 @@ def finalist_rows(now: Standing) -> list[int]:
 
 
 @time_spent("finalists")
-def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
+def confirm(work: Work, now: Standing, rows: Sequence[int], *, timed: bool = True) -> int:
     """Measure rows again, interleaved with each other and the baseline, score them on *final*, and store both.
+
+    Args:
+        timed: whether the latencies are stored too. What is only exported keeps those of the study.
 
     Returns:
         How many of them cannot be scored there, which is stored too.
@@ -56,9 +59,10 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
     line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "measuring finalists"))
     found = line.scores.score_finalists(engines, _ROUNDS, now.table.reference_ms)
-    work.ledger.store.measurements.add_round(
-        work.ledger.target.id, {int(label): found.latency[label] for label in engines}
-    )
+    if timed:
+        work.ledger.store.measurements.add_round(
+            work.ledger.target.id, {int(label): found.latency[label] for label in engines}
+        )
     for label, accuracy in found.accuracy.items():
         work.ledger.store.evaluations.set_final(int(label), accuracy)
     for row in rows:

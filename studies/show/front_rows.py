@@ -61,6 +61,7 @@ def evaluation_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dic
         "status": point.status,
         "role": point.role,
         "latency_ms": _number(point.latency_ms),
+        "samples_per_s": _number(point.samples_per_s),
         "speedup": point.speedup,
         "latency_doubtful": point.doubtful,
         "speedup_doubtful": point.speedup_doubtful,

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from search.errors import ConfigError, DataError, StudyError
+from search.values import Precision
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.shipping import here, put, put_again, ships
 from studies.events import Events, Quiet
@@ -173,6 +174,12 @@ def _plan_renewal(
             f"renewing study {name!r}: it has no pick `best`, so there is nothing to compare a renewed mix with. "
             "Continue "
             f"the study first: `{suggestions.command('resume', name, storage=url)}`."
+        )
+    if before.point(before.picks.best).baseline == Precision.FP32.label:
+        raise StudyError(
+            f"renewing study {name!r}: its best is FP32 itself, which fresh data do not change. Search on the fresh "
+            "data instead, or choose other limits with "
+            f"`{suggestions.command('resume', name)}`."
         )
     fresh = wanted or f"{name}-renewed"
     known = next((store.studies.load(fresh) for each in store.studies.summaries() if each.name == fresh), None)

@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from studies.environment import collect
+from studies.environment import changed_text, collect
 from tests.support.paths import ROOT
 
 IMPORTED = (
@@ -67,3 +67,14 @@ def test_an_nvidia_smi_that_fails_is_no_failure(tmp_path: Path) -> None:
     assert collect_with(tmp_path, "#!/bin/sh\necho no driver\nexit 9\n")["gpus"] == []
     assert collect_with(tmp_path, "#!/bin/sh\necho surprising answer\n")["gpus"] == []
     assert collect_with(tmp_path, "not a program")["gpus"] == []
+
+
+def test_another_environment_is_told_by_what_changed() -> None:
+    here = collect()
+    assert changed_text(here, here) == ""
+    assert changed_text({}, here) == ""  # a study that recorded none
+    before = {**here, "packages": {**here["packages"], "onnx": "1.0"}, "memory_bytes": 1}
+    assert changed_text(before, here) == (
+        "exported in another environment than the study was made in, so its figures may not hold here: "
+        f"onnx 1.0, now {here['packages']['onnx']}"
+    )

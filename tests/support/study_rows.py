@@ -47,6 +47,7 @@ LAYERS = (
 )
 SERVERS = ["postgresql", "mariadb", *(["given"] if GIVEN else [])]
 KINDS = ["sqlite", *SERVERS]
+MODEL = {"inputs": [["image", "float32", [8, 3, 16, 16]]]}
 METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True, "relative": False}
 
 
@@ -105,7 +106,7 @@ def count(store: Store, table: type[tables.Base]) -> int:
 def make_study(store: Store, **options: str) -> int:
     """A study named `s` with one target; the target's id."""
     config = read_config({"model": "model.onnx", "data": "data.npz", **options})
-    new = NewStudy("s", "model.onnx", "a" * 64, config.to_json(), {}, METRIC, {}, {}, "running")
+    new = NewStudy("s", "model.onnx", "a" * 64, config.to_json(), {}, METRIC, MODEL, {}, "running")
     return store.targets.add(store.studies.create(new), TARGET, "s@1")
 
 

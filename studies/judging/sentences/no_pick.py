@@ -67,19 +67,21 @@ def nothing_text(now: Standing) -> str:
 def nearest_text(now: Standing, near: Near) -> str:
     """An evaluation that misses limits, and by how much: `trial 3: latency is 9.4 × the budget of 10 ms`."""
     limits = {limit.word: (limit, bound) for limit, bound in now.limits.rows()}
-    misses = ", ".join(_miss_text(*limits[name], share, now.metric) for name, share in near.misses)
+    batch = now.study.batch
+    misses = ", ".join(_miss_text(*limits[name], share, now.metric, batch) for name, share in near.misses)
     early = " (stopped early)" if now.measures.stopped[near.row] else ""
     return f"trial {now.table.trial[near.row]}: {misses}{early}"
 
 
-def _miss_text(limit: Limit, bound: float, share: float, metric: MetricScale) -> str:
+def _miss_text(limit: Limit, bound: float, share: float, metric: MetricScale, batch: int) -> str:
     """By how much a limit is missed.
 
     Args:
+        batch: samples in one inference.
         share: how far the measure is beyond the bound, relative to it; the plain difference where the bound is zero.
     """
     if limit.kind is RATE and bound > 0:
-        rates = [f"{1000 / ms:,.4g} a second" for ms in (bound * (1 + share), bound)]
+        rates = [f"{1000 * batch / ms:,.5g} samples a second" for ms in (bound * (1 + share), bound)]
         return f"{limit.word} is {rates[0]}, the limit is {rates[1]}"
     name, sign = "budget" if limit.unit == "ms" else "limit", limit.sign(metric.higher_is_better)
     if sign > 0 and bound > 0:

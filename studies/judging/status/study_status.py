@@ -238,7 +238,7 @@ def _front(
     store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig
 ) -> tuple[int, dict[str, Point], bool]:
     """How many points the front has, the picks, and whether nothing but FP32 was evaluated."""
-    now = standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric)))
+    now = standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric), study.batch))
     return int(now.judgement.front.sum()), pick_points(now), now.only_fp32
 
 

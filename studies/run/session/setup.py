@@ -26,6 +26,7 @@ from search.graph.model import Model
 from search.sampler.registry import sampler_named
 from search.space.choices import Space, make_space
 from search.space.range_rules import check_matches
+from search.space.sample_choice import SampleChoice
 from search.values import Capability, Ranges, Score, Target
 from studies.events import Events, Quiet
 from studies.options.config import SearchConfig
@@ -120,7 +121,8 @@ def checked(
         metric = keeper.description.metric
         assert metric is not None
         if not metric.undeclared:
-            _limits(config, asdict(metric))  # before anything runs
+            _limits(config, asdict(metric), model.batch)  # before anything runs
+        _check_choice(config, keeper)
         make_space(model, keeper.description.capability, None, config.keep, config.granularity)
         if scored:
             try:
@@ -129,7 +131,7 @@ def checked(
             except MetricError as error:
                 raise ConfigError(f"trying the metric on the float model: {error}") from error
         keeper.limits = _bounds(config)
-        limits = _limits(config, {**asdict(metric), "ratio": keeper.job.shares or metric.ratio})
+        limits = _limits(config, {**asdict(metric), "ratio": keeper.job.shares or metric.ratio}, model.batch)
         yield Checked(config, model, keeper, folder, limits)
 
 
@@ -143,10 +145,21 @@ def _tell_doing(events: Events, known: set[str], doing: str, holder: str) -> Non
         events.doing(text)
 
 
-def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
+def _check_choice(config: SearchConfig, keeper: EvaluatorProcess) -> None:
+    """Refuse `--calibration-select` of more samples than there are to choose from."""
+    found, choice = keeper.description.data, SampleChoice.parse(config.calibration_select)
+    assert found is not None
+    if choice is not None and choice.count > found.calibration:
+        raise ConfigError(
+            f"--calibration-select {config.calibration_select}: expected at most {found.calibration} samples, as many "
+            "as there are to calibrate with. Choose fewer, or give more with --calibration-data."
+        )
+
+
+def _limits(config: SearchConfig, metric: Mapping[str, Any], batch: int) -> Limits:
     """The limits in the unit of the metric; where they do not fit a metric that nobody named, also why it is that."""
     try:
-        return resolve_limits(config.limits, MetricScale.of(metric))
+        return resolve_limits(config.limits, MetricScale.of(metric), batch)
     except ConfigError as error:
         if config.metric is not None:
             raise

@@ -14,7 +14,7 @@ from search.values import LossEstimate
 from studies.judging.findings.device_table import device_cells, device_header
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
 from studies.judging.findings.rescue_table import seconds_text, won_back_text
-from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
+from studies.judging.rounding import estimate_text, half_width, latency_text, rate_text, value_text
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_percent
 from studies.outputs import check_file
@@ -59,6 +59,7 @@ def render_report(data: ReportData) -> str:
     environment.filters["breakable"] = _breakable
     environment.filters.update(
         ms=partial(latency_text, missing="–"),
+        rate=partial(rate_text, missing="–"),
         percent=_percent,
         metric=scale.text,
         ranks=ranks_text,

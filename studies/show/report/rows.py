@@ -58,6 +58,7 @@ class EvaluationRow:
     trial: int
     status: str
     latency_ms: float | None = None
+    samples_per_s: float | None = None
     value: float | None = None
     loss: float | None = None
     loss_low: float | None = None
@@ -107,6 +108,7 @@ class PickRow:
     name: str
     trial: int
     latency_ms: float
+    samples_per_s: float
     search_loss: float
     final_value: float | None = None
     final_loss: float | None = None

@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from search.values import Precision
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, least_half, speedup_text, value_text
+from studies.judging.rounding import (
+    estimate_text,
+    half_width,
+    latency_text,
+    least_half,
+    rate_text,
+    speedup_text,
+    value_text,
+)
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.picks import ties_text
@@ -57,6 +65,7 @@ def points_table(
         Column("trial", right=True),
         Column("latency", right=True),
         Column("× FP32", right=True),
+        Column("samples/s", right=True, drop=6),
         *(Column(name, right=True, drop=5) for level in levels for name in (f"level {level}", "built in")),
         Column(now.metric.name, right=True, least=8),
         Column("loss", right=True, drop=4),
@@ -112,6 +121,7 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str, shared:
         str(point.trial),
         latency_text(point.latency_ms, now.target.band) if timed else point.status,
         speedup_text(point.speedup, doubtful=point.speedup_doubtful) if timed else "",
+        rate_text(point.samples_per_s),
         *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
         value_text(point.value, half or shared, now.metric),
         estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),

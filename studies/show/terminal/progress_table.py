@@ -9,7 +9,15 @@ import numpy as np
 from studies.judging.measures import FP32, INT8
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, least_half, speedup_text, value_text
+from studies.judging.rounding import (
+    estimate_text,
+    half_width,
+    latency_text,
+    least_half,
+    rate_text,
+    speedup_text,
+    value_text,
+)
 from studies.judging.sentences.evaluations import failure_text
 from studies.judging.standing import Standing
 from studies.show.terminal.front_table import BASELINE_STYLE, BEST_STYLE
@@ -29,13 +37,15 @@ def progress_table(now: Standing, last: int) -> TextTable:
         Column("trial", right=True),
         Column("latency", right=True),
         Column("× FP32", right=True),
+        Column("samples/s", right=True, drop=1),
         Column(now.metric.name, right=True, least=8),
         Column("loss", right=True),
         Column("notes", note=True),
     ]
     shared = least_half(half_width(point.loss_low, point.loss_high) for _, point, _ in rows if point)
     cells = [
-        [name, *(_cells(now, point, shared) if point else ["", "none yet", "", "", "", ""])] for name, point, _ in rows
+        [name, *(_cells(now, point, shared) if point else ["", "none yet", "", "", "", "", ""])]
+        for name, point, _ in rows
     ]
     styles = {place: style for place, (_, _, style) in enumerate(rows)}
     return TextTable(columns, cells, key=1, styles=styles).without_empty("notes")
@@ -56,6 +66,7 @@ def _cells(now: Standing, point: Point, shared: float) -> list[str]:
         str(point.trial),
         latency_text(point.latency_ms, now.target.band) or point.status,
         speedup_text(point.speedup, doubtful=point.speedup_doubtful),
+        rate_text(point.samples_per_s),
         value_text(point.value, half_width(point.loss_low, point.loss_high) or shared, now.metric),
         estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),
         _note(now, point),

@@ -57,6 +57,11 @@ class StudyRecord:
         return count
 
     @property
+    def batch(self) -> int:
+        """The number of samples in one inference, which its latencies are of."""
+        return int(self.model["inputs"][0][2][0])
+
+    @property
     def samples_text(self) -> str:
         """How many samples calibrate, are searched on and are final, with their clusters; empty if not known."""
         parts = (("calibration", "calibrate"), ("search", "to search on"), ("final", "final"))

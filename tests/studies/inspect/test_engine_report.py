@@ -95,3 +95,20 @@ def test_a_file_that_is_broken_has_one_message(tmp_path: Path, content: str, say
         assert (said.exit_code, said.stderr.count("error: ")) == (2, 1)
         assert str(broken) in said.stderr
         assert says in said.stderr
+
+
+@pytest.mark.parametrize(
+    "unknown", [Layer("e", "Conv", Precision.FP32, ("e",), weighted=True), Layer("f", "myelin", None, ("f",))]
+)
+def test_a_share_of_macs_is_not_told_where_some_are_unknown(unknown: Layer) -> None:
+    """Three layers in INT8 of six whose MACs were known made 100 %."""
+    rows = precision_rows((*LAYERS, unknown))
+    assert {row["macs_share"] for row in rows} == {None}
+    assert all(row["layers_share"] for row in rows)
+
+
+def test_myelin_lists_no_weights_so_it_is_not_told_that_there_are_none() -> None:
+    layers = json.loads(invoke("inspect", LISTING, "--json").stdout)["layers"]
+    said = {layer["why_not_int8"] for layer in layers if "_myl" in layer["name"]}
+    assert "the file does not tell whether it has weights; what feeds it is not in INT8" in said
+    assert "it has no weights, and what feeds it is not in INT8" not in said

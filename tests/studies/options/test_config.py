@@ -347,7 +347,7 @@ PLAIN = MetricScale("mae", higher_is_better=False)
 
 
 def limits(metric, **options):
-    return resolve_limits(read_config({**BASE, **options}).limits, metric)
+    return resolve_limits(read_config({**BASE, **options}).limits, metric, 1)
 
 
 def test_limits_of_a_ratio():

@@ -35,7 +35,7 @@ def test_a_registered_limit_is_an_option_and_is_stored(largest_engine: Limit) ->
     assert SearchConfig.from_json(config.to_json()) == config
     with pytest.raises(ConfigError, match="--max-size: expected a size with its unit"):
         read_config({"model": "m.onnx", "data": "d.npz", "max-size": "10"})
-    assert resolve_limits(config.limits, TOP1).to_json()["max_size_bytes"] == 10_000_000
+    assert resolve_limits(config.limits, TOP1, 1).to_json()["max_size_bytes"] == 10_000_000
     assert largest_engine.text(10_000_000, TOP1) == "size ≤ 10 MB"
 
 
@@ -74,7 +74,7 @@ def test_an_unknown_limit_is_refused() -> None:
     with pytest.raises(ConfigError, match="max_colour"):
         Limits(max_colour=1.0)
     with pytest.raises(ConfigError, match="max_colour"):
-        resolve_limits({"max_colour": 1.0}, TOP1)
+        resolve_limits({"max_colour": 1.0}, TOP1, 1)
 
 
 def test_bounds_of_the_evaluator_are_widened_by_the_tie_band() -> None:
@@ -117,6 +117,12 @@ def test_a_number_that_may_mean_a_share_is_refused_where_the_metric_has_none(
 ) -> None:
     if refused:
         with pytest.raises(ConfigError, match=r"may mean a share; use --accuracy-limit 30dB or write 0\.01dB"):
-            resolve_limits({"max_drop": bound}, metric)
+            resolve_limits({"max_drop": bound}, metric, 1)
     else:
-        assert resolve_limits({"max_drop": bound}, metric) == Limits(max_drop=bound.value)
+        assert resolve_limits({"max_drop": bound}, metric, 1) == Limits(max_drop=bound.value)
+
+
+def test_a_rate_is_of_samples_not_of_batches() -> None:
+    given = read_config({"model": "m.onnx", "data": "d.npz", "min-fps": "20000"}).limits
+    assert resolve_limits(given, TOP1, 1) == Limits(rate_budget_ms=0.05)
+    assert resolve_limits(given, TOP1, 8) == Limits(rate_budget_ms=0.4)  # 0.096 ms of a batch keep it

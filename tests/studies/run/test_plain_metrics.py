@@ -109,3 +109,9 @@ def test_a_gate_reads_a_percentage_the_same_way(metric: str, said: str) -> None:
         assert said in " ".join(refused.output.split())
     else:
         ok(*words, "--max-drop", "50%")
+
+
+def test_more_calibration_samples_than_there_are_cannot_be_chosen() -> None:
+    refused = pytest.raises(ConfigError, match=r"--calibration-select worst:100000: expected at most [0-9]+ samples")
+    with refused, checked(config(metric="own.py:hits", **{"calibration-select": "worst:100000"})):
+        pass

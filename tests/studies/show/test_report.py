@@ -233,7 +233,7 @@ def test_the_story_stands_first(page):
 
 
 def test_what_is_said_of_a_pick_stands_below_it_in_the_whole_width(page):
-    assert 'colspan="8">As accurate it ties with trial 7. 3 candidates were tried' in page
+    assert 'colspan="9">As accurate it ties with trial 7. 3 candidates were tried' in page
 
 
 def test_names_are_escaped_everywhere():
@@ -285,7 +285,7 @@ def test_an_empty_study_has_a_page_without_figures():
 def test_missing_measures_and_nan_are_dashes():
     row = EvaluationRow(0, "ok", 1.0, loss=0.0, loss_low=math.nan, loss_high=None, on_front=True, feasible=True)
     text, _ = page_of(ReportData("s", "t", Metric("sqnr", "dB"), evaluations=[row]))
-    assert row_of("trial", "0", text)[:4] == ["0", "", "1.00 ms", "0 dB"]
+    assert row_of("trial", "0", text)[:5] == ["0", "", "1.00 ms", "–", "0 dB"]
     assert "NaN" not in text
 
 

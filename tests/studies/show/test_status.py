@@ -103,7 +103,7 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
             for given in LIMITS:
                 config = read_config({"model": "m", "data": "d", **given})
                 store.studies.update(study.id, config=config.to_json())
-                limits = resolve_limits(config.limits, MetricScale("top1", ratio=True))
+                limits = resolve_limits(config.limits, MetricScale("top1", ratio=True), 1)
                 found = study_status(store, "s").targets[0]
                 assert shown(found) == expected(store, target, limits), (band, given)
                 sizes.add(found.front)

@@ -133,7 +133,7 @@ def test_the_display_shows_fp32_int8_the_best_and_the_last(judged: tuple[Standin
     fitted = progress_table(now, int(now.table.id[now.table.trial == 5][0])).fit(80)
     names = [row[0] for row in fitted.rows]
     assert names == ["FP32", "INT8", "best", "last"]
-    assert fitted.headers[:6] == ["", "trial", "latency", "× FP32", "top1", "loss"]
+    assert fitted.headers[:7] == ["", "trial", "latency", "× FP32", "samples/s", "top1", "loss"]
     assert fitted.rows[-1][2] == "failed"
     assert any("failed at build (out of memory)" in text for text in (*fitted.rows[-1], *fitted.sentences()))
     assert all(cell_len(line) <= 80 for line, _ in fitted.lines())
