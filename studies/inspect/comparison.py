@@ -100,6 +100,8 @@ class Comparison:
         lines += flip_texts(self.flips) if self.flips is not None else []
         if self.wrapper is not None:
             lines += [f"own {wrapper_text.verdict(each, self.threshold_db)}" for each in self.wrapper.outputs]
+            if self.wrapper.input_fault is not None:
+                lines.append(f"own {wrapper_text.input_text(self.wrapper.input_fault)}")
         return lines
 
     def _where(self) -> str:

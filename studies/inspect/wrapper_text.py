@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the command line takes this module without ONNX
     from evaluators.diagnose.wrapper.fault import Fault
     from evaluators.diagnose.wrapper.find_fault import WrapperOutput
+    from evaluators.diagnose.wrapper.input_faults import InputFault
     from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
 
 _NAMED = 5  # channels
@@ -30,6 +31,12 @@ def verdict(found: WrapperOutput, threshold_db: float) -> str:
         f"{found.name}: it differs by more than quantization explains ({level}), and no single fault explains the "
         "difference"
     )
+
+
+def input_text(found: InputFault) -> str:
+    """What was done to an input of the user's own program, in one sentence."""
+    rise = f"rises from {_db(found.before_db)} to {_db(found.after_db)}"
+    return f"input {found.input}: {found.cause}; against the model on such inputs, the SQNR of the outputs {rise}"
 
 
 def is_near(found: WrapperOutput, threshold_db: float) -> bool:
@@ -107,7 +114,13 @@ def to_json(found: WrapperComparison, threshold_db: float) -> dict[str, Any]:
             }
             for each in found.outputs
         ],
+        "input_fault": None if found.input_fault is None else _input_json(found.input_fault),
     }
+
+
+def _input_json(found: InputFault) -> dict[str, Any]:
+    plain = {name: _finite(value) if name.endswith("_db") else value for name, value in vars(found).items()}
+    return {**plain, "verdict": input_text(found)}
 
 
 def _fault_json(fault: Fault) -> dict[str, Any]:

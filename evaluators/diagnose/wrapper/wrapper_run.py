@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data import Batch
+from evaluators.diagnose.wrapper.fault import EQUAL_DB
 from evaluators.diagnose.wrapper.find_fault import WrapperOutput, find_faults
+from evaluators.diagnose.wrapper.input_faults import CLEARLY_DB, MOST_BATCHES, InputFault, find_input_fault
 from evaluators.diagnose.wrapper.outputs_file import check_shapes, read_outputs
 from evaluators.engine import Session
 from search.errors import DataError
@@ -26,10 +29,12 @@ class WrapperComparison:
     Attributes:
         samples: that were compared.
         outputs: in the model's order.
+        input_fault: what was done to an input, where that explains the outputs better than faults of the outputs do.
     """
 
     samples: int
     outputs: Sequence[WrapperOutput]
+    input_fault: InputFault | None = None
 
 
 def compare_wrapper(
@@ -60,7 +65,19 @@ def compare_wrapper(
     own = read_outputs(path, names, samples, most)
     evaluation, floats = (_collect(session, names, batches(own.indices)) for session in (engine, exact))
     check_shapes(own.arrays, floats, path)
-    return WrapperComparison(len(own.indices), find_faults(own.arrays, evaluation, floats, threshold_db))
+    outputs = find_faults(own.arrays, evaluation, floats, threshold_db)
+    found = None
+    if min(_explained_db(output) for output in outputs) < EQUAL_DB:
+        some = [(batch.inputs, batch.count) for batch in islice(batches(own.indices), MOST_BATCHES)]
+        found = find_input_fault(own.arrays, some, (engine.run, exact.run), threshold_db)
+        if found is not None and found.after_db < min(map(_explained_db, outputs)) + CLEARLY_DB:
+            found = None
+    return WrapperComparison(len(own.indices), outputs, found)
+
+
+def _explained_db(output: WrapperOutput) -> float:
+    """How near an output is, with its fault mended if it has one."""
+    return output.level_db if output.fault is None else max(output.level_db, output.fault.whole_db)
 
 
 def _names_by_sample(session: Session, batches: Iterable[Batch]) -> list[str]:

@@ -1,0 +1,62 @@
+"""Faults at the inputs of a user's own program: each usual one is planted and named; others are not named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from evaluators.diagnose.wrapper.input_faults import InputFault, find_input_fault
+
+Array = NDArray[Any]
+MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
+DEVIATION = np.array([0.229, 0.224, 0.225], np.float32).reshape(1, 3, 1, 1)
+RNG = np.random.default_rng(0)
+FIRST, SECOND = RNG.normal(size=(3 * 16 * 16, 64)).astype(np.float32) / 28, RNG.normal(size=(64, 10)).astype(np.float32)
+
+
+def network(inputs: Any) -> dict[str, Array]:
+    images = inputs["image"]
+    return {"y": np.tanh(images.reshape(len(images), -1) @ FIRST) @ SECOND}
+
+
+def pictures() -> Array:
+    """(32, 3, 16, 16) as a network takes them that wants mean and deviation of ImageNet."""
+    smooth = np.cumsum(np.cumsum(RNG.normal(size=(32, 3, 16, 16)), 2), 3)
+    share = (smooth - smooth.min()) / (smooth.max() - smooth.min())
+    return np.asarray((share - MEAN) / DEVIATION, np.float32)
+
+
+def look(change: Callable[[Array], Array], noise: float = 0.01) -> InputFault | None:
+    images = pictures()
+    own = network({"image": np.ascontiguousarray(change(images))})["y"]
+    own = own + noise * own.std() * RNG.normal(size=own.shape)
+    batches = [({"image": images[i : i + 8]}, 8) for i in range(0, 32, 8)]
+    return find_input_fault({"y": own}, batches, [network], 10.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda x: x / 255, "divided by 255 once more"),
+        (lambda x: x * 255, "not divided by 255"),
+        (lambda x: x[:, ::-1], "BGR for RGB"),
+        (lambda x: x * DEVIATION + MEAN, "are not applied"),
+        (lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape), "NHWC"),
+    ],
+)
+def test_the_usual_faults_are_named(change: Callable[[Array], Array], cause: str) -> None:
+    found = look(change)
+    assert found is not None
+    assert cause in found.cause
+    assert found.after_db > 30 > found.before_db + 10
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x, lambda x: x[..., ::-1], lambda x: x * 0.5 + 0.1, lambda x: RNG.normal(size=x.shape)]
+)
+def test_what_none_of_them_explains_is_not_named(change: Callable[[Array], Array]) -> None:
+    assert look(change) is None
