@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluators.measure.latency import BLOCK_MS
+from evaluators.measure.blocks import BLOCK_MS
 from studies.store.records import PROCESS, RUNNING
 
 if TYPE_CHECKING:
