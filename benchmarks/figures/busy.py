@@ -77,7 +77,9 @@ def write_engines(name: str, folder: Path) -> dict[str, Any]:
     backend = OnnxRuntimeBackend(threads=1)
     model = load(NETWORKS[name], batch=BATCH)
     random = np.random.default_rng(0)
-    arrays = {spec.name: random.random((_SAMPLES, *spec.shape[1:])).astype(spec.dtype) for spec in model.inputs}
+    arrays: dict[str, Any] = {
+        spec.name: random.random((_SAMPLES, *spec.shape[1:])).astype(spec.dtype) for spec in model.inputs
+    }
     np.savez(folder / f"{name}.npz", **arrays)
     dataset = open_data(str(folder / f"{name}.npz"), model.inputs)
     ranges = collect(model, dataset, np.arange(_SAMPLES), "minmax", threads=1)
