@@ -93,7 +93,7 @@ def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
 def test_the_bound_on_the_final_split_tells_surely_from_just(store: Store) -> None:
     now = score(store, 3, 0.006, 0.004)
     assert now.point(3).final.verdict is Verdict.SURELY
-    told = "2.50 ms, loss 0.4 ± 0.3 %; on the final split 0.6 ± 0.4 % (kept)"
+    told = "2.50 ms, loss 0.4 ± 0.3 %; on the final split 0.6 %, ≤ 1.0 % (kept)"
     assert numbers_text(now, now.point(3)) == told
     now = score(store, 3, 0.008, 0.004)
     assert now.point(3).final.verdict is Verdict.HOLDS
@@ -110,7 +110,7 @@ def test_the_next_in_line_takes_the_place_of_what_fails_and_its_interval_is_wide
     assert final.high - final.low == pytest.approx(0.006 * 2.2365 / 1.95996, rel=1e-3), "95 % of two"
     assert "| kept |" in lines(store)["4"]
     assert lines(store)["4"].endswith("2 were tried on the final samples")
-    assert "| 2.0 ± 0.4 % | missed |" in lines(store)["3"]
+    assert "| 2.0 %, ≤ 2.4 % | missed |" in lines(store)["3"]
 
 
 def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
@@ -138,7 +138,10 @@ def test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together(
     now = judged(store)
     mixes: Any = dict.fromkeys(now.table.id.tolist(), "mix")
     found = front_json(now, mixes)
-    assert found["notes"] == [disagreement_text(now, now.point(2))]
+    faster = (
+        "trial 2 is faster than the best (2.00 ms), but misses the limits on the final samples: it loses 2.5 %, ≤ 3.0 %"
+    )
+    assert found["notes"] == [disagreement_text(now, now.point(2)), f"{faster} there"]
     assert [row["disagreement"] is not None for row in found["rows"] if row["trial"] == 2] == [True]
     assert "Both together: 1.4 ± 0.4 %" in render_report(build_report(store, now))
 
@@ -245,7 +248,7 @@ def test_whether_int8_everywhere_is_enough_is_said_where_it_is_faster_than_the_b
     assert now.picks.best == 2
     text = int8_everywhere_text(now)
     assert text.startswith("All INT8 (trial 1) is faster than the best: 1.00 ms against 2.00 ms. On the final samples")
-    assert "the best 0.8 ± 0.4 %" in text
+    assert "the best 0.8 %, ≤ 1.2 %" in text
     assert re.search(says, text)
     assert now.point(1).final.tries == 2, "it is compared with the best alone, however many were tried"
     assert int8_everywhere_text(judged(store)) == "", "far from that limit nobody asks"
