@@ -60,7 +60,7 @@ class Breaker:
         return cls(**{**data, "state": BreakerState(data["state"])})
 
 
-def _check_number(name: str, value: Any, kinds: type | tuple[type, ...], most: float) -> None:
+def _check_number(name: str, value: Any, kinds: type[int] | tuple[type[int], type[float]], most: float) -> None:
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r:.40}")
     if not 0 <= value <= most:  # NaN is not either
