@@ -140,7 +140,8 @@ class _Watch:
                 )
                 for each in self._reductions
             ]
-        return np.array(rows, np.float64).reshape(len(rows), -1).T
+        columns: NDArray[np.float64] = np.array(rows, np.float64).reshape(len(rows), -1).T
+        return columns
 
     def _check(self, suspects: Sequence[str], batch: Batch, number: int) -> None:
         """Raise DataError for the first suspect, in topological order, that really holds what it may not.

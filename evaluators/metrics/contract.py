@@ -157,8 +157,8 @@ class Metric:
 
     def _check_shares(self, scores: Scores, first: int) -> Scores:
         """Refuse scores that cannot be shares, where the first ones were taken as such."""
-        outside = np.flatnonzero((scores < 0) | (scores > 1)) if self.undeclared and self.ratio else ()
-        if len(outside):
+        outside = np.flatnonzero((scores < 0) | (scores > 1))
+        if len(outside) and self.undeclared and self.ratio:
             raise MetricError(
                 f"metric {self.name} declares neither unit nor ratio. Its first scores were all 0 or 1 and were taken "
                 f"as shares of one, but sample {first + outside[0]} has {scores[outside[0]]:g}. Declare `unit` on the "

@@ -179,7 +179,7 @@ def _plan_renewal(
         raise StudyError(
             f"renewing study {name!r}: its best is FP32 itself, which fresh data do not change. Search on the fresh "
             "data instead, or choose other limits with "
-            f"`{suggestions.command('resume', name)}`."
+            f"`{suggestions.command('resume', name, storage=url)}`."
         )
     fresh = wanted or f"{name}-renewed"
     known = next((store.studies.load(fresh) for each in store.studies.summaries() if each.name == fresh), None)

@@ -18,6 +18,7 @@ from studies.export.float_model import write_float_model
 from studies.export.folder import staged_folder, write_ranges
 from studies.judging.findings.rescue_table import RescueRow, rescue_notes, rescue_rows
 from studies.options.config import SearchConfig
+from studies.options.limits import MetricScale
 from studies.options.read_options import check_config
 from studies.run.session.calibration import recover as recover_int8
 from studies.run.session.setup import Checked, calibrate, checked
@@ -86,7 +87,7 @@ def recover(
         if out is not None:
             _write(good, found.ranges, found.record, out)
         rows = rescue_rows(found.record, plain_ms=plain_ms, recovered_ms=recovered_ms)
-        notes = rescue_notes(found.record, good.metric, final_samples=good.data["final"])
+        notes = rescue_notes(found.record, MetricScale.of(good.metric), final_samples=good.data["final"])
         return RecoveredModel(found.record, tuple(rows), tuple(notes), good.metric, out)
 
 
