@@ -286,12 +286,8 @@ class DiagnosisRequests(Protocol):
     def compare_wrapper(self, engine: Path, outputs: Path, samples: int, threshold_db: float) -> WrapperComparison:
         """What is wrong with outputs of the user's own program on samples of the final data; see `compare_wrapper`.
 
-        Args:
-            outputs: file of them.
-            samples: to compare, at most.
-
         Raises:
-            DataError: the file cannot be compared.
+            DataError: the file with the outputs cannot be compared.
         """
 
     def measure_sensitivity(
@@ -372,8 +368,7 @@ class EngineFileRequests(Protocol):
         """Latencies of engines that are loaded and run in turn, in this order, and not measured again where doubtful.
 
         Args:
-            order: labels of the job.
-            rounds: how often each is visited.
+            order: labels of the job, each visited in every one of the rounds.
         """
 
 

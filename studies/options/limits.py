@@ -55,8 +55,7 @@ class MetricScale:
     @classmethod
     def of(cls: type[Scale], metric: Mapping[str, Any]) -> Scale:
         """The scale of a metric as a study stores it."""
-        relative = metric["relative"]
-        return cls(metric["name"], metric["unit"], metric["ratio"], metric["higher_is_better"], relative)
+        return cls(metric["name"], metric["unit"], metric["ratio"], metric["higher_is_better"], metric["relative"])
 
     def text(self, value: float | None, digits: int = 4) -> str:
         """A value or a loss in the metric's unit; a dash where there is none."""
@@ -112,14 +111,11 @@ class Limit:
 
     def sign(self, higher_is_better: bool) -> float:
         """1 where a greater measure is worse, else -1: `sign · (measure - bound)` is above zero beyond the limit."""
-        least = higher_is_better if self.least is None else self.least
-        return -1.0 if least else 1.0
+        return -1.0 if (higher_is_better if self.least is None else self.least) else 1.0
 
     def format(self, bound: float, metric: MetricScale) -> str:
         """The bound with its unit: `2.5 ms`."""
-        if self.unit == "metric":
-            return metric.text(bound)
-        return UNITS[self.unit](bound)
+        return metric.text(bound) if self.unit == "metric" else UNITS[self.unit](bound)
 
     def text(self, bound: float, metric: MetricScale) -> str:
         """The limit in words: `latency ≤ 2.5 ms`."""
@@ -345,8 +341,8 @@ class Limits(Mapping[str, float]):
 
     def most(self, column: str) -> float | None:
         """The narrowest upper bound of a measure; None if it has none."""
-        bounds = (bound for limit, bound in self.rows() if limit.column == column and limit.least is False)
-        return min(bounds, default=None)
+        rows = self.rows()
+        return min((bound for limit, bound in rows if limit.column == column and not limit.least), default=None)
 
     def widened(self, column: str, factor: float) -> Limits:
         """These limits, with every bound of a measure multiplied."""
@@ -358,14 +354,13 @@ class Limits(Mapping[str, float]):
         Args:
             reference: the metric of uniform FP32; None if it was not measured yet.
         """
-        losses = (limit.as_loss(bound, reference, higher_is_better) for limit, bound in self.rows())
+        losses = [limit.as_loss(bound, reference, higher_is_better) for limit, bound in self.rows()]
         return [loss for loss in losses if loss is not None]
 
     def early(self, latency_band: float) -> dict[str, float]:
         """Bounds by which the evaluator stops early, by its own names; latencies with the relative tie band added."""
-        widened = self.widened(LATENCY_MS, 1 + latency_band)
         found: dict[str, float] = {}
-        for limit, bound in widened.rows():
+        for limit, bound in self.widened(LATENCY_MS, 1 + latency_band).rows():
             if limit.early:  # of two that bound the same from above, the narrower
                 found[limit.early] = min(bound, found.get(limit.early, bound))
         return found
@@ -395,12 +390,10 @@ def resolve_limits(bounds: Mapping[str, Bound], metric: MetricScale, batch: int)
     problems = []
     for name, bound in bounds.items():
         limit = LIMITS[name]
-        problem = limit.misfit(_amount(bound), metric) if limit.unit == "metric" else ""
-        if problem:
+        if limit.unit == "metric" and (problem := limit.misfit(_amount(bound), metric)):
             problems.append(f"--{limit.option} {bound} for the metric {metric.name}: {problem}")
     raise_mistakes(problems)
-    factors = {name: batch for name in bounds if LIMITS[name].per_sample}
-    return Limits(**{name: _amount(bound).value * factors.get(name, 1) for name, bound in bounds.items()})
+    return Limits(**{name: _amount(b).value * (batch if LIMITS[name].per_sample else 1) for name, b in bounds.items()})
 
 
 def _amount(bound: Bound) -> Amount:

@@ -15,7 +15,7 @@ from onnx import TensorProto
 import bitfront as bf
 from evaluators.data import batches, gather_forms, open_data
 from evaluators.data.limited import limit
-from evaluators.measure.score_order import order_scores
+from evaluators.process.score_order import order_scores
 from search.errors import InputError
 from search.graph.model import TensorSpec
 from tests.support.command_line import invoke, ok, quick

@@ -57,7 +57,8 @@ OTHER_PROGRAMS |= {"--profiling", "--export"}  # trtexec, before a capital lette
 OTHER_PROGRAMS |= {"--model-repository", "--load"}  # Triton; trtexec, whose options have capital letters
 OTHER_PROGRAMS |= {"--tiny", "--even", "--name"}  # benchmarks/h200
 OTHER_PROGRAMS |= {"--precision-constraints", "--trt-network-postprocess-script", "--nodes", "--calibration", "--high"}
-OTHER_PROGRAMS |= {"--quick", "--table", "--docs"}  # benchmarks/samplers and benchmarks/trust
+OTHER_PROGRAMS |= {"--quick", "--table", "--docs", "--methods"}  # benchmarks/samplers and benchmarks/trust
+OTHER_PROGRAMS |= {"--preload"}  # gunicorn
 USERS_OWN = (
     "handover/",
     "engine",

@@ -87,7 +87,7 @@ def test_imports_point_one_way() -> None:
 OF_STUDIES = {
     "judging": {"events", "options", "run_clock", "store"},
     "show": {"bounded_server", "judging", "options", "outputs", "store", "trials"},
-    "export": {"__version__", "judging", "run", "show", "store", "trials"},
+    "export": {"__version__", "environment", "judging", "run", "show", "store", "trials"},
     "gate": {"__version__", "artifacts", "events", "judging", "options", "run", "store"},
     "inspect": {"artifacts", "environment", "events", "judging", "options", "run", "show", "store"},
 }

@@ -17,7 +17,6 @@ from evaluators.engine import Arrays, Backend, OpenEngine, RefusedError, Session
 from evaluators.measure import latency
 from evaluators.measure.accuracy import run_real_rows
 from evaluators.measure.device_lock import device_lock
-from evaluators.measure.score_order import ScoreOrder, order_scores
 from evaluators.measure.scoring import NonFiniteError, Tally
 from evaluators.metrics import default_metric
 from evaluators.metrics.contract import Metric
@@ -26,6 +25,7 @@ from evaluators.metrics.registry import get_metric
 from evaluators.process.job import Job
 from evaluators.process.line import ALIVE
 from evaluators.process.results import EngineScores, MetricDescription
+from evaluators.process.score_order import ScoreOrder, order_scores
 from evaluators.process.tasks.open_data import open_job_data
 from evaluators.process.tasks.open_model import Report
 from search.errors import ConfigError, DataError, ModelError

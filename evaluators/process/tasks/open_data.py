@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from evaluators import data
 from evaluators.data.clusters import check_apart, check_number, count_clusters
 from evaluators.data.prefetch import read_ahead
-from evaluators.measure.score_order import order_scores
 from evaluators.metrics import default_metric
 from evaluators.metrics.contract import Metric
 from evaluators.metrics.registry import get_metric
 from evaluators.process.job import Job
 from evaluators.process.results import DataDescription, MetricDescription
+from evaluators.process.score_order import order_scores
 from evaluators.process.tasks.open_model import OpenModel
 from search.errors import ConfigError
 from search.graph.model import TensorSpec

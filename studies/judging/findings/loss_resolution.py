@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluators.measure.sample_size import Spread, spread_of_interval
+from studies.judging.findings.sample_size import Spread, spread_of_interval
 from studies.judging.point_lists import best_point
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from evaluators.data import Splits, open_data, split
-from evaluators.measure.score_order import order_scores
+from evaluators.process.score_order import order_scores
 from search.errors import DataError
 from search.graph.model import TensorSpec, load
 from tests.support.paths import DIGITS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evaluators.measure.intervals import paired_interval
 from evaluators.measure.mean_bounds import sample_losses
-from evaluators.measure.sample_size import Z_ONE_SIDED, Spread, spread_of_interval
+from studies.judging.findings.sample_size import Z_ONE_SIDED, Spread, spread_of_interval
 from tests.support.command_line import invoke, ok, write_inputs
 
 pytestmark = pytest.mark.slow
