@@ -59,10 +59,11 @@ class EvaluatorProcess(Connection):
 
     def adopt(self, **changes: Any) -> None:
         """Change the job of the running process and of those that replace it: `ranges`, or a level in `options`."""
-        self.job = replace(self.job, **changes)
-        if self.pid is not None:
-            with suppress(ProcessDiedError):  # its replacement opens the changed job
-                connect(self.request).setup.adopt(changes)
+        with self._turn:
+            self.job = replace(self.job, **changes)
+            if self.pid is not None:
+                with suppress(ProcessDiedError):  # its replacement opens the changed job
+                    connect(self.request).setup.adopt(changes)
 
     def reopen(self, **changes: Any) -> None:
         """Change what only a fresh process can take over, for example `options`; the next request starts one.

@@ -26,6 +26,7 @@ _ROUNDS = 20  # blocks of each finalist that are timed
 _WARM_UP_S = 0.2  # of one engine
 _REPEATS = 1.5  # a doubtful measurement of finalists is repeated
 _SLOWEST_FIRST = 3.0  # first builds of precisions differ by so much: 27, 76 and 25 s for FP32, FP16, INT8 on an H200
+_FEW = 1.5  # times as long as the first one or two mixes took, the next may take
 MIXES_FIRST = 4  # mixes that are evaluated before anything is done that only says how sure a number is
 _SURE_SHARE = 0.05  # of the time so far, that repeatability may take under a time limit, and of the limit at its end
 
@@ -182,7 +183,8 @@ class Pace:
         """
         if self.limit_s is None:
             return True
-        needed_s = (self._uniform_s(now) if uniform else self.evaluation_s(now)) + self.reserve_s(now)
+        few = _FEW if 0 < _count_mixes(now) < 3 else 1.0
+        needed_s = (self._uniform_s(now) if uniform else few * self.evaluation_s(now)) + self.reserve_s(now)
         return self.left_s > 0 and (needed_s == 0 or self.left_s >= needed_s)
 
     def evaluations_left(self, now: Standing) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from evaluators.process.job import Job
 from evaluators.process.job import Limits as EarlyLimits
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import STAGE, WAIT
@@ -167,9 +168,8 @@ class ParallelPipeline:
         bench = self._bench
         now = bench.keeper.job
         for builder, waiting in zip(bench.builders, self._to_build, strict=True):
-            builder.process.adopt(ranges=now.ranges, options=now.options)
             bench.hold.add(builder.process)
-            self._begin_thread("bitfront-build", partial(self._build_all, builder.process, waiting))
+            self._begin_thread("bitfront-build", partial(self._build_all, builder.process, now, waiting))
         self._begin_thread("bitfront-measure", self._measure_all)
 
     def _begin_thread(self, name: str, serve: Callable[[], None]) -> None:
@@ -183,8 +183,9 @@ class ParallelPipeline:
         self._threads.append(thread)
         thread.start()
 
-    def _build_all(self, process: EvaluatorProcess, waiting: queue.Queue[Claim | None]) -> None:
+    def _build_all(self, process: EvaluatorProcess, job: Job, waiting: queue.Queue[Claim | None]) -> None:
         bench, hold = self._bench, self._bench.hold
+        process.adopt(ranges=job.ranges, options=job.options)  # once it has ended what it began before the search
         while (claim := waiting.get()) is not None:
             hold.wait_released()
             out = bench.folder / f"{claim.number}.engine"

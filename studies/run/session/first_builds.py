@@ -55,7 +55,7 @@ class FirstBuilds:
     FP16 need no ranges at all, so their engines serve the evaluations too, unless recovery changes the model.
 
     Args:
-        builders: take the lower precisions, each begins with another; without them the process that measures does.
+        builders: take the lower precisions, several one each; without them the process that measures does.
     """
 
     def __init__(self, good: Checked, target: TargetRecord, builders: Sequence[BuilderProcess]) -> None:
@@ -68,20 +68,21 @@ class FirstBuilds:
         mine = [space.uniform(Precision.FP32), *([] if builders else lower)]
         self._work = [partial(self._build_all, good.keeper, list(dict.fromkeys(mine)), None)]
         for number, builder in enumerate(builders):
-            first = number % max(1, len(lower))
-            self._work.append(partial(self._build_all, builder.process, [*lower[first:], *lower[:first]], builder))
-        self._idle = [threading.Event() for _ in self._work]
+            # One of several learns from one precision alone: while it built another, nobody could ask it for a mix.
+            theirs = lower if len(builders) == 1 else lower[number % max(1, len(lower)) :][:1]
+            self._work.append(partial(self._build_all, builder.process, theirs, builder))
+        self._measurer_idle = threading.Event()
 
     def start(self) -> None:
-        for work, idle in zip(self._work, self._idle, strict=True):
+        for number, work in enumerate(self._work):
+            idle = threading.Event() if number else self._measurer_idle
             threading.Thread(target=self._serve, args=(work, idle), name="bitfront-first-build", daemon=True).start()
 
     def wait(self) -> None:
-        """Begin nothing else, and wait for the builds under way."""
+        """Begin nothing else, and wait until the process that measures is free; others answer when they are."""
         self._over.set()
         with time_spent("first builds"):
-            for idle in self._idle:
-                idle.wait()
+            self._measurer_idle.wait()
 
     def close(self) -> None:
         """Let the threads end. A process that only builds ends with the thread that has started it."""
