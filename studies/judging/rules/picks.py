@@ -113,7 +113,8 @@ def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
     """Choose the picks among rows that keep all limits and do not fail on the final split.
 
     `best` is the first in line that does not fail there. If the aim is the fastest mix, it is the first that holds
-    there surely; if none does, the one that keeps the limits most surely in the search and does not fail there. If all
+    there surely, or one before it that is faster, keeps the limits surely in the search and was not looked at there
+    yet; if none holds surely, the one that keeps the limits most surely in the search and does not fail there. If all
     in line fail, it is another row that holds there, then uniform FP32, then the row with the least upper bound of the
     loss.
 
@@ -263,12 +264,16 @@ def _best(columns: Candidates, queue: list[int], aim: Aim) -> int | None:
 
 
 def _first_sure(columns: Candidates, queue: list[int]) -> int | None:
-    """The first in line that holds surely on the final split, by a bound that allows for all looked at until then."""
+    """The first in line that holds surely on the final split, by a bound that allows for all looked at until then.
+
+    Limits that were loosened make others faster and sure of which nobody asked the final split: the first of those.
+    """
     looked_at, tries = columns.fails | columns.holds, 0
-    for row in queue:
+    for place, row in enumerate(queue):
         tries += int(looked_at[row])
         if columns.holds[row] and columns.final_margin[row] >= quantile(max(1, tries)):
-            return row
+            before = (each for each in queue[:place] if columns.sure[each] and not looked_at[each])
+            return next((each for each in before if not columns.latency_ties(each)[row]), row)
     return None
 
 

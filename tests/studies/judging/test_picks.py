@@ -207,6 +207,20 @@ def test_a_fastest_that_only_just_holds_gives_way_to_the_next_that_holds_surely(
     assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.02, **later) == 3, "also where it is slower"
 
 
+def test_a_faster_one_that_nobody_looked_at_comes_before_what_is_kept_where_the_search_is_sure_of_it() -> None:
+    """As after a limit was loosened: what was kept under the old one must not stay the best for ever."""
+    latencies, losses = [4.0, 2.0, 2.1, 3.0], [0.0, 0.003, 0.003, 0.0005]
+    final = {"holds": marked(4, 3), "final_margin": np.array([np.nan, np.nan, np.nan, 9.0])}
+    more: dict[str, Any] = {"limit": 0.01, "fp32": 0, **final}
+    assert best(Aim.FASTEST, latencies, losses, 0.001, **more) == 1
+    assert best(Aim.FASTEST, latencies, losses, [0.001, 0.004, 0.001, 0.001], **more) == 2, "1 is clear and not sure"
+    assert best(Aim.FASTEST, latencies, losses, 0.004, **more) == 3, "neither is sure"
+    assert best(Aim.FASTEST, latencies, losses, 0.001, **{**more, "fails": marked(4, 1)}) == 2
+    looked = {"holds": marked(4, 1, 3), "final_margin": np.array([np.nan, 0.1, np.nan, 9.0])}
+    assert best(Aim.FASTEST, latencies, losses, 0.001, **{**more, **looked}) == 2, "1 was looked at and is only likely"
+    assert best(Aim.FASTEST, latencies, losses, 0.001, band=0.5, **more) == 3, "as fast as it is"
+
+
 def test_a_doubtful_latency_decides_no_pick_against_one_that_may_be_as_fast() -> None:
     rows, same = ([9.0, 2.0, 2.1, 3.5], [0.0, 0.003, 0.001, 0.0]), {"limit": 0.01, "fp32": 0, "band": 0.1}
     both, first = marked(4, 1, 2), marked(4, 1)
