@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from studies.judging.points import Point
-from studies.judging.rounding import latency_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
 
@@ -36,7 +35,4 @@ def _why(now: Standing, before: Point) -> str:
         return "its outputs on the final samples hold NaN or infinity"
     if found.final.verdict is Verdict.FAILS:
         return "it misses the limits on the final samples"
-    taken, shown = (latency_text(point.latency_ms, now.target.band) for point in (found, before))
-    if taken != shown:
-        return f"measured again it takes {taken} instead of {shown}"
     return "its figures on the final samples are worse"
