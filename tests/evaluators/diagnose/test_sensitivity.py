@@ -579,7 +579,7 @@ def ranged_by(evaluator: Evaluator) -> Any:
 ROWS = (
     SensitivityRecord("g000", INT8, 0.25, 0.125, 12.5, 0.5, 0.75, 0.0, 64),
     SensitivityRecord("g001", FP16, None, None, None, None, None, None, 0),
-    SensitivityRecord("g001", INT8, 1e-5, 0.0, 30.0, 0.25, 0.625, 0.5, 64),
+    SensitivityRecord("g001", INT8, 0.002, 0.0, 30.0, 0.25, 0.625, 0.5, 64),
     SensitivityRecord("g002", INT8, 1e-5, 0.0, 30.0, 0.25, 0.75, 0.5, 64),
 )
 
@@ -594,7 +594,7 @@ def test_rows_are_stored_replaced_and_deleted_with_their_study(tmp_path: Path) -
         assert store.spaces.sensitivities(target) == {
             ("g000", INT8): 0.25,
             ("g001", FP16): np.inf,
-            ("g001", INT8): 1e-5,
+            ("g001", INT8): 0.002,
             ("g002", INT8): 1e-5,
         }
         store.studies.delete(STUDY.name)
@@ -609,6 +609,12 @@ def judged(**changes: float) -> Sensitivities:
 def test_verdicts_name_their_reasons_and_follow_the_thresholds() -> None:
     found = [judged().reasons(row) for row in ROWS]
     assert found == [("KL > 0.3", "error > 2 × mean"), ("not finite",), ("overlap < 0.7",), ()]
+    harmless = judged(min_error=0.003)
+    assert harmless.reasons(ROWS[2]) == (), "its error is below what counts"
+    flips = replace(ROWS[2], flipped=2 / 64)
+    assert harmless.reasons(flips) == ("overlap < 0.7",), "but it changes the class of two samples"
+    strict = judged(min_overlap=0.8, min_error=0.0)
+    assert (judged(min_overlap=0.8).reasons(ROWS[3]), strict.reasons(ROWS[3])) == ((), ("overlap < 0.8",))
     loose = judged(max_kl=0.6, max_error_ratio=4.0, min_overlap=0.5)
     assert [loose.reasons(row) for row in ROWS] == [(), ("not finite",), (), ()]
     assert [row["group"] for row in judged().table()] == ["g001", "g000", "g001", "g002"]

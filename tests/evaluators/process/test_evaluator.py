@@ -172,7 +172,7 @@ def test_the_description_is_what_the_study_stores(warm: Warm) -> None:
     assert told.data.search + told.data.final + told.data.calibration == SAMPLES
     assert told.data.digest == told.data.final_digest
     top1 = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "kind": "per_sample", "notes": []}
-    top1["relative"] = False
+    top1 |= {"relative": False, "undeclared": False}
     assert asdict(told.metric) == top1
     json.dumps([told.target.to_json(), told.capability.to_json(), asdict(told.data), told.knobs])
 

@@ -151,11 +151,12 @@ FOUND: dict[str, Any] = {
     "bitfront": "0.1", "study": "s", "trial": 4, "pick": "best", "warnings": [], "no_gain": "",
     "precision": {"conv": "int8"},
     "model": {"path": "m.onnx", "inputs": [["image", "float32", [8, 3, 8, 8]]]}, "engine_bytes": 10_000,
-    "latency": {"value_ms": 14.321, "statistic": "p20", "tie_band": 0.125, "speedup_over_fp32": 1.0213, "doubts": []},
+    "latency": {"value_ms": 14.321, "statistic": "p20", "tie_band": 0.125, "samples_per_s": 558.62,
+                "speedup_over_fp32": 1.0213, "speedup_doubtful": False, "doubts": []},
     "search": {"metric": "top1", "value": 0.71, "loss": 0.00083, "loss_low": -0.00147, "loss_high": 0.00313,
                "samples": 600},
     "final": {"metric": "top1", "value": 0.764, "loss": 0.001, "loss_low": -0.003, "loss_high": 0.005, "samples": 600,
-              "limits_hold": None},
+              "loss_text": "0.1 %, ≤ 0.5 %", "limits_hold": None},
     "target": {"versions": {}, "options": {}, "device": "cpu", "backend": "onnxruntime"},
 }  # fmt: skip
 
@@ -177,7 +178,9 @@ def test_the_readme_says_what_was_doubtful_when_the_latency_was_measured() -> No
 def test_the_readme_rounds_as_the_terminal_does() -> None:
     text = readme()
     assert "| top1 on the search data | 71.00 %, loss 0.08 ± 0.23 % on 600 samples |" in text
+    assert "| top1 on the final data, which the search never saw | 76.4 %, loss 0.1 %, ≤ 0.5 % on 600 samples |" in text
     assert "| latency | 14 ms for one batch of 8 (p20) |" in text
+    assert "| samples a second | 559 |" in text
     by_thread = readme(latency={**FOUND["latency"], "statistic": "mean", "clock": "thread"})
     assert "| latency | 14 ms for one batch of 8 (mean processor time) |" in by_thread
     assert "| speed against FP32 | 1.02 × |" in text

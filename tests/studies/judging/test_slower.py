@@ -13,15 +13,15 @@ import pytest
 from search.values import EngineSummary, Precision
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.standing import Standing, standing
+from studies.options.config import SearchConfig
 from studies.options.limits import Limits
 from studies.run.hooks.announcements import SlowerNote
 from studies.show.report.builder import build_report
 from studies.store.store import Store
-from tests.support.study_rows import STUDY, TARGET, assignment, measured
+from tests.support.study_rows import MODEL, STUDY, TARGET, assignment, measured
 
 FP16_ENGINE = EngineSummary(3, 1, opaque=1, moves_ms=0.02619)
 INT8_ENGINE = EngineSummary(126, 27, moves_ms=0.3969)
-GRAPH = {"inputs": [], "outputs": []}
 
 
 @pytest.fixture
@@ -38,7 +38,8 @@ def judged(
 ) -> Standing:
     """A study of these uniform evaluations, latency in ms and engine, with groups that are held back beside them."""
     metric = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "relative": False}
-    study = store.studies.create(replace(STUDY, metric=metric, model=GRAPH))
+    config = SearchConfig(model="model.onnx", data="data.npz").to_json()
+    study = store.studies.create(replace(STUDY, metric=metric, model=MODEL, config=config))
     target = store.targets.add(
         study, replace(TARGET, **{"relative": False, "backend": "tensorrt", **options}), "demo/gpu"
     )

@@ -102,11 +102,14 @@ def test_the_nearest_may_have_been_stopped_early_where_only_the_latency_is_misse
     assert not any(now.measures.stopped[near.row] for near in now.judgement.nearest(9))
 
 
-def test_what_may_keep_the_limits_is_named_with_what_to_do(filled: Store) -> None:
+def test_what_may_keep_the_limits_is_named_with_what_to_do(
+    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     now = judged(filled, Limits(latency_budget_ms=2.0, max_memory_bytes=2000))
     assert regained_text(now) == (
         "1 evaluation may keep these limits but was stopped early under other ones (trial 2); "
-        "`bitfront resume s` with these limits scores it to the end"
+        "`bitfront resume s --storage sqlite:///a.db` with these limits scores it to the end"
     )
     assert regained_text(judged(filled, Limits(latency_budget_ms=1.9))) == ""
     target = now.target.id

@@ -47,8 +47,8 @@ def test_what_misses_a_limit_on_the_search_samples_is_missed(
 
 def test_a_rate_that_is_missed_is_told_as_a_rate(here: Path) -> None:
     text = ok("front", "small", "--min-fps", "123456789")
-    assert "the limit is 1.235e+08 a second" in text
-    assert re.search(r"rate is [\d,.e+]+ a second", text)
+    assert "the limit is 1.2346e+08 samples a second" in text
+    assert re.search(r"rate is [\d,.e+]+ samples a second", text)
     assert "budget" not in text
 
 

@@ -16,7 +16,7 @@ from studies.show.trial_text import conditions_text, engine_text, short_formats
 from studies.store.records import Choice
 from studies.store.store import Store
 from tests.support.command_line import copy_finished, invoke, ok
-from tests.support.study_rows import AROUND, CONDITIONS, LAYERS, STUDY, TARGET, assignment, group, measured
+from tests.support.study_rows import AROUND, CONDITIONS, LAYERS, MODEL, STUDY, TARGET, assignment, group, measured
 
 TENSORRT = replace(TARGET, backend="tensorrt", device="NVIDIA H200", statistic="median", relative=False)
 METRIC = {"name": "top1", "unit": "", "ratio": True, "higher_is_better": True, "relative": False}
@@ -35,7 +35,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     config = SearchConfig(model="model.onnx", data="data.npz", study="demo").to_json()
     with Store.open("sqlite:///bitfront.db", create=True) as store:
-        study = store.studies.create(replace(STUDY, metric=METRIC, config=config))
+        study = store.studies.create(replace(STUDY, metric=METRIC, model=MODEL, config=config))
         store.studies.set_groups(study, [group(0), group(1)])
         target = store.targets.add(study, TENSORRT, "demo/h200")
         choices = [Choice(f"g00{g}", p, p.id, True) for g in range(2) for p in Precision]
