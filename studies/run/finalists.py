@@ -104,9 +104,8 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
     if not out.exists():
         assignment = work.ledger.store.evaluations.assignments(work.ledger.target.id)[int(now.table.id[row])]
         try:
-            work.bench.keeper.ask(f"building the engine of trial {now.table.trial[row]} again").builds.rebuild(
-                assignment, out
-            )
+            doing = f"building the engine of trial {now.table.trial[row]} again"
+            work.bench.builder_of(assignment).ask(doing).builds.rebuild(assignment, out)
         except ProcessDiedError as death:
             raise ArtifactError(str(death)) from death
     return out

@@ -139,7 +139,9 @@ class Finish:
             rows = [row for row in finalists.finalist_rows(now) if not now.final.tried[row]]
             if not rows:
                 return
-            in_time = self._work.pace.finalists_in_time(now, len(rows))
+            artifacts = self._work.ledger.artifacts
+            lacking = [bool(finalists.why_lacking(artifacts, str(now.table.artifact[row]))) for row in rows]
+            in_time = self._work.pace.finalists_in_time(now, lacking)
             if in_time < len(rows):
                 self._tell_left_out(len(rows) - in_time)
                 finalists.confirm(self._work, now, rows[:in_time])

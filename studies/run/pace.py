@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -228,11 +228,17 @@ class Pace:
         needed_s = (self.start_s + count * self.evaluation_s(now)) / (1 - _MOST_RESERVED)
         return 60.0 * math.ceil((needed_s + _END_S) / 60)
 
-    def finalists_in_time(self, now: Standing, wanted: int) -> int:
-        """How many of the finalists can be confirmed in the time that is left."""
+    def finalists_in_time(self, now: Standing, lacking: Sequence[bool]) -> int:
+        """How many of the finalists can be confirmed in the time that is left, the first ones first.
+
+        Args:
+            lacking: for each whether its engine was not kept, and has to be built again.
+        """
         if self.limit_s is None:
-            return wanted
-        return max((n for n in range(1, wanted + 1) if self.finalists_s(now, n) <= self.left_s), default=0)
+            return len(lacking)
+        counts = range(1, len(lacking) + 1)
+        needed_s = {n: self.finalists_s(now, n) + sum(lacking[:n]) * self.evaluation_s(now) for n in counts}
+        return max((n for n in counts if needed_s[n] <= self.left_s), default=0)
 
 
 def _count_mixes(now: Standing) -> int:

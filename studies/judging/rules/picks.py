@@ -252,7 +252,9 @@ def _best(columns: Candidates, queue: list[int], aim: Aim) -> int | None:
         queue = _by_latency(columns, np.array(queue, np.intp))
     for row in queue:
         if not columns.fails[row]:
-            return _settle_doubt(columns, row, queue) if aim is Aim.FASTEST else row
+            if aim is not Aim.FASTEST:
+                return row
+            return _settle_doubt(columns, _as_sure_and_faster(columns, queue, row), queue)
     holding = np.flatnonzero(columns.eligible & columns.holds)
     if len(holding):
         return _least(holding, columns.latency_ms, columns.loss)
@@ -275,6 +277,17 @@ def _first_sure(columns: Candidates, queue: list[int]) -> int | None:
             before = (each for each in queue[:place] if columns.sure[each] and not looked_at[each])
             return next((each for each in before if not columns.latency_ties(each)[row]), row)
     return None
+
+
+def _as_sure_and_faster(columns: Candidates, queue: list[int], row: int) -> int:
+    """This row, or the fastest in line that is no slower and, by the final split, no less sure to keep the limits."""
+    rows = np.array(queue, np.intp)
+    better = columns.holds[rows] & (columns.final_margin[rows] >= columns.final_margin[row])
+    return _least(
+        np.append(rows[better & (columns.latency_ms[rows] <= columns.latency_ms[row])], row),
+        columns.latency_ms,
+        columns.loss,
+    )
 
 
 def _settle_doubt(columns: Candidates, row: int, others: Sequence[int] | Rows) -> int:

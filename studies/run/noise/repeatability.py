@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from evaluators.process.job import discard
 from evaluators.stopwatch import time_spent
 from search.values import Assignment, Latency
 from studies.judging.standing import Standing
@@ -28,14 +29,22 @@ def measure_drift(work: Work, now: Standing, row: int) -> float:
 
 @time_spent("tie band")
 def time_rebuild(bench: Bench, assignment: Assignment, reference_ms: float | None = None) -> Latency:
-    """Build an assignment again in the process that is warm, and measure its latency alone.
+    """Build an assignment again in the process that has learnt from it, and measure its latency alone.
 
     Args:
         reference_ms: what the baseline usually takes on a relative target.
     """
+    out, builder = bench.folder / "again.engine", bench.builder_of(assignment)
     line = bench.keeper.ask("measuring a baseline")
-    with bench.hold:
-        return line.timings.time_again(assignment, bench.folder / "again.engine", reference_ms)
+    if builder is bench.keeper:
+        with bench.hold:
+            return line.timings.time_again(assignment, out, reference_ms)
+    try:
+        builder.ask("building a baseline again").builds.rebuild(assignment, out)
+        with bench.hold:
+            return line.timings.time_engine(out, reference_ms)
+    finally:
+        discard(out)
 
 
 def assignment_of(ledger: Ledger, now: Standing, row: int) -> Assignment:

@@ -118,9 +118,10 @@ class TieBand(Hook):
         return [row for row in now.measures.baselines if now.table.status[row] == OK]
 
     def _row(self, now: Standing, repeats: Sequence[RepeatRecord]) -> int:
-        """Of the baseline that is measured again: the one that was so far, else the last one."""
+        """Of the baseline that is measured again: the one that was so far, else the coarsest."""
         known = {repeat.evaluation_id for repeat in repeats}
-        built = self._built(now)
+        rows = [now.measures.row_of(f"baseline:{label}") for label in self._work.problem.space.baselines()]
+        built = [row for row in rows if row is not None and row in self._built(now)]
         return next((row for row in built if int(now.table.id[row]) in known), built[-1])
 
     # -- one repetition --------------------------------------------------------------------------------------------

@@ -276,7 +276,7 @@ def confirmed(
         return 0
 
     monkeypatch.setattr(finalists, "confirm", confirm)
-    pace = SimpleNamespace(finalists_in_time=lambda now, wanted: wanted)
+    pace = SimpleNamespace(finalists_in_time=lambda now, lacking: len(lacking))
     work: Any = SimpleNamespace(ledger=ledger_of(store, limits), pace=pace)
     Finish(work, cast(Any, None), cast(Any, None), cast(Any, None))._confirm()
     return batches

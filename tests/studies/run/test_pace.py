@@ -93,7 +93,7 @@ def test_finalists_that_do_not_fit_are_left_out_and_confirmed_later(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch, evaluation_s=1)
-    monkeypatch.setattr(Pace, "finalists_in_time", lambda self, now, wanted: 0)
+    monkeypatch.setattr(Pace, "finalists_in_time", lambda self, now, lacking: 0)
     search(clock, trials="8")
     assert finals() == 0
     assert (
@@ -120,15 +120,15 @@ def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) ->
     # Loading each, timing them and the baseline side by side, scoring them and FP32 on half as many samples.
     timing_s = 3 * (0.2 + 1.5 * 20 * 0.02)  # to warm up, and 20 blocks of 20 ms, with some repeated
     assert made.finalists_s(now, 2) == pytest.approx(2 * 1.0 + 3 * 10.0 / 2 + timing_s)
-    assert made.finalists_in_time(now, 6) == 6
+    assert made.finalists_in_time(now, [False] * 6) == 6
     assert made.reserve_s(now) == made.finalists_s(now, 2), "to confirm the best and the next in line, no more"
     tight = Pace(60.0, time.monotonic(), {"search": 100, "final": 500})
     tight.note(slow, 30.0)
     assert tight.reserve_s(now) == pytest.approx(60.0 / 3), "of a short limit a third at most"
     late = Pace(1000.0, time.monotonic() - 999.0, {"search": 100, "final": 50})
     late.note(slow, 30.0)
-    assert (late.finalists_in_time(now, 6), late.allows_evaluation(now)) == (0, False)
-    assert Pace().finalists_in_time(now, 6) == 6
+    assert (late.finalists_in_time(now, [False] * 6), late.allows_evaluation(now)) == (0, False)
+    assert Pace().finalists_in_time(now, [True] * 6) == 6
     assert Pace().allows_evaluation(now)
 
 
