@@ -126,6 +126,8 @@ def calibrating_beside(
 ) -> Iterator[tuple[Checked, FirstBuilds | None]]:
     """Let builders learn while the context calibrates in a process of its own.
 
+    Call `FirstBuilds.wait` before the process that measures is asked for anything else.
+
     Yields:
         The same inputs with the process that calibrates: the one that measures, where no builder learns anything; and
         the first builds, None where there are none.
@@ -144,4 +146,3 @@ def calibrating_beside(
             for each in (good.keeper, *(builder.process for builder in builders)):
                 each.cancel()  # nobody waits for what it builds
             raise
-        builds.wait()

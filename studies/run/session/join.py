@@ -138,6 +138,9 @@ def _settled(
                     _space(store, artifacts, calibrating, target, progress)
 
                 crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
+                if builds is not None:
+                    progress.doing("building uniform assignments")
+                    builds.wait()
         return _space(store, artifacts, good, _now(store, study, target), progress)
 
 
