@@ -8,7 +8,7 @@ from typing import Any
 
 from studies.judging.standing import Standing
 from studies.store import suggestions
-from studies.store.records import REQUEST, TIME_LIMIT
+from studies.store.records import NO_PROSPECT, REQUEST, TIME_LIMIT
 from studies.store.target_options import config_of
 
 _INTERRUPTED = "interrupted"  # the state of a study that was cut off
@@ -17,6 +17,7 @@ REASONS: Mapping[str, str] = {
     TIME_LIMIT: "the time limit was reached",
     REQUEST: "it was asked to stop",
     _INTERRUPTED: "it was interrupted",
+    NO_PROSPECT: "no mix is expected to be better by more than can be measured",
 }
 
 
@@ -27,7 +28,7 @@ class EarlyEnd:
     Attributes:
         done: how many evaluations there are.
         wanted: how many there were to be.
-        why: `time_limit`, `request` or `interrupted`.
+        why: `time_limit`, `request`, `interrupted` or `no_prospect`.
         resume: the command that goes on.
     """
 
@@ -40,7 +41,8 @@ class EarlyEnd:
     def text(self) -> str:
         """How many of how many, and why: `THE SEARCH ENDED EARLY, with 2 of 24 evaluations, because …`."""
         why = REASONS.get(self.why, self.why.replace("_", " "))
-        return f"THE SEARCH ENDED EARLY, with {self.done} of {self.wanted} evaluations, because {why}"
+        how = "The search ended by itself" if self.why == NO_PROSPECT else "THE SEARCH ENDED EARLY"
+        return f"{how}, with {self.done} of {self.wanted} evaluations, because {why}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, the text among them."""
@@ -54,5 +56,6 @@ def early_end(now: Standing) -> EarlyEnd | None:
     why = {"done": target.stopped_by, _INTERRUPTED: _INTERRUPTED}.get(study.state, "")
     if not why or done >= wanted:
         return None
-    way = suggestions.command("resume", study.name, *now.details.target_option, storage=now.details.storage)
+    words = (*now.details.target_option, *(("--patience", "none") if why == NO_PROSPECT else ()))
+    way = suggestions.command("resume", study.name, *words, storage=now.details.storage)
     return EarlyEnd(done, wanted, why, way)
