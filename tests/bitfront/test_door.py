@@ -20,7 +20,7 @@ import pytest
 
 import bitfront as bf
 from search.errors import ConfigError, InputError, StudyError
-from studies.judging.rounding import estimate_text
+from studies.judging.rounding import bounded_text
 from studies.options.limits import MetricScale
 from studies.store.store import Store
 from tests.support.command_line import copy_finished, invoke, quick, three_layers, write_inputs
@@ -64,7 +64,7 @@ def test_a_search_gives_its_study_and_tells_callbacks_and_the_log(here: Path, ca
     with caplog.at_level(logging.INFO, "bitfront"):
         study = search(max_drop=0.2, callbacks=[remember], study="mine")
     assert (study.name, len(study)) == ("mine", 3)
-    assert told == [(1, 0, "fp32"), (2, 1, "fp16"), (3, 2, "int8")]
+    assert told == [(1, 0, "fp32"), (2, 1, "int8"), (3, 2, "fp16")]
     lines = [record.getMessage() for record in caplog.records if record.name == "bitfront"]
     assert any(line.startswith("1/3 trial 0:") for line in lines)
     assert "3 evaluations are done" in lines
@@ -309,7 +309,8 @@ def test_a_study_is_exported_and_reported(small: bf.Study, here: Path) -> None:
     assert done.trial == small["fast"].number
     assert len(repr(done)) < 200
     final, metric = done.manifest["final"], MetricScale.of(done.manifest["metric"])
-    loss = estimate_text(final["loss"], final["loss_low"], final["loss_high"], metric)
+    assert final["loss_bound"] >= final["loss"]
+    loss = bounded_text(final["loss"], final["loss_bound"], metric)
     verdict = final["verdict"]
     assert verdict in ("kept", "likely")
     assert repr(done) == f"<Export of trial {done.trial} to engine: final loss {loss}, limits {verdict}>"
