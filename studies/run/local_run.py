@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from evaluators.backends.registry import kind_named
 from search.errors import BitfrontError, InputError, RunError
 from search.sampler.registry import sampler_named
 from studies.crew.lease_length import at_work
@@ -18,6 +17,7 @@ from studies.run.hooks.announcements import tell_resolution
 from studies.run.pace import Pace
 from studies.run.search import Search
 from studies.run.search_result import Mixes, SearchResult
+from studies.run.session.backend_values import backend_kind
 from studies.run.session.join import join_study
 from studies.run.session.levels import settle_level
 from studies.run.session.setup import Checked
@@ -47,7 +47,7 @@ def run_here(
         moved: whether the files of the study are from now on where the configuration says.
     """
     config = good.config
-    kind = kind_named(good.target.backend)
+    kind = backend_kind(config)
     pace = Pace(config.time_limit_s, limit_start(), good.data, kind.later_builds)
     progress.timing(RunTime(pace.began, pace.limit_s))
     if not store.statistics.counts(target.id).finished:

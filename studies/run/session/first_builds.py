@@ -10,7 +10,6 @@ from functools import partial
 
 import psutil
 
-from evaluators.backends.registry import kind_named
 from evaluators.cores import usable_processors
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
@@ -18,6 +17,7 @@ from search.errors import BitfrontError
 from search.space.choices import Space, make_space
 from search.values import Assignment, Precision
 from studies.run.pipeline.build_hold import BuilderProcess
+from studies.run.session.backend_values import backend_kind
 from studies.run.session.levels import build_at, choose_level, first_level, study_s
 from studies.run.session.setup import Checked
 from studies.store.records import TargetRecord
@@ -45,7 +45,7 @@ def _usual_builders(good: Checked) -> int:
 
 
 def _learns(good: Checked) -> bool:
-    return kind_named(good.target.backend).later_builds < 1
+    return backend_kind(good.config).later_builds < 1
 
 
 class FirstBuilds:
