@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -221,10 +222,11 @@ def test_commands_to_copy_are_quoted_for_a_shell(tmp_path: Path, monkeypatch: py
     words = subprocess.run(["sh", "-c", f"printf '%s\\n' {line.partition(': ')[2]}"], capture_output=True, text=True)
     *most, where = words.stdout.splitlines()
     assert most == ["bitfront", "export", "a; b", "--out", "engine/", "--storage"]
-    assert make_url(where) == make_url(storage)
+    assert make_url(where) == make_url("sqlite:///it's here.db"), "the database is named as seen from this folder"
+    assert "a; b" in ok("studies", "--storage", where)
     again = invoke("search", inputs / "model.onnx", "--data", inputs / "data.npz", *options)
     assert again.exit_code == 2
-    assert "`bitfront resume 'a; b'`" in again.stderr
+    assert f"`bitfront resume 'a; b' --storage {shlex.quote(where)}`" in again.stderr
 
 
 def test_a_database_file_takes_no_options(here: Path) -> None:

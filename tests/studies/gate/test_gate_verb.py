@@ -71,7 +71,7 @@ def test_equal_engines_hold(here: Path) -> None:
     said = invoke(*words("model.onnx", "--max-drop", "5%", "--max-slowdown", "5%", *FEW))
     assert said.exit_code == 0, said.output
     assert said.stdout.startswith("holds: model.onnx against model.onnx\n")
-    assert "the drop is at most 1.7" in said.stdout
+    assert "the drop is at most 1.316 %," in said.stdout, "Clopper's and Pearson's bound: 1 - 0.005 ** (1 / 400)"
     assert "0.5 % for each bound of each check" in said.stdout
 
 

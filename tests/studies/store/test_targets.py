@@ -105,7 +105,7 @@ def test_a_new_target_has_its_own_numbers_and_reuses_what_holds(two: Path) -> No
     first, second = fingerprints()
     assert first != second
     said = (with_two() / "said").read_text()
-    assert "calibration: ranges taken over from an earlier study with the same model and data" in said
+    assert "calibration: taken over from an earlier study with the same model and data" in said
     assert "sensitivity: taken over from another target of the study, which rounds in the same way" in said
     assert f"the forecasts start from 4 evaluations on another target, {first[:12]}" in said
     assert rows("select count(distinct ranges_digest), count(distinct space_digest) from bf_study_target") == [(1, 1)]
@@ -140,7 +140,7 @@ def test_reading_verbs_take_a_target(two: Path) -> None:
     assert (front()["evaluations"], front("--target", 2)["evaluations"]) == (4, 6)
     said = ok("front", "small", "--target", 2)
     assert said.startswith("Target 2: onnxruntime on ")
-    assert ", threads 2; give --target to see another" in said
+    assert ", threads 2, statistic p20, clock wall; give --target to see another" in said
     first, second = (json.loads(ok("show", "small", 0, "--target", n, "--json")) for n in (1, 2))
     assert first["role"] == second["role"] == "baseline:fp32"
     assert first["latency"] != second["latency"]
@@ -149,7 +149,7 @@ def test_reading_verbs_take_a_target(two: Path) -> None:
     found = json.loads(ok("studies", "--json"))["studies"][0]["targets"]
     assert [(row["number"], row["options"]["threads"]) for row in found] == [(1, "1"), (2, "2")]
     assert [row["fingerprint"] for row in found] == fingerprints()
-    assert ", threads 1; 2: onnxruntime on " in ok("studies")
+    assert ", threads 1, statistic mean, clock thread; 2: onnxruntime on " in ok("studies")
     assert "first" in ok("sensitivity", "small", "--target", 2)
     refused("sensitivity", "small", "--target", 3, says=["--target 3"])
 
