@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,11 @@ def test_show_names_the_group() -> None:
 def test_the_report_lists_them() -> None:
     ok("report", "p", "--out", "p.html")
     page = Path("p.html").read_text()
-    assert "second" in page
-    assert "not obeyed" in page.lower()
+    assert f"{len(asked_int8())} groups did not run in the precision that was asked for" in page
+    rows = re.search(r"<summary>Asked and got</summary>(.*?)</details>", page, re.DOTALL)
+    assert rows is not None
+    assert rows[1].count("second") == len(asked_int8())
+    assert "did not run as asked" in page  # in the figure of the front
 
 
 def test_the_sampler_is_told() -> None:

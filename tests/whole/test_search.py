@@ -347,11 +347,12 @@ def test_only_engines_of_the_front_are_kept(here: Path) -> None:
     assert 1 <= len(kept) <= 8
 
 
-def test_two_studies_share_the_ranges_of_one_calibration(studied: Path) -> None:
+def test_two_studies_share_the_ranges_of_one_calibration(studied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(studied / "cache"))  # where none are kept: they are the database's
     inputs = finished() / "in"
     result = invoke("search", inputs / "model.onnx", "--data", inputs / "data.npz", "--study", "two", "--trials", 2)
     assert result.exit_code == 0
-    assert "ranges taken over from an earlier study" in result.stderr
+    assert "calibration: taken over from an earlier study" in result.stderr
     ok("delete", "small", "--yes")
     assert front("two")["evaluations"] == 2
     ok("resume", "two", "--trials", 3)

@@ -146,7 +146,7 @@ class Calibrations:
         return observe_samples(run, ranges, clusters=dataset.clusters is not None)
 
     def _indices_of(self, ranges: Ranges) -> Indices:
-        """The samples that ranges were calibrated on."""
+        """The samples that ranges were taken from, though calibration may have stopped before the last of them."""
         chosen = ranges.selected and not self._opened.job.undivided
         return np.array(ranges.selected, np.int64) if chosen else self._data.calibration_indices
 

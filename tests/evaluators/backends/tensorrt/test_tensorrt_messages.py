@@ -99,7 +99,7 @@ def test_a_search_repairs_what_a_region_refuses(
     monkeypatch.setenv("BITFRONT_TEST_REGION", "fc,second,int8")  # fc may not run in INT8, so all INT8 has it in FP16
     inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--backend", "tensorrt", "--typing", typing)
     ok("search", *inputs, "--sampler", "random", "--trials", 4, "--repair", 2)
-    shown = json.loads(ok("show", "s", 2, "--json"))
+    shown = json.loads(ok("show", "s", 1, "--json"))
     assert (shown["status"], shown["role"]) == ("ok", "baseline:int8")
     assert [(group["node"], group["proposed"], group["asked"]) for group in shown["groups"]] == [
         ("first", "int8", "int8"), ("second", "int8", "fp16"), ("fc", "fp16", "fp16")

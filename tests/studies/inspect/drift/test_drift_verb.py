@@ -156,16 +156,23 @@ def test_statistics_that_are_gone_or_damaged_are_told(copied: Path) -> None:
 
 def test_stored_statistics_are_those_of_the_calibration_samples(here: Path) -> None:
     with sqlite3.connect(DATABASE) as connection:
-        ((digest,),) = connection.execute("select statistics_digest from bf_study_target").fetchall()
-    data = (Path(f"{DATABASE}.artifacts") / digest).read_bytes()
+        query = "select statistics_digest, ranges_digest from bf_study_target"
+        (digests,) = connection.execute(query).fetchall()
+    data, ranges = ((Path(f"{DATABASE}.artifacts") / digest).read_bytes() for digest in digests)
     found = read_statistics(data)
     assert statistics_bytes(found) == data
     images = np.load("data.npz")["image"].reshape(SAMPLES, -1)
-    row = found.values[found.tensors.index("image")]
-    assert np.isin(row[1], images.max(axis=1)).all()
-    assert np.isin(row[0], images.min(axis=1)).all()
-    assert found.values[found.tensors.index("image"), 1].max() == pytest.approx(found.ranges[0, 1], rel=1e-6)
-    assert found.histograms[0].sum() == 120 * images.shape[1]
+    at = found.tensors.index("image")
+    least, largest, _, clipped = found.values[at]
+    assert np.isin(largest, images.max(axis=1)).all()
+    assert np.isin(least, images.min(axis=1)).all()
+    assert found.histograms[at].sum() == 120 * images.shape[1]
+    # Calibration stops when more samples hardly change the ranges; the statistics are of all that it may read.
+    low, high = found.ranges[at]
+    inside = (least >= np.float32(low)) & (largest <= np.float32(high))
+    assert 64 <= json.loads(ranges)["samples"] <= inside.sum()
+    assert (largest[inside].max(), least[inside].min()) == pytest.approx((high, low), rel=1e-6)
+    assert np.array_equal(clipped == 0, inside)
 
 
 def test_deleting_the_study_removes_its_statistics(copied: Path) -> None:
