@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -116,7 +117,8 @@ def damage_row(database: Path, random: Random) -> str:
 
 def _other_value(value: Any, random: Random) -> Any:
     if isinstance(value, str) and value[:1] in "{[" and random.random() < 0.7:
-        return json.dumps(mutate_json(json.loads(value), random))
+        with suppress(ValueError):  # it was damaged before
+            return json.dumps(mutate_json(json.loads(value), random))
     if isinstance(value, bytes) and random.random() < 0.7:
         return mutate_bytes(value, random)
     flat = [each for each in VALUES if not isinstance(each, list | dict)]
