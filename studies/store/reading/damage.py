@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -111,7 +112,7 @@ def find_damage(database: Database) -> str:
                 why = _damage_of(connection, table, column)
                 if why:
                     return f"table {table.name}, column {column.name}: {why}"
-        return next(_foreign_groups(connection), "")
+        return next(chain(_excess_samples(connection), _foreign_groups(connection)), "")
 
 
 def _damage_of(connection: Connection, table: Table, column: Column[Any]) -> str:
@@ -139,6 +140,13 @@ def _fits(value: Any, column: Column[Any]) -> bool:
     if isinstance(value, float) and math.isnan(value):
         return False
     return isinstance(value, wanted)
+
+
+def _excess_samples(connection: Connection) -> Iterator[str]:
+    """Evaluations that were scored on more samples than there are."""
+    e = tables.Evaluation
+    for samples, total in connection.execute(select(e.samples, e.total_samples).where(e.samples > e.total_samples)):
+        yield f"table bf_evaluation, column samples: {samples} of {total} samples"
 
 
 def _foreign_groups(connection: Connection) -> Iterator[str]:

@@ -54,6 +54,8 @@ def judged_columns(connection: Connection, study_target_id: int, *conditions: An
     numbers = number_columns(plain_rows(connection, query), len(names))
     order = np.argsort(numbers[0], kind="stable")  # quicker here than in the database
     columns = {name: _typed(name, column[order]) for name, column in zip(names, numbers, strict=True)}
+    if np.any(columns["samples"] > columns["total_samples"]):
+        raise ValueError("more samples were scored than there are")  # such a row would count as stopped early
     code = columns.pop("code")
     columns["status"] = np.array(_STATES, dtype=np.str_)[code % len(_STATES)]
     columns["role"] = _roles(connection, study_target_id, columns["id"], code // len(_STATES))

@@ -164,7 +164,10 @@ class Studies:
 
 
 def _group(row: Row) -> records.GroupRecord:
-    lists = {name: tuple(getattr(row, name)) for name in ("nodes", "anchors", "shape", "weight_shape")}
+    given = {name: getattr(row, name) for name in ("nodes", "anchors", "shape", "weight_shape")}
+    if not all(isinstance(value, list) for value in given.values()):
+        raise TypeError(f"group {row.group}: expected lists, got {given}")  # a text would be taken for its letters
+    lists = {name: tuple(value) for name, value in given.items()}
     return records.GroupRecord(id=row.group, name=row.name, op=row.op, block=row.block, **lists)
 
 

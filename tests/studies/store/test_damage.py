@@ -60,6 +60,15 @@ def test_damage_is_named_and_ends_no_verb_in_a_traceback(here: Path, place: str)
         assert told > 0  # some of these verbs read it
 
 
+@pytest.mark.slow
+def test_a_count_that_only_another_contradicts_is_named_too(here: Path) -> None:
+    with sqlite3.connect(here / DATABASE) as database:
+        database.execute("update bf_evaluation set samples = total_samples + 1")
+    result = invoke("front", "small")
+    assert result.exit_code == 2, result.exception
+    assert "table bf_evaluation, column samples: 31 of 30 samples" in " ".join(result.stderr.split())
+
+
 def test_a_fault_of_the_program_stays_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from studies.verbs import readings
 
