@@ -57,6 +57,16 @@ def _count(value: Any) -> None:
         raise ValueError("no count")
 
 
+def _finite(value: Any) -> None:
+    if not math.isfinite(value):
+        raise ValueError("no finite number")
+
+
+def _time(value: Any) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError("no time above zero")
+
+
 _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
     {
         "bf_study.config": SearchConfig.from_json,
@@ -79,6 +89,11 @@ _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
         "bf_evaluation.deaths": _deaths,
         "bf_evaluation.mix_bias": MixBias.from_json,
         "bf_evaluation.mix_corrections": Recovery.from_json,
+        **{f"bf_evaluation.{name}": _time for name in ("raw_ms", "baseline_ms")},
+        **{f"bf_evaluation.{name}": _finite for name in ("loss", "loss_low", "loss_high", "metric_value", "spread")},
+        **{f"bf_sample.{name}": _time for name in ("raw_ms", "baseline_ms", "wall_ms")},
+        **{f"bf_repeat.{name}": _time for name in ("raw_ms", "baseline_ms")},
+        **{f"bf_score.{name}": _finite for name in ("loss", "loss_low", "loss_high", "value")},
         "bf_evaluation.samples": _count,
         "bf_evaluation.total_samples": _count,
         "bf_score.samples": _count,
