@@ -139,8 +139,8 @@ class Finish:
             rows = [row for row in finalists.finalist_rows(now) if not now.final.tried[row]]
             if not rows:
                 return
-            artifacts = self._work.ledger.artifacts
-            lacking = [bool(finalists.why_lacking(artifacts, str(now.table.artifact[row]))) for row in rows]
+            engines = [str(now.table.artifact[row]) for row in rows]
+            lacking = [not engine or engine not in self._work.ledger.artifacts for engine in engines]
             in_time = self._work.pace.finalists_in_time(now, lacking)
             if in_time < len(rows):
                 self._tell_left_out(len(rows) - in_time)
