@@ -57,6 +57,11 @@ def _count(value: Any) -> None:
         raise ValueError("no count")
 
 
+def _numbers(value: Any) -> None:
+    if not isinstance(value, list) or not all(each is None or isinstance(each, int | float) for each in value):
+        raise ValueError("no list of numbers")
+
+
 def _finite(value: Any) -> None:
     if not math.isfinite(value):
         raise ValueError("no finite number")
@@ -96,6 +101,7 @@ _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
         **{f"bf_score.{name}": _finite for name in ("loss", "loss_low", "loss_high", "value")},
         "bf_evaluation.samples": _count,
         "bf_evaluation.total_samples": _count,
+        **{f"bf_score.{name}": _numbers for name in ("loss_bounds", "value_bounds")},
         "bf_score.samples": _count,
         "bf_score.total": _count,
         "bf_trial.asked_assignment": Assignment.from_json,
