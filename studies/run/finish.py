@@ -38,9 +38,9 @@ class Finish:
         self._biases = PickBiases(work)
         self._closing = Closing(work)
 
-    def reserve_time(self) -> None:
-        """Before the search: let it keep back the time that correcting its picks will take."""
-        self._biases.reserve_time()
+    def note_correction_time(self) -> None:
+        """Before the search: let it know how long correcting a pick takes, for what it says of its end."""
+        self._biases.note_correction_time()
 
     def run(self, *, complete: bool) -> bool:
         """Confirm the finalists, or wait for the worker that does; whether the study is done now.

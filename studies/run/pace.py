@@ -27,7 +27,7 @@ _WARM_UP_S = 0.2  # of one engine
 _REPEATS = 1.5  # a doubtful measurement of finalists is repeated
 _SLOWEST_FIRST = 3.0  # first builds of precisions differ by so much: 27, 76 and 25 s for FP32, FP16, INT8 on an H200
 _FEW = 1.5  # times as long as the first one or two mixes took, the next may take
-MIXES_FIRST = 4  # mixes that are evaluated before anything is done that only says how sure a number is
+_MIXES_FIRST = 4  # mixes that are evaluated before anything is done that only says how sure a number is
 _SURE_SHARE = 0.05  # of the time so far, that repeatability may take under a time limit, and of the limit at its end
 
 
@@ -208,7 +208,7 @@ class Pace:
         count = min(_CONFIRMED, now.measures.finished_count)
         if self.limit_s is None or not count or now.only_fp32:  # another evaluation says more than a confirmed FP32
             return 0.0
-        sure_s = _SURE_SHARE * self.limit_s if _count_mixes(now) >= MIXES_FIRST else 0.0
+        sure_s = _SURE_SHARE * self.limit_s if _count_mixes(now) >= _MIXES_FIRST else 0.0
         return min(self.finalists_s(now, count) + sure_s, _MOST_RESERVED * self.limit_s)
 
     def allows_repeat(self, now: Standing) -> bool:
@@ -216,7 +216,7 @@ class Pace:
 
         Never before mixes are under way; under a time limit that takes a small share of the time.
         """
-        if _count_mixes(now) < MIXES_FIRST:
+        if _count_mixes(now) < _MIXES_FIRST:
             return False
         return self.limit_s is None or (
             self._sure_s <= _SURE_SHARE * self.passed_s

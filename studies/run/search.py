@@ -68,7 +68,7 @@ class Search:
         self._trials.settle()
         self._trial_claims.enqueue_uniform()
         self._trial_claims.enqueue_mixes(renewed_mixes(self._work))
-        self._finish.reserve_time()
+        self._finish.note_correction_time()
         work = self._work
         return loop.run(work.ledger, self._claims, self._pipeline, self._hooks, self._stop, work.events)
 

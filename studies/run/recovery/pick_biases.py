@@ -48,8 +48,8 @@ class PickBiases:
     def __init__(self, work: Work) -> None:
         self._work = work
 
-    def reserve_time(self) -> None:
-        """Let the search keep back the time that correcting the picks will take."""
+    def note_correction_time(self) -> None:
+        """Let the search know how long correcting a pick takes, for what it says of its end."""
         if self._took_s is not None:
             self._work.pace.pick_s = self._took_s
 

@@ -359,7 +359,7 @@ def test_picks_are_corrected_if_all_int8_was_tried(steps: list[StepRecord] | Non
     record = None if steps is None else RecoveryRecord("auto", tuple(steps), None, (), 12.0)
     target = SimpleNamespace(recovery=record)
     work: Any = SimpleNamespace(ledger=SimpleNamespace(target=target), pace=SimpleNamespace(pick_s=None))
-    PickBiases(work).reserve_time()
+    PickBiases(work).note_correction_time()
     assert work.pace.pick_s == seconds
 
 

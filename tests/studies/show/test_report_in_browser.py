@@ -39,7 +39,7 @@ def crowded() -> ReportData:
         evaluations=[replace(row, picked=row.picked or row.trial in close) for row in [*known, ruined]],
         picks=[
             *data.picks,
-            *(PickRow("score:0.6,0.4", row.trial, row.latency_ms or 0.0, 1e6, row.loss or 0.0, ties="ties with all INT8")
+            *(PickRow("score:0.6,0.4", row.trial, row.latency_ms or 0.0, 1e6, row.loss or 0.0, ties="ties with INT8")
               for row in near),
         ],
         groups=[replace(group, name=f"{long_name}_{place}") for place, group in enumerate(data.groups)],
