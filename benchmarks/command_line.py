@@ -8,7 +8,7 @@ import sys
 
 from benchmarks import ROOT
 
-PROGRAM = [sys.executable, "-m", "studies.cli"]
+PROGRAM = [sys.executable, "-m", "bitfront"]
 
 
 class CommandError(Exception):

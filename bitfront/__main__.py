@@ -14,7 +14,7 @@ def main() -> None:
     except ImportError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
-    from studies.cli.main import main as run  # only now it is known that this `studies` is ours
+    from bitfront.cli.main import main as run  # only now it is known that this `studies` is ours
 
     run()
 

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bitfront import verbs
 from bitfront.columns import Inputs, take_columns, unread_labels_text
 from bitfront.inputs import InputFiles
 from bitfront.metrics import Metric, OwnMetric, lend, metric_name, name_in_study
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
 from bitfront.samplers import is_object, lent
 from bitfront.study import Study
+from bitfront.verbs.deletion import remove_inputs
 from bitfront.wording import python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
-from studies import interrupts, verbs
+from studies import interrupts
 from studies.judging.sentences.no_pick import all_failed_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.status.early_end import early_end
@@ -31,7 +33,6 @@ from studies.options.urls import default_url, mask_password
 from studies.run.search_result import SearchResult
 from studies.run.session.trusted_functions import remember_functions
 from studies.store.store import Store
-from studies.verbs.deletion import remove_inputs
 
 if TYPE_CHECKING:
     import onnx

@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bitfront import verbs
 from bitfront.metrics import OwnMetric, lend
 from bitfront.trial import Trial
 from bitfront.wording import in_python, python_words
 from search.errors import ConfigError, StudyError
 from search.values import Precision
-from studies import verbs
 from studies.judging.rules.picks import NAMES, read_pick
 from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import final_notes
@@ -34,8 +34,8 @@ if TYPE_CHECKING:  # these are slow to import or may not be installed
     import pandas
     import plotly.graph_objects
 
+    from bitfront.verbs.results import Front
     from studies.export import Export
-    from studies.verbs.results import Front
 
 _ALL = "all-"  # `all-int8`: the uniform baseline
 _WIDTH = 120  # of a table that is printed elsewhere than on a terminal

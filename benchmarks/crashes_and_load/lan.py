@@ -122,7 +122,7 @@ class Lan:
         at, others = self.hosts[host], [other for name, other in self.hosts.items() if name != host]
         hidden = " && ".join(f"mount -t tmpfs none '{other.folder}'" for other in others)
         inside = f'{hidden} && hostname {host} && cd "$0" && exec "$@"'
-        program = [sys.executable, "-m", "studies.cli", *map(str, words)]
+        program = [sys.executable, "-m", "bitfront", *map(str, words)]
         command = ["ip", "netns", "exec", at.namespace, "unshare", "--mount", "--uts", "sh", "-c", inside]
         log = self.folder / f"{len(self.processes):02}-{host}-{words[0]}.log"
         name = f"{host} {words[0]}"

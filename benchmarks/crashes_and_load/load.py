@@ -31,7 +31,7 @@ from sqlalchemy import create_engine, text
 from benchmarks import ROOT, large_study
 from benchmarks.example import load_text
 from benchmarks.figures.bookkeeping import replaying
-from studies import verbs
+from bitfront import verbs
 from studies.options.read_options import read_config
 from studies.store.store import Store
 from studies.trials.ledger import evaluation_digest
@@ -114,7 +114,7 @@ def best_of(measured: Callable[[], Any]) -> float:
 
 def run(url: str, *arguments: str) -> None:
     environment = {**os.environ, "BITFRONT_STORAGE": url, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "studies.cli", *arguments]
+    command = [sys.executable, "-m", "bitfront", *arguments]
     subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
 
 

@@ -23,9 +23,9 @@ import psutil
 from sqlalchemy import create_engine, text
 
 from benchmarks.figures.bookkeeping import replaying
+from bitfront import verbs
 from evaluators.process.keeper import EvaluatorProcess
 from search.space.choices import make_space
-from studies import verbs
 from studies.events import Quiet
 from studies.options.read_options import change_config
 from studies.run.local_run import run_here

@@ -29,12 +29,12 @@ from rich.console import Console
 
 from benchmarks import large_study, synthetic
 from benchmarks.example import BATCH, DATA, MODEL, load_text
+from bitfront import verbs
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import EvaluatorLine
 from evaluators.process.requests import connect, handlers
 from evaluators.process.results import Built
 from search.values import Assignment, Evaluation, Target
-from studies import verbs
 from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing, standing
 from studies.options.config import SearchConfig

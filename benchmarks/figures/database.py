@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks import ROOT, large_study, synthetic
 from benchmarks.example import BATCH, DATA, MODEL, load_text
-from studies import verbs
+from bitfront import verbs
 from studies.options.read_options import read_config
 from studies.store.store import Store
 from studies.trials.ledger import evaluation_digest
@@ -105,7 +105,7 @@ def median_of(measured: Callable[[], Any]) -> float:
 
 
 def command(*arguments: Any) -> list[str]:
-    return [sys.executable, "-m", "studies.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "bitfront", *map(str, arguments)]
 
 
 def run(*arguments: Any) -> None:

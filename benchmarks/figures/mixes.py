@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.example import BATCH, MODEL, evaluator, load_text
+from bitfront.verbs.analyses import layers
 from evaluators.process.job import Limits
 from search.values import Answer, Assignment, Evaluation, Precision
 from studies.options.config import SearchConfig
-from studies.verbs.analyses import layers
 
 STREAMS = (
     *("features.0/project", "features.1/expand"),

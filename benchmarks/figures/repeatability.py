@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.example import BATCH, MODEL, evaluator, load_text
+from bitfront.verbs.analyses import layers
 from search.values import Latency, Precision
 from studies.options.config import SearchConfig
-from studies.verbs.analyses import layers
 
 
 def main(processes: int = 10) -> dict[str, float]:

@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks import ROOT
 from benchmarks.example import BATCH, DATA, MODEL, load_text
 
-_START = (
-    "import importlib, sys; import studies.cli as cli; "
-    "cli = cli if callable(getattr(cli, 'main', None)) else importlib.import_module('studies.cli.main'); cli.main()"
+_START = (  # older trees have the command line elsewhere
+    "import importlib, importlib.util; room = 'bitfront' if importlib.util.find_spec('bitfront.cli') else 'studies'; "
+    "importlib.import_module(f'{room}.cli.main').main()"
 )
 _SEARCH = ["search", str(MODEL), "--data", str(DATA), "--batch", str(BATCH), "--study", "s", "--quiet"]
 COMMANDS = {

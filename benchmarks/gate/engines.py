@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.example import BATCH, MODEL, evaluator
+from bitfront.verbs.analyses import layers
 from search.values import Precision
 from studies.options.config import SearchConfig
-from studies.verbs.analyses import layers
 
 FP32, INT8, HALF = "fp32", "int8", "half"
 

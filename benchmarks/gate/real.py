@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import RESULTS
 from benchmarks.example import BATCH, DATA
 from benchmarks.gate.engines import INT8, write_engines
-from studies import verbs
+from bitfront import verbs
 from studies.gate.check import divide_level
 from studies.gate.latency import ProcessTimes, judge_latency, measure_band
 from studies.gate.limits import GateLimits

@@ -35,12 +35,12 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from benchmarks.example import BATCH, DATA, MODEL, evaluator, load_text
+from bitfront.verbs.analyses import layers
 from evaluators.process.job import Limits
 from search.values import Precision
 from studies.guard import Guard, GuardOptions
 from studies.guard.engines import Run, open_pair
 from studies.options.config import SearchConfig
-from studies.verbs.analyses import layers
 
 Arrays = Mapping[str, NDArray[Any]]
 BLOCK = 50  # requests between two changes of whether there is a guard

@@ -26,8 +26,8 @@ from unittest.mock import patch
 
 from rich.console import Console
 
+from bitfront import verbs
 from search.values import Assignment, AuditRow
-from studies import verbs
 from studies.options.read_options import read_config
 from studies.run.pipeline.build_hold import BuildHold
 from studies.show.progress_display import Lines

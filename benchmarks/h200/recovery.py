@@ -27,9 +27,9 @@ from benchmarks.command_line import bitfront
 from benchmarks.h200 import rows
 from benchmarks.h200.network_folder import SPLITS, NetworkFolder
 from benchmarks.h200.networks import scenes
+from bitfront import verbs
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.keeper import EvaluatorProcess
-from studies import verbs
 from studies.options.read_options import read_config
 from studies.run.session.setup import _job
 

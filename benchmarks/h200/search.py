@@ -22,9 +22,9 @@ import numpy as np
 from benchmarks import ROOT
 from benchmarks.h200 import network_folder, rows
 from benchmarks.h200.network_folder import BUDGETED, SOURCE, NetworkFolder
+from bitfront import verbs
 from search.graph.model import Model
 from search.values import Assignment
-from studies import verbs
 from studies.judging.standing import Standing
 
 FACTOR = 1.10  # of the fastest uniform assignment's latency: the budget of the search

@@ -17,7 +17,7 @@ from benchmarks.command_line import bitfront
 from benchmarks.trust import samples
 from benchmarks.trust.fresh import Fresh
 from benchmarks.trust.scores import Loss
-from studies import verbs
+from bitfront import verbs
 from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing
 

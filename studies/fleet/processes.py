@@ -29,7 +29,7 @@ from studies.store.suggestions import PROGRAM, program
 # Not `-m`: that would put the current folder first, where a user's `search/` is not ours.
 _BOOT = (
     "import json, os, sys; sys.path[:] = json.loads(os.environ.pop('BITFRONT_PATH')); "
-    "import studies.cli.main as c; c.main()"
+    "import bitfront.cli.main as c; c.main()"
 )
 _LINE = "BITFRONT_FLEET"  # the descriptor at which a worker notices the end of its parent
 _RESTARTS = 5  # of one slot in a row

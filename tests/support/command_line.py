@@ -20,8 +20,8 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
+from bitfront.cli.main import program_for
 from search.graph.model import load
-from studies.cli.main import program_for
 from studies.export import export
 from studies.run.noise import remeasurement
 from studies.run.session import calibration
@@ -82,7 +82,7 @@ QUICKLY = (
 def command(*arguments: Any) -> list[str]:
     """What starts a process of its own, as quick as `quick`; so are the workers that it starts."""
     start = (
-        f"{QUICKLY}from studies.cli import main as cli; from studies.fleet import processes as fleet; "
+        f"{QUICKLY}from bitfront.cli import main as cli; from studies.fleet import processes as fleet; "
         "assert 'c.main()' in fleet._BOOT; "
         f"fleet._BOOT = fleet._BOOT.replace('c.main()', {QUICKLY + 'c.main()'!r}); cli.main()"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from studies.cli.main import program
+from bitfront.cli.main import program
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM: Any = typer.main.get_command(program())

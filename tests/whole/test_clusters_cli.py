@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bitfront import verbs
 from evaluators.measure.intervals import paired_interval
-from studies import verbs
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, invoke, ok, tree, write_inputs
 

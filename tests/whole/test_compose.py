@@ -177,7 +177,7 @@ def container(tmp_path: Path) -> tuple[dict[str, str], str]:
     )
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin/bitfront"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from studies.cli import main as cli; cli.main()" "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from bitfront.cli import main as cli; cli.main()" "$@"\n')
     program.chmod(0o755)
     settings = {
         "PATH": os.pathsep.join([str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),

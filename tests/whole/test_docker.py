@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from bitfront import verbs
+from bitfront.cli.main import program
 from search.errors import TargetError
-from studies import verbs
-from studies.cli.main import program
 from tests.support.paths import ROOT
 
 FILES = sorted((ROOT / "docker").glob("*Dockerfile"))

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from bitfront import verbs
+from bitfront.cli.reference import write_reference
 from evaluators.backends.kind import Check
 from evaluators.backends.registry import BACKENDS
 from search.errors import ConfigError
 from search.space.choices import Space
 from search.values import Target
-from studies import verbs
-from studies.cli.reference import write_reference
 from studies.export.export import Export
 from studies.gate.report import GateReport
 from studies.inspect.mix.report import MixReport
@@ -124,7 +124,7 @@ def test_every_verb_has_a_page_and_every_page_a_verb():
 
 def test_the_page_of_options_is_made_from_their_table():
     written = read(ROOT / "docs" / "options.md")
-    assert written == write_reference(), "make it again: python -m studies.cli.reference > docs/options.md"
+    assert written == write_reference(), "make it again: python -m bitfront.cli.reference > docs/options.md"
 
 
 def test_index_links_every_page():
@@ -278,7 +278,7 @@ def test_python_examples_fit_the_functions(name, tree):
 
 
 def called(call: ast.Call) -> str:
-    """The name of the function of `studies.verbs` that is called, or empty."""
+    """The name of the function of `bitfront.verbs` that is called, or empty."""
     function = call.func
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "verbs":
         return function.attr

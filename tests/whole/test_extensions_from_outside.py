@@ -76,7 +76,7 @@ def test_an_installed_package_registers_a_recovery_step(here: Path, monkeypatch:
 
 def run(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command line in a process that finds what is installed in a folder."""
-    start = f"import sys; sys.path.insert(0, {str(site)!r}); from studies.cli.main import main; main()"
+    start = f"import sys; sys.path.insert(0, {str(site)!r}); from bitfront.cli.main import main; main()"
     return run_python([sys.executable, "-c", start, *words], env=environment())
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from bitfront.cli.main import VERBS, program_for
 from search.installation import install_command
-from studies.cli.main import VERBS, program_for
 from tests.support.command_line import copy_finished
 from tests.support.paths import ROOT
 
@@ -136,7 +136,14 @@ FLOORS = {
             "artifacts crew judging",
             "trials",
         ),
-        *("run show", "export fleet gate inspect monitoring", "verbs", "cli"),
+        *("run show", "export fleet gate inspect monitoring"),
+    ),
+    "bitfront": (
+        "columns inputs metrics samplers shadows trial verbs wording",
+        "study",
+        "progress",
+        "searches cli",
+        "__main__",
     ),
 }
 MOST_FILES, MOST_LINES = 12, 400
@@ -222,7 +229,7 @@ NOT_TO_READ = (
         "studies.export.export",
         "studies.show.report.page",
     ),
-    *("studies.cli.search", "studies.cli.results", "studies.cli.analyses"),
+    *("bitfront.cli.search", "bitfront.cli.results", "bitfront.cli.analyses"),
 )
 
 
@@ -231,7 +238,7 @@ def test_reading_verbs_import_nothing_that_they_do_not_need(tmp_path: Path) -> N
     copy_finished(tmp_path)
     verbs = (["status", "small"], ["front", "small"], ["show", "small", "0"], ["trials", "small"], ["studies"])
     code = f"import sys\nfor words in {verbs!r}:\n"
-    code += "    from studies.cli.main import program_for; program_for(words)(words, standalone_mode=False)\n"
+    code += "    from bitfront.cli.main import program_for; program_for(words)(words, standalone_mode=False)\n"
     code += f"print([name for name in {NOT_TO_READ!r} if name in sys.modules])"
     done = run(code, cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
@@ -264,11 +271,11 @@ def unwrapped(text: str) -> str:
 def test_without_a_runtime_the_doctor_and_search_say_what_to_install() -> None:
     start = BLOCKED + "import importlib.util\nfind = importlib.util.find_spec\n"
     start += f"importlib.util.find_spec = lambda name: None if name in {OPTIONAL!r} else find(name)\n"
-    doctor = run(start + "sys.argv = ['bitfront', 'doctor']; from studies.cli.main import main; main()")
+    doctor = run(start + "sys.argv = ['bitfront', 'doctor']; from bitfront.cli.main import main; main()")
     assert doctor.returncode == 1, doctor
     assert unwrapped(install_command("cpu")) in unwrapped(doctor.stdout)
     typed = ["bitfront", "search", "model.onnx", "--data", "data.npz"]
-    search = run(start + f"sys.argv = {typed!r}; from studies.cli.main import main; main()")
+    search = run(start + f"sys.argv = {typed!r}; from bitfront.cli.main import main; main()")
     assert search.returncode == 2, search
     assert unwrapped(install_command("cpu")) in unwrapped(search.stderr)
     assert "Traceback" not in search.stderr

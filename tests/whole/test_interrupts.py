@@ -260,7 +260,7 @@ def test_other_errors_in_finalizers_are_told_as_ever(monkeypatch: pytest.MonkeyP
 
 IGNORED = """
 import os, signal, sys, time
-from studies.cli.base import resumable, verb
+from bitfront.cli.base import resumable, verb
 class Slow:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)

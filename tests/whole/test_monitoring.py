@@ -18,7 +18,7 @@ import prometheus_client
 import pytest
 import yaml
 
-from studies import verbs
+from bitfront import verbs
 from studies.events import Quiet
 from studies.guard import Guard, GuardOptions
 from studies.guard.metrics import GuardMetrics, LayerErrors

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from studies import verbs
+from bitfront import verbs
 from studies.events import Quiet
 from studies.options.read_options import read_config
 from tests.support.command_line import evaluator_processes, invoke, ok, quick, write_inputs

@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from studies import verbs
+from bitfront import verbs
 from tests.support.command_line import DATABASE, child, copy_finished, finished, invoke, ok, three_layers, write_inputs
 from tests.support.networks import images, mobile_cnn, save, transformer, unet
 

@@ -16,12 +16,12 @@ from typing import Any
 from benchmarks.command_line import bitfront
 from benchmarks.peers.cases import Case
 from benchmarks.peers.control import labelled
+from bitfront import verbs
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from search.graph import onnx_file
 from search.graph.model import load
 from search.space.choices import make_space
 from search.values import Precision, Ranges
-from studies import verbs
 from studies.inspect.mix.read_mix import read_mix
 
 BATCH = 16

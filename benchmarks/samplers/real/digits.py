@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks import RESULTS, ROOT
 from benchmarks.page import table
-from studies import verbs
+from bitfront import verbs
 from studies.judging.rules.hypervolume import Reference, hypervolume, hypervolume_history, reference_of
 from studies.judging.standing import Standing
 from studies.options.read_options import read_config

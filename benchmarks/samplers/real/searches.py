@@ -16,7 +16,7 @@ import numpy as np
 import optuna
 
 from benchmarks.samplers.real.networks import DECODERS, Files, Network
-from studies import verbs
+from bitfront import verbs
 from studies.judging.standing import Standing
 from studies.options.read_options import read_config
 from studies.store.store import Store

@@ -21,6 +21,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from bitfront import verbs
 from evaluators import data
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
@@ -37,7 +38,6 @@ from evaluators.process.evaluator import Evaluator
 from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Assignment, Precision
-from studies import verbs
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds

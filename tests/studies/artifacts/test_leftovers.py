@@ -152,7 +152,7 @@ def test_only_a_folder_of_our_own_is_cleared_of_what_is_not_known(store: Store, 
 
 KILLED = """
 import os, signal
-from studies.artifacts import folder as artifacts; from studies.cli import main as cli
+from studies.artifacts import folder as artifacts; from bitfront.cli import main as cli
 artifacts.Artifacts.remove = lambda self, digest: os.kill(os.getpid(), signal.SIGKILL)
 cli.main()
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from studies import verbs
+from bitfront import verbs
 from studies.options.read_options import read_config
 from tests.support.command_line import DATABASE, ok, quick, write_inputs
 

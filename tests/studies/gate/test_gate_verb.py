@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from studies import verbs
+from bitfront import verbs
 from studies.gate.check import Verdict
 from studies.gate.limits import GateLimits
 from tests.support.command_line import copy_finished, finished, invoke, ok, three_layers, write_inputs

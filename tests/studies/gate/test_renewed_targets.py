@@ -18,9 +18,9 @@ pytestmark = pytest.mark.slow
 OTHER = ("--new-target", "--backend-option", "fake-seed=7", "--quiet")
 KILLED = """
 import os, signal
-from studies import verbs
+from bitfront import verbs
 from studies.run.session import study_rows
-from studies.verbs.fresh_data import RenewalRequest
+from bitfront.verbs.fresh_data import RenewalRequest
 study_rows.complete_study = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 verbs.renew("s", "fresh.npz", request=RenewalRequest(study="k"))
 """

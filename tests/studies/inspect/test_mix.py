@@ -12,11 +12,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from bitfront import verbs
 from search.errors import ConfigError
 from search.graph.model import Model, load
 from search.space.choices import Space, make_space
 from search.values import Assignment, Capability, Evaluation, Failure, FailureKind, Precision, Stage
-from studies import verbs
 from studies.inspect.mix.bisection import Bisection, Trial
 from studies.inspect.mix.evaluate import choose_float, keep_sensitive
 from studies.inspect.mix.read_mix import TargetMix, read_mix

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from studies import verbs
+from bitfront import verbs
+from bitfront.cli.printing.study_results import print_finished
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
-from studies.cli.printing.study_results import print_finished
 from studies.judging.point_lists import front_points
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits

@@ -11,8 +11,8 @@ from typing import Any
 import prometheus_client
 import pytest
 
+from bitfront import verbs
 from search.errors import ConfigError
-from studies import verbs
 from studies.events import Quiet
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import study_status

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from bitfront import verbs
 from search.values import Evaluation, Precision
-from studies import verbs
 from studies.export import export
 from studies.judging.point_lists import engines_to_keep
 from studies.judging.rules.verdicts import Verdict

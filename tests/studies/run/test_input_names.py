@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bitfront import verbs
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import DataError
-from studies import verbs
 from studies.options.read_options import read_config
 from tests.support.command_line import write_inputs
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from bitfront import verbs
 from search.errors import StudyError
-from studies import verbs
 from studies.options.read_options import read_config
 from studies.run.session import levels
 from studies.run.session.levels import choose_level

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from studies import run_clock, verbs
+from bitfront import verbs
+from studies import run_clock
 from studies.events import Quiet
 from studies.judging.standing import standing
 from studies.options.limits import Limits

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from studies import verbs
-from studies.cli.main import program_for
+from bitfront import verbs
+from bitfront.cli.main import program_for
 from studies.crew import locked_study
 from studies.run.noise import remeasurement
 from tests.support.command_line import DATABASE, copy_finished, quick, write_inputs

@@ -240,7 +240,7 @@ def test_baselines_alone_keep_the_times_of_their_layers(here: Path) -> None:
 # A process that kills itself right after the moment that the environment names.
 SUICIDE = """
 import os, signal
-from studies.cli import main as cli
+from bitfront.cli import main as cli
 from studies.trials import proposals
 from studies.run.noise import repeatability
 from studies.store.reading import repeats

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from bitfront import verbs
 from evaluators.process.keeper import EvaluatorProcess
-from studies import verbs
 from studies.options.read_options import read_config
 from studies.run.noise import tie_band
 from studies.run.session import calibration

@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
+from bitfront import verbs
 from evaluators.process.connection import ProcessDiedError
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import EvaluatorError
-from studies import verbs
 from studies.events import Quiet
 from studies.options.read_options import read_config
 from studies.run.guidance import sensitivity_beside

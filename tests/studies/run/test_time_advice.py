@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from studies import verbs
+from bitfront import verbs
 from studies.judging.search_events import RunTime
 from studies.judging.standing import Standing
 from studies.run.hooks import remaining

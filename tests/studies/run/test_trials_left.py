@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from bitfront import verbs
 from search.forecast.history import History
 from search.sampler.guided import GuidedSampler
-from studies import verbs
 from studies.options.read_options import read_config
 from studies.run.pace import Pace
 from tests.support.command_line import ok, quick, write_inputs

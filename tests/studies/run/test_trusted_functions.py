@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import bitfront
+from bitfront.verbs import searches
 from search.errors import ConfigError
-from studies.verbs import searches
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok, write_inputs
 
 STRANGER = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from studies import verbs
+from bitfront import verbs
 from studies.events import Quiet
 from studies.options.read_options import read_config
 from studies.run.pipeline import waiting

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import bitfront
+from bitfront import verbs
 from search.values import LossEstimate, RecoveryRecord, StepRecord
-from studies import verbs
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue
 from studies.judging.sentences.no_pick import only_fp32_text
 from studies.judging.standing import Standing

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from studies import verbs
+from bitfront import verbs
 from studies.events import Quiet
 from studies.judging.search_events import RunTime
 from studies.judging.standing import Standing

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
+from bitfront import verbs
 from search.values import Accuracy, Evaluation, Failure, FailureKind, Latency, Precision, Stage
-from studies import verbs
 from studies.judging.rules.picks import NAMES
 from studies.judging.standing import Standing, standing
 from studies.judging.status.study_status import TargetStatus, study_status

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from bitfront.cli.printing import output
 from search.values import Failure, FailureKind, Stage
-from studies.cli.printing import output
 from studies.judging.rounding import interval_text
 from studies.judging.sentences.picks import band_text
 from studies.judging.standing import Standing, standing

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from bitfront import verbs
 from evaluators import stopwatch
 from evaluators.stopwatch import Stopwatch, use_stopwatch
-from studies import verbs
 from studies.crew import Shared, presence
 from studies.judging.status.time_table import end_times, table_of, time_rows, time_table
 from studies.options.read_options import read_config

@@ -70,7 +70,7 @@ def test_a_count_that_only_another_contradicts_is_named_too(here: Path) -> None:
 
 
 def test_a_fault_of_the_program_stays_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from studies.verbs import readings
+    from bitfront.verbs import readings
 
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a fault")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, event
 
+from bitfront import verbs
 from search.values import EngineSummary, Failure, FailureKind, Stage
-from studies import verbs
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import standing

@@ -22,7 +22,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("BITFRONT_STORAGE", raising=False)
     script = tmp_path / ".venv/bin/bitfront"
     script.parent.mkdir(parents=True)
-    script.write_text(f"#!{sys.executable}\nfrom studies.cli.main import main\nmain()\n")
+    script.write_text(f"#!{sys.executable}\nfrom bitfront.cli.main import main\nmain()\n")
     script.chmod(0o755)
     return tmp_path
 

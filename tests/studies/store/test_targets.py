@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from bitfront.cli.printing.output import print_cells
 from search.errors import StudyError
 from search.values import Target
-from studies.cli.printing.output import print_cells
 from studies.judging.rounding import latency_text
 from studies.options.read_options import change_config, read_changes
 from studies.run.guidance.other_targets import rounding

@@ -30,7 +30,7 @@ from tests.support.networks import mobile_cnn
 from tests.support.servers.databases import Server
 
 STUDY = "s"
-START = "from tests.support.crashes import storm; storm.prepare(); from studies.cli import main as cli; cli.main()"
+START = "from tests.support.crashes import storm; storm.prepare(); from bitfront.cli import main as cli; cli.main()"
 Codes = Mapping[str, int]
 
 
@@ -114,7 +114,7 @@ def prepare() -> None:
 
 def write_list(folder: Path, count: int, seed: int) -> None:
     """Inputs, and so many distinct assignments, the uniform ones among them, as the sampler's codes."""
-    from studies import verbs
+    from bitfront import verbs
     from studies.options.config import SearchConfig
 
     write_inputs(folder / "in", mobile_cnn(), samples=40)

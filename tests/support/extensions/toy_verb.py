@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from bitfront.cli.base import verb
+from bitfront.cli.printing.output import out
 from search.errors import ConfigError
-from studies.cli.base import verb
-from studies.cli.printing.output import out
 
 
 @verb

@@ -28,8 +28,8 @@ from typer.main import get_command
 import evaluators
 import search
 import studies
+from bitfront.cli.main import program
 from evaluators.late_imports import import_late
-from studies.cli.main import program
 from studies.store.store import Store, close_optuna, optuna_storage
 from tests.support.forks.processes import MESSAGE_BYTES, READY, be_helped
 from tests.support.optuna_migrations import read_migrations_once

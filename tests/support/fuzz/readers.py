@@ -25,9 +25,9 @@ from random import Random
 
 from typer.testing import CliRunner
 
+from bitfront.cli.main import program_for
 from evaluators.calibration import cache
 from search.errors import BitfrontError
-from studies.cli.main import program_for
 from studies.guard.reports import TroubleReports
 from studies.guard.state_file import StateKeeper
 from studies.options.read_options import read_config

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from bitfront.verbs import host_check
+from bitfront.verbs.host_check import doctor
 from evaluators.backends.kind import Check
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.doctor import precisions_text
@@ -20,8 +22,6 @@ from evaluators.backends.tensorrt.options import TensorRTOptions
 from evaluators.engine import OutOfMemoryError
 from search.errors import TargetError
 from search.values import Precision
-from studies.verbs import host_check
-from studies.verbs.host_check import doctor
 from tests.support.command_line import invoke, write_inputs
 from tests.support.networks import loaded, ranged
 from tests.support.tensorrt.fake_cuda import Error, FakeCuda

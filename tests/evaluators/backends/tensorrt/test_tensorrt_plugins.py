@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from onnx import helper
 
+from bitfront import verbs
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt.api import load_plugins
 from evaluators.backends.tensorrt.backend import TensorRTBackend
@@ -17,7 +18,6 @@ from evaluators.backends.tensorrt.kind import TensorRTKind
 from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.errors import ConfigError, ModelError
 from search.graph.model import load
-from studies import verbs
 from studies.guard import Guard
 from tests.support.assignments import uniform_and_mixed
 from tests.support.command_line import ok, write_inputs

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bitfront import verbs
 from evaluators.calibration.sample_statistics import MOST_SAMPLES, read_statistics, statistics_bytes
 from search.errors import ArtifactError
-from studies import verbs
 from tests.support.command_line import DATABASE, invoke, ok, three_layers, tree, write_inputs
 from tests.support.networks import save
 

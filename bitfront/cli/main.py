@@ -16,9 +16,9 @@ from typing import Annotated
 
 import typer
 
+from bitfront.cli.printing.help_panels import WIDEST, PanelCommand, PanelGroup
 from search.errors import BitfrontError, ConfigError
 from studies import __version__, outputs
-from studies.cli.printing.help_panels import WIDEST, PanelCommand, PanelGroup
 
 COMPLETE = "_BITFRONT_COMPLETE"  # set where a shell asks how a line may go on
 GROUP = "bitfront.verbs"  # of entry points, by which other packages add theirs: `verb = "package.module:verb"`
@@ -47,31 +47,31 @@ class VerbRow:
 
 
 VERBS: dict[str, VerbRow] = {
-    "search": VerbRow("studies.cli.search", SEARCH, "Search for the fastest mix of precisions within your limits."),
-    "resume": VerbRow("studies.cli.search", SEARCH, "Continue a study that was interrupted, or extend it."),
-    "worker": VerbRow("studies.cli.search", SEARCH, "Work on a study together with other processes and hosts."),
-    "demo": VerbRow("studies.cli.results", SEARCH, "Search an example, export the best mix, write the report."),
-    "front": VerbRow("studies.cli.reading", LOOK, "Show the best evaluations of a study beside FP32 and INT8."),
-    "trials": VerbRow("studies.cli.reading", LOOK, "List all evaluations of a study."),
-    "show": VerbRow("studies.cli.reading", LOOK, "Show one evaluation, layer by layer."),
-    "status": VerbRow("studies.cli.reading", LOOK, "Show the progress of a study and its workers."),
-    "report": VerbRow("studies.cli.results", LOOK, "Write a report about a study as one HTML file."),
-    "export": VerbRow("studies.cli.results", DELIVER, "Write the chosen engine to a folder and check it."),
-    "gate": VerbRow("studies.cli.engine_files", DELIVER, "Judge a new engine against a baseline, for example in CI."),
-    "drift": VerbRow("studies.cli.fresh_data", DELIVER, "Test whether fresh data still resemble the calibration data."),
-    "renew": VerbRow("studies.cli.fresh_data", DELIVER, "Calibrate a study again on fresh data."),
-    "recover": VerbRow("studies.cli.recover", DIAGNOSE, "Reduce the loss of INT8 at no cost in latency."),
-    "evaluate": VerbRow("studies.cli.analyses", DIAGNOSE, "Measure one given mix of precisions beside FP32."),
-    "sensitivity": VerbRow("studies.cli.analyses", DIAGNOSE, "Show how much each layer alone loses in INT8, and why."),
-    "compare": VerbRow("studies.cli.analyses", DIAGNOSE, "Compare the outputs of an engine with ONNX Runtime's."),
-    "profile": VerbRow("studies.cli.analyses", DIAGNOSE, "Show how long each layer of an engine takes."),
-    "remeasure": VerbRow("studies.cli.analyses", DIAGNOSE, "Measure doubtful latencies again."),
-    "layers": VerbRow("studies.cli.analyses", DIAGNOSE, "List the layers of a model and their possible precisions."),
-    "inspect": VerbRow("studies.cli.engine_files", DIAGNOSE, "Show what an engine file runs, layer by layer."),
-    "studies": VerbRow("studies.cli.reading", KEEP, "List the studies of a database."),
-    "delete": VerbRow("studies.cli.results", KEEP, "Delete a study with its engines."),
-    "doctor": VerbRow("studies.cli.results", KEEP, "Show what is installed and what is missing."),
-    "dashboard": VerbRow("studies.cli.results", KEEP, "Start optuna-dashboard on the studies of a database."),
+    "search": VerbRow("bitfront.cli.search", SEARCH, "Search for the fastest mix of precisions within your limits."),
+    "resume": VerbRow("bitfront.cli.search", SEARCH, "Continue a study that was interrupted, or extend it."),
+    "worker": VerbRow("bitfront.cli.search", SEARCH, "Work on a study together with other processes and hosts."),
+    "demo": VerbRow("bitfront.cli.results", SEARCH, "Search an example, export the best mix, write the report."),
+    "front": VerbRow("bitfront.cli.reading", LOOK, "Show the best evaluations of a study beside FP32 and INT8."),
+    "trials": VerbRow("bitfront.cli.reading", LOOK, "List all evaluations of a study."),
+    "show": VerbRow("bitfront.cli.reading", LOOK, "Show one evaluation, layer by layer."),
+    "status": VerbRow("bitfront.cli.reading", LOOK, "Show the progress of a study and its workers."),
+    "report": VerbRow("bitfront.cli.results", LOOK, "Write a report about a study as one HTML file."),
+    "export": VerbRow("bitfront.cli.results", DELIVER, "Write the chosen engine to a folder and check it."),
+    "gate": VerbRow("bitfront.cli.engine_files", DELIVER, "Judge a new engine against a baseline, for example in CI."),
+    "drift": VerbRow("bitfront.cli.fresh_data", DELIVER, "Test whether fresh data resemble the calibration data."),
+    "renew": VerbRow("bitfront.cli.fresh_data", DELIVER, "Calibrate a study again on fresh data."),
+    "recover": VerbRow("bitfront.cli.recover", DIAGNOSE, "Reduce the loss of INT8 at no cost in latency."),
+    "evaluate": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Measure one given mix of precisions beside FP32."),
+    "sensitivity": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Show how much each layer alone loses in INT8, and why."),
+    "compare": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Compare the outputs of an engine with ONNX Runtime's."),
+    "profile": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Show how long each layer of an engine takes."),
+    "remeasure": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Measure doubtful latencies again."),
+    "layers": VerbRow("bitfront.cli.analyses", DIAGNOSE, "List the layers of a model and their possible precisions."),
+    "inspect": VerbRow("bitfront.cli.engine_files", DIAGNOSE, "Show what an engine file runs, layer by layer."),
+    "studies": VerbRow("bitfront.cli.reading", KEEP, "List the studies of a database."),
+    "delete": VerbRow("bitfront.cli.results", KEEP, "Delete a study with its engines."),
+    "doctor": VerbRow("bitfront.cli.results", KEEP, "Show what is installed and what is missing."),
+    "dashboard": VerbRow("bitfront.cli.results", KEEP, "Start optuna-dashboard on the studies of a database."),
 }
 
 
@@ -83,7 +83,7 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
 
 
 def register_verb(name: str, module: str) -> None:
-    """Add a verb: a function of this name in a module, made by `studies.cli.base.verb`.
+    """Add a verb: a function of this name in a module, made by `bitfront.cli.base.verb`.
 
     Raises:
         ConfigError: there is a verb of this name.
@@ -129,7 +129,7 @@ def program(verbs: Iterable[str] | None = None) -> typer.Typer:
 
 def _function_of(verb: str) -> Callable[..., None]:
     """What runs a verb, with its options."""
-    from studies.cli.parameters import with_options  # it imports NumPy, which the list of verbs does without
+    from bitfront.cli.parameters import with_options  # it imports NumPy, which the list of verbs does without
     from studies.options.limits import add_installed_limits
 
     add_installed_limits()

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from rich.text import Text
 
-from studies.cli.printing.output import SafeConsole
+from bitfront.cli.printing.output import SafeConsole
 from tests.support.command_line import invoke, ok, three_layers
 
 NAME = "evil\x1b]0;title\x07\x1b[31m\x9b2J\u202ename"

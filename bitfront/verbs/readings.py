@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from bitfront.verbs.results import Front
 from search.errors import StudyError
 from studies.judging.findings.optimization_levels import find_final_levels
 from studies.judging.point_lists import table_rows
@@ -15,7 +16,6 @@ from studies.run.search_result import Mixes
 from studies.show.trial_details import TrialDetails
 from studies.store.records import StudySummary, TargetRecord
 from studies.store.store import Store, default_url
-from studies.verbs.results import Front
 
 
 def front(

@@ -14,9 +14,9 @@ import pytest
 import typer
 from rich.cells import cell_len
 
+from bitfront.cli import main
+from bitfront.cli.main import VERBS, program
 from studies import __version__
-from studies.cli import main
-from studies.cli.main import VERBS, program
 from tests.support.command_line import copy_finished, invoke, ok, write_inputs
 from tests.support.paths import ROOT
 
@@ -71,7 +71,7 @@ def test_options_of_backends_are_folded_until_asked_for() -> None:
 def test_help_of_all_verbs_imports_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['bitfront', '--help']\n"
-        "from studies.cli.main import main\n"
+        "from bitfront.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit: pass\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
@@ -94,7 +94,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, line: str, word: int) -> list[str]
         patch.setenv(main.COMPLETE, "complete_bash")
         patch.setenv("COMP_WORDS", line)
         patch.setenv("COMP_CWORD", str(word))
-        code = "import sys; sys.argv = ['bitfront']; from studies.cli.main import main; main()"
+        code = "import sys; sys.argv = ['bitfront']; from bitfront.cli.main import main; main()"
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
         )

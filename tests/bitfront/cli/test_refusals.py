@@ -100,7 +100,7 @@ def test_a_place_for_engines_where_no_folder_can_be_made(here: Path) -> None:
 
 def plain(*arguments: Any) -> list[str]:
     """What starts a verb that measures nothing: it need not be made quick."""
-    return [sys.executable, "-c", "from studies.cli import main as cli; cli.main()", *arguments]
+    return [sys.executable, "-c", "from bitfront.cli import main as cli; cli.main()", *arguments]
 
 
 def run(*arguments: Any, redirected: str = "", **env: str) -> subprocess.CompletedProcess[str]:
@@ -197,7 +197,7 @@ def test_sigterm_leaves_no_half_written_export(here: Path) -> None:
 def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
     """A module of the verb takes its time, and says when it has begun to."""
     code = (
-        "import importlib, time; from pathlib import Path; from studies.cli import main as cli\n"
+        "import importlib, time; from pathlib import Path; from bitfront.cli import main as cli\n"
         "def slow(name):\n    Path('begun').touch()\n    time.sleep(60)\n"
         "importlib.import_module = slow\ncli.main()"
     )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bitfront.cli.base import progress_for, verb
+from bitfront.cli.parameters import Csv, Json, Storage, WhichTarget
 from search.errors import ConfigError
-from studies.cli.base import progress_for, verb
-from studies.cli.parameters import Csv, Json, Storage, WhichTarget
 from studies.gate.limits import PROCESSES, GateLimits
 from studies.options.quantities import parse_drop, parse_tolerance
 from studies.options.read_options import read_changes
@@ -50,8 +50,8 @@ def inspect(
     as_csv: Csv = False,
 ) -> None:
     """Show what an engine file runs, layer by layer, and why layers are not in INT8."""
-    from studies.cli.printing.output import print_csv, print_json
-    from studies.verbs import engine_files
+    from bitfront.cli.printing.output import print_csv, print_json
+    from bitfront.verbs import engine_files
 
     if as_json and as_csv:
         raise ConfigError("printing the layers: --json and --csv were both given. Give one of them.")
@@ -146,8 +146,8 @@ def gate(
     **options: Any,
 ) -> None:
     """Judge a new engine against a baseline. The exit code is 0 if it passes, 1 if it fails, 3 if it was not judged."""
-    from studies.cli.printing.output import print_json
-    from studies.verbs import engine_files
+    from bitfront.cli.printing.output import print_json
+    from bitfront.verbs import engine_files
 
     changes = read_changes(options, "gate")
     data = _take_data(changes)
@@ -203,7 +203,7 @@ def _write_gate(found: GateReport, junit: Path | None, markdown: Path | None) ->
 
 
 def _print_gate(found: GateReport) -> None:
-    from studies.cli.printing.output import out, print_table, say
+    from bitfront.cli.printing.output import out, print_table, say
 
     say(found.headline())
     out.print()
@@ -222,7 +222,7 @@ def _rows(found: engine_report.EngineReport) -> list[dict[str, Any]]:
 
 
 def _print(found: engine_report.EngineReport) -> None:
-    from studies.cli.printing.output import out, say
+    from bitfront.cli.printing.output import out, say
     from studies.inspect import engine_report
 
     for engine in (found.engine, found.other):
@@ -246,7 +246,7 @@ def _print(found: engine_report.EngineReport) -> None:
 
 
 def _print_rows(rows: list[dict[str, Any]], names: tuple[str, ...] | None = None) -> None:
-    from studies.cli.printing.output import out, print_table
+    from bitfront.cli.printing.output import out, print_table
 
     if rows:
         out.print()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from studies.cli.base import progress_for, resumable, verb
-from studies.cli.parameters import ConfigFile, Json, NewTarget, Quiet, Storage, Study, WhichTarget
+from bitfront.cli.base import progress_for, resumable, verb
+from bitfront.cli.parameters import ConfigFile, Json, NewTarget, Quiet, Storage, Study, WhichTarget
 from studies.options.read_options import read_changes, read_config
 
 if TYPE_CHECKING:  # it takes a while to import
@@ -25,8 +25,8 @@ def search(
     config: ConfigFile = None, replace: Replace = False, quiet: Quiet = False, as_json: Json = False, **options: Any
 ) -> None:
     """Search for the fastest mix of precisions of a model within your limits of latency and accuracy."""
+    from bitfront.verbs import searches  # it takes a second to import, which help does without
     from evaluators.backends.registry import choose_backend
-    from studies.verbs import searches  # it takes a second to import, which help does without
 
     asked = read_config({**options, "quiet": quiet}, config)
     with progress_for(asked.quiet) as events:
@@ -47,7 +47,7 @@ def resume(
     **options: Any,
 ) -> None:
     """Continue a study until it has its number of trials, or a new number of them."""
-    from studies.verbs import searches
+    from bitfront.verbs import searches
 
     changes = read_changes(options, "resume")
     more = [*_crew_words(changes), *(["--target", shlex.quote(target)] if target is not None else [])]
@@ -67,16 +67,16 @@ def worker(
     **options: Any,
 ) -> None:
     """Work on a study from this host, beside other processes, until it is done."""
+    from bitfront.verbs import searches  # it takes a second to import, which help does without
     from studies.fleet import processes as fleet
     from studies.show.progress_display import Notes
     from studies.store.database.retries import known_server
-    from studies.verbs import searches  # it takes a second to import, which help does without
 
     changes = read_changes(options, "worker")
     more = ["--target", shlex.quote(target)] if target is not None else []
     work = partial(searches.worker, study, changes, storage=storage, target=target, new_target=new_target)
     if fleet.follow():
-        from studies.cli.printing.output import err
+        from bitfront.cli.printing.output import err
 
         with resumable(study, storage, "worker", more), known_server():  # to its parent, which has made the study there
             _tell_parent(lambda: work(events=Notes(err)))
@@ -92,7 +92,7 @@ def _print_end(finished: SearchResult, verb: str, *, quiet: bool, as_json: bool,
     Args:
         whole: also warn of picks, and fail where every evaluation failed: of a worker, whoever searches does.
     """
-    from studies.cli.printing import study_results
+    from bitfront.cli.printing import study_results
 
     if as_json:
         study_results.print_result_json(finished, verb)

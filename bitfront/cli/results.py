@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bitfront.cli.base import progress_for, verb
+from bitfront.cli.parameters import Json, Picks, Quiet, Storage, Study, WhichTarget
 from search.errors import ConfigError
-from studies.cli.base import progress_for, verb
-from studies.cli.parameters import Json, Picks, Quiet, Storage, Study, WhichTarget
 from studies.options.quantities import parse_tolerance
 from studies.options.read_options import read_changes
 
 if TYPE_CHECKING:  # it takes a while to import
+    from bitfront.verbs.results import Demo
     from studies.export.export import Export
-    from studies.verbs.results import Demo
 
 Tolerance = typer.Option(
     "--latency-tolerance",
@@ -59,9 +59,9 @@ def export(
     **options: Any,
 ) -> None:
     """Write the chosen engine to a folder, with a description and a program that runs it, and check it."""
-    from studies.cli.printing.output import print_json
+    from bitfront.cli.printing.output import print_json
+    from bitfront.verbs import deliveries
     from studies.export.export import Extras
-    from studies.verbs import deliveries
 
     changes = read_changes(options, "export")
     tolerance = None if latency_tolerance is None else parse_tolerance(latency_tolerance, "--latency-tolerance")
@@ -103,8 +103,8 @@ def report(
     **options: Any,
 ) -> None:
     """Write a report about a study as one HTML file that needs no network."""
-    from studies.cli.printing.output import print_json, say
-    from studies.verbs import deliveries
+    from bitfront.cli.printing.output import print_json, say
+    from bitfront.verbs import deliveries
 
     limits = read_changes(options, "report")
     written = deliveries.report(study, file, limits, storage=storage, targets=target or (), picks=pick or ())
@@ -129,8 +129,8 @@ def delete(
                 "asking."
             )
         typer.confirm(f"Delete study {study!r} with all its evaluations and engines?", abort=True)
-    from studies.cli.printing.output import print_json, say
-    from studies.verbs import deletion
+    from bitfront.cli.printing.output import print_json, say
+    from bitfront.verbs import deletion
 
     deletion.delete(study, storage)
     if as_json:
@@ -149,9 +149,9 @@ def doctor(
     """Show what is installed, what can run here, and what is missing."""
     from rich.text import Text
 
-    from studies.cli.printing.output import out, print_json, terminal_width
+    from bitfront.cli.printing.output import out, print_json, terminal_width
+    from bitfront.verbs import host_check
     from studies.show.terminal.wrapping import wrapped
-    from studies.verbs import host_check
 
     checks = host_check.doctor(backend)
     if as_json:
@@ -183,8 +183,8 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Search the example that comes with bitfront, export the best mix and write the report."""
-    from studies.cli.printing.output import print_json, warn
-    from studies.verbs import example
+    from bitfront.cli.printing.output import print_json, warn
+    from bitfront.verbs import example
 
     with progress_for(quiet or as_json) as events:
         done = example.demo(folder, trials=trials, events=events)
@@ -211,8 +211,8 @@ def dashboard(
     """Start optuna-dashboard on the studies of a database."""
     if not 1 <= port <= 65535:
         raise ConfigError(f"--port {port}: expected a port from 1 to 65535. Give another.")
-    from studies.cli.printing.output import json_line
-    from studies.verbs import dashboard_server
+    from bitfront.cli.printing.output import json_line
+    from bitfront.verbs import dashboard_server
 
     said = json_line("dashboard", {"url": dashboard_server.dashboard_url(port)}) if as_json else ""
     command, environment = dashboard_server.dashboard_command(storage, port, said)
@@ -222,8 +222,8 @@ def dashboard(
 
 def _print_demo(done: Demo) -> None:
     """What was found, where it lies, and commands that work from the current folder."""
-    from studies.cli.printing.output import out, say, say_command
-    from studies.cli.printing.study_results import print_finished
+    from bitfront.cli.printing.output import out, say, say_command
+    from bitfront.cli.printing.study_results import print_finished
     from studies.store.suggestions import command
 
     print_finished(done.finished, exported=True)
@@ -238,7 +238,7 @@ def _print_demo(done: Demo) -> None:
 
 def _print_warnings(done: Export) -> None:
     """On stderr, even where nothing else is printed."""
-    from studies.cli.printing.output import warn
+    from bitfront.cli.printing.output import warn
 
     for text in (*done.manifest["warnings"], done.warning):
         if text:
@@ -246,7 +246,7 @@ def _print_warnings(done: Export) -> None:
 
 
 def _print_exported(done: Export) -> None:
-    from studies.cli.printing.output import say
+    from bitfront.cli.printing.output import say
     from studies.judging.findings.optimization_levels import compared_levels_text
 
     say(f"exported trial {done.trial} to {done.folder}")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.cli.base import progress_for, verb
-from studies.cli.parameters import Json
+from bitfront.cli.base import progress_for, verb
+from bitfront.cli.parameters import Json
 from studies.options.limits import MetricScale
 from studies.options.read_options import read_config
 
@@ -26,9 +26,9 @@ def recover(
     **options: Any,
 ) -> None:
     """Reduce the loss of a model in INT8 at no cost in latency, and show what each step wins back."""
-    from studies.cli.printing.output import print_json, say
-    from studies.cli.printing.study_results import print_rescue
-    from studies.verbs import recovery  # it takes a second to import, which help does without
+    from bitfront.cli.printing.output import print_json, say
+    from bitfront.cli.printing.study_results import print_rescue
+    from bitfront.verbs import recovery  # it takes a second to import, which help does without
 
     config = read_config(options)
     with progress_for(as_json) as events:

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bitfront.verbs.deliveries import export
+from bitfront.verbs.searches import taken_back
 from search.errors import ConfigError, DataError, StudyError
 from search.values import Precision
 from studies.artifacts.locations import open_artifacts
@@ -40,8 +42,6 @@ from studies.store.records import StudyRecord
 from studies.store.store import Store, default_url
 from studies.store.target_names import foreign
 from studies.store.target_options import config_of
-from studies.verbs.deliveries import export
-from studies.verbs.searches import taken_back
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

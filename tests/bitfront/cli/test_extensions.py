@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bitfront.cli import main
+from bitfront.cli.main import VERBS, register_verb
 from search.errors import ConfigError
-from studies.cli import main
-from studies.cli.main import VERBS, register_verb
 from studies.options.limits import LIMITS, Limit, register_limit
 from tests.support.command_line import copy_finished, finished, invoke, ok
 from tests.support.extensions.toy_limit import MAX_SIZE

@@ -24,7 +24,7 @@ import optuna
 import psutil
 import pytest
 
-from studies import verbs
+from bitfront import verbs
 from studies.show.dashboard.completed_answers import CompletedAnswers
 from studies.store.store import Store, optuna_storage
 from tests.support.command_line import DATABASE, command, copy_finished, environment

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bitfront.verbs.deletion import delete
+from bitfront.verbs.readings import exists, studies
 from evaluators.data.images import classes_text
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from studies.artifacts.locations import open_artifacts
@@ -32,8 +34,6 @@ from studies.run.session.study_rows import create_study
 from studies.run_clock import clocked_run, limit_start
 from studies.store import suggestions
 from studies.store.store import Store, check_usable, default_url
-from studies.verbs.deletion import delete
-from studies.verbs.readings import exists, studies
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

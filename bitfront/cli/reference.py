@@ -1,4 +1,4 @@
-"""Writing the reference of all options from the option table: `python -m studies.cli.reference > docs/options.md`."""
+"""Writing the reference of all options from the option table: `python -m bitfront.cli.reference > docs/options.md`."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import typer
 
-from studies.cli.main import VERBS, program
-from studies.cli.printing.output import JSON_VERSION, json_line
-from studies.verbs import dashboard_server
+from bitfront.cli.main import VERBS, program
+from bitfront.cli.printing.output import JSON_VERSION, json_line
+from bitfront.verbs import dashboard_server
 from tests.support.command_line import copy_finished, invoke, write_inputs
 from tests.support.paths import ROOT
 

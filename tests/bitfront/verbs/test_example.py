@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bitfront import verbs
+from bitfront.verbs.results import Demo
 from evaluators.data import open_data
 from evaluators.lowering.lower import lower
 from search.graph.model import Model, load
 from search.values import Precision, Recovery
-from studies import verbs
 from studies.run.search_result import SearchResult
 from studies.store.store import Store
-from studies.verbs.results import Demo
 from tests.support.paths import ROOT
 from tests.support.recovery_contexts import context_for, run_over
 from tests.support.study_rows import add, evaluated, fresh_url, make_study

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search.errors import RunError
-from search.values import Answer
-from studies.cli.printing.output import (
+from bitfront.cli.printing.output import (
     out,
     print_cells,
     print_fitted,
@@ -16,7 +14,9 @@ from studies.cli.printing.output import (
     terminal_width,
     warn,
 )
-from studies.cli.printing.talk import verbose
+from bitfront.cli.printing.talk import verbose
+from search.errors import RunError
+from search.values import Answer
 from studies.judging.findings.rescue_table import HEADER, UNLIMITED, RescueRow, rescue_cells
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
 from studies.judging.sentences.evaluations import obedience_text, replaced_text

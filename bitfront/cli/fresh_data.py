@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.cli.base import progress_for, verb
-from studies.cli.parameters import Json, Storage, Study, WhichTarget
+from bitfront.cli.base import progress_for, verb
+from bitfront.cli.parameters import Json, Storage, Study, WhichTarget
 from studies.options.quantities import parse_drop, parse_tolerance
 from studies.options.read_options import read_changes
 
@@ -45,9 +45,9 @@ def drift(
     study: Study, target: WhichTarget = None, storage: Storage = None, as_json: Json = False, **options: Any
 ) -> None:
     """Test whether fresh data still resemble the data that a study was calibrated on."""
-    from studies.cli.printing.output import out, print_json, print_table, say
+    from bitfront.cli.printing.output import out, print_json, print_table, say
+    from bitfront.verbs import fresh_data
     from studies.inspect.drift.drift_report import COLUMNS
-    from studies.verbs import fresh_data
 
     changes = read_changes(options, "drift")
     with progress_for(as_json) as events:
@@ -75,10 +75,10 @@ def renew(
     **options: Any,
 ) -> None:
     """Calibrate the best mixes of a study again on fresh data, as a new study, and judge them against the old."""
-    from studies.cli.printing.output import out, print_json, print_table, say
+    from bitfront.cli.printing.output import out, print_json, print_table, say
+    from bitfront.verbs import fresh_data
     from studies.gate.limits import GateLimits
     from studies.gate.renewed.renewal import COLUMNS
-    from studies.verbs import fresh_data
 
     changes = read_changes(options, "renew")
     limits = GateLimits(

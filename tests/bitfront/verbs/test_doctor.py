@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bitfront.verbs import host_check
+from bitfront.verbs.host_check import doctor
 from evaluators.backends.kind import BackendKind, Check
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.doctor import precisions_text
@@ -19,8 +21,6 @@ from evaluators.backends.tensorrt.kind import TensorRTKind
 from evaluators.measure.device_lock import device_lock
 from search.errors import TargetError
 from search.installation import install_command
-from studies.verbs import host_check
-from studies.verbs.host_check import doctor
 from tests.support.command_line import invoke
 from tests.support.paths import ROOT
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bitfront.verbs.readings import exists
 from search.errors import ConfigError, StudyError
 from search.space.choices import make_space
 from search.values import Assignment, Precision, Ranges, RecoveryRecord
@@ -23,7 +24,6 @@ from studies.options.read_options import check_config
 from studies.run.session.calibration import recover as recover_int8
 from studies.run.session.setup import Checked, calibrate, checked
 from studies.store import suggestions
-from studies.verbs.readings import exists
 
 _ROUNDS = 20
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from bitfront.cli.printing.help_panels import FOLDED, show_all_help
+from bitfront.cli.printing.talk import Talk, talking
 from search.errors import BitfrontError
-from studies.cli.printing.help_panels import FOLDED, show_all_help
-from studies.cli.printing.talk import Talk, talking
 from studies.options.option import Option
 from studies.options.table import options_of
 from studies.options.urls import DEFAULT_STORAGE
@@ -24,7 +24,7 @@ Many = list[str] | None
 
 def complete_study(incomplete: str) -> list[str]:
     """Names of studies in the default database that begin so: what a shell offers."""
-    from studies.verbs import readings
+    from bitfront.verbs import readings
 
     try:
         return [study.name for study in readings.studies() if study.name.startswith(incomplete)]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from bitfront.verbs import searches
 from search.graph.model import load
 from studies.events import Quiet
 from studies.options.config import SearchConfig
-from studies.verbs import searches
 from tests.support.command_line import three_layers
 from tests.support.networks import save
 

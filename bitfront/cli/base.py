@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from bitfront.cli.printing.talk import log_file, verbose
 from search.errors import BitfrontError, RunError
 from studies import interrupts, outputs
-from studies.cli.printing.talk import log_file, verbose
 
 if TYPE_CHECKING:
     from studies.judging.search_events import SearchEvents
@@ -23,7 +23,7 @@ Verb = TypeVar("Verb", bound=Callable[..., None])
 def verb(function: Verb) -> Verb:
     """Let the errors of a verb become one message and an exit code.
 
-    A verb that takes `**options` gets the rows of the option table that name it, see `studies.cli.parameters`.
+    A verb that takes `**options` gets the rows of the option table that name it, see `bitfront.cli.parameters`.
     """
 
     @functools.wraps(function)
@@ -77,14 +77,14 @@ def _find_damage(storage: str | Sequence[str] | None) -> str:
 
 def _print_error(text: str, kind: str = "") -> None:
     """One message on stderr, its first word coloured where a terminal has colours."""
-    from studies.cli.printing.output import print_error
+    from bitfront.cli.printing.output import print_error
 
     print_error(text, kind)
 
 
 def _print_ways(texts: Sequence[str]) -> None:
     """How to continue, on stderr; such a line has a command, so it is not broken."""
-    from studies.cli.printing.output import err
+    from bitfront.cli.printing.output import err
 
     for text in texts:
         err.print(text, markup=False, soft_wrap=True)
@@ -97,7 +97,7 @@ def progress_for(quiet: bool) -> Iterator[SearchEvents]:
     Raises:
         ConfigError: the log file cannot be written.
     """
-    from studies.cli.printing.output import err, is_screen
+    from bitfront.cli.printing.output import err, is_screen
     from studies.events import Quiet
     from studies.show.log_file import Logged
     from studies.show.progress_display import Display, Lines
@@ -123,9 +123,9 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
         more: options to repeat, ready for the shell.
     """
 
+    from bitfront.verbs.readings import exists
     from studies.run.unreachable_limits import UnreachableLimitError
     from studies.store import suggestions
-    from studies.verbs.readings import exists
 
     way = f"go on with: {suggestions.command(verb, study, *more, storage=storage)}"
     try:

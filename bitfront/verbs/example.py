@@ -6,13 +6,13 @@ import runpy
 import shutil
 from pathlib import Path
 
+from bitfront.verbs.deliveries import export, report
+from bitfront.verbs.results import Demo
+from bitfront.verbs.searches import search
 from search.errors import ConfigError
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.options.quantities import Amount
-from studies.verbs.deliveries import export, report
-from studies.verbs.results import Demo
-from studies.verbs.searches import search
 
 _MOST_S = 240.0  # so that all ends within five minutes, even where noisy latencies are measured again
 

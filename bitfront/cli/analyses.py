@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bitfront.cli.base import progress_for, verb
+from bitfront.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
 from search.errors import ConfigError, EvaluatorError
-from studies.cli.base import progress_for, verb
-from studies.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import split_thresholds
 from studies.options.read_options import read_changes, read_config
@@ -27,9 +27,9 @@ if TYPE_CHECKING:  # these take a while to import
 @verb
 def layers(as_json: Json = False, **options: Any) -> None:
     """List the groups of layers of a model, the precisions that each may use on this target, and why not others."""
-    from studies.cli.printing.output import out, print_json, print_table, say
+    from bitfront.cli.printing.output import out, print_json, print_table, say
+    from bitfront.verbs import analyses
     from studies.show.layer_table import edge_rows, layer_rows
-    from studies.verbs import analyses
 
     given = {"data": "-", **{name: value for name, value in options.items() if value is not None}}
     config = read_config(given)
@@ -74,9 +74,9 @@ def profile(
     **options: Any,
 ) -> None:
     """Show how long each layer of an engine takes, by group; copies and other operations are listed apart."""
-    from studies.cli.printing.output import print_csv, print_json
+    from bitfront.cli.printing.output import print_csv, print_json
+    from bitfront.verbs import analyses
     from studies.inspect import profile as profiles
-    from studies.verbs import analyses
 
     if as_json and as_csv:
         raise ConfigError("printing the profile: --json and --csv were both given. Give one of them.")
@@ -124,9 +124,9 @@ def remeasure(
     **options: Any,
 ) -> None:
     """Measure doubtful latencies again, side by side with the baseline."""
-    from studies.cli.printing.output import print_json, say
+    from bitfront.cli.printing.output import print_json, say
+    from bitfront.verbs import analyses
     from studies.run.noise.remeasurement import change_text
-    from studies.verbs import analyses
 
     changes = read_changes(options, "remeasure")
     with progress_for(False) as events:
@@ -185,9 +185,9 @@ def compare(
     **options: Any,
 ) -> None:
     """Run an engine and ONNX Runtime on the same data, and show how far their outputs differ, and where."""
-    from studies.cli.printing.output import print_json
+    from bitfront.cli.printing.output import print_json
+    from bitfront.verbs import analyses
     from studies.inspect import comparison
-    from studies.verbs import analyses
 
     changes = read_changes(options, "compare")
     with progress_for(False) as events:
@@ -221,9 +221,9 @@ def sensitivity(
     **options: Any,
 ) -> None:
     """Show how much error each layer alone adds in a lower precision, and why. No engine is built."""
-    from studies.cli.printing.output import print_csv, print_json
+    from bitfront.cli.printing.output import print_csv, print_json
+    from bitfront.verbs import analyses
     from studies.show import sensitivity_plot
-    from studies.verbs import analyses
 
     if as_json and as_csv:
         raise ConfigError("printing sensitivities: --json and --csv were both given. Give one of them.")
@@ -249,7 +249,7 @@ def sensitivity(
 
 
 def _print_sensitivities(found: sensitivity_table.Sensitivities) -> None:
-    from studies.cli.printing.output import out, print_table, print_texts, say
+    from bitfront.cli.printing.output import out, print_table, print_texts, say
     from studies.judging.findings import sensitivity_table
 
     print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
@@ -281,8 +281,8 @@ def evaluate(
     **options: Any,
 ) -> None:
     """Build and measure one given mix of precisions beside FP32, and show what is lost, and where."""
-    from studies.cli.printing.output import print_json, warn
-    from studies.verbs import analyses
+    from bitfront.cli.printing.output import print_json, warn
+    from bitfront.verbs import analyses
 
     thresholds, others = split_thresholds(options)
     config = read_config(others)
@@ -315,7 +315,7 @@ def _without_study(model: str, options: Mapping[str, Any], *, target: str | None
 
 
 def _print_profile(found: profiles.Profile, sort: str) -> None:
-    from studies.cli.printing.output import print_texts, say
+    from bitfront.cli.printing.output import print_texts, say
     from studies.inspect import profile as profiles
 
     for line in profiles.headline(found):
@@ -327,7 +327,7 @@ def _print_profile(found: profiles.Profile, sort: str) -> None:
 
 
 def _print_delta(found: Sequence[profiles.Profile], rows: Sequence[dict[str, Any]]) -> None:
-    from studies.cli.printing.output import print_texts, say
+    from bitfront.cli.printing.output import print_texts, say
     from studies.inspect import profile as profiles
 
     for one in found:
@@ -338,7 +338,7 @@ def _print_delta(found: Sequence[profiles.Profile], rows: Sequence[dict[str, Any
 
 
 def _print_comparison(found: comparison.Comparison) -> None:
-    from studies.cli.printing.output import out, print_texts, say
+    from bitfront.cli.printing.output import out, print_texts, say
     from studies.inspect import comparison
 
     say(f"trial {found.trial}: {found.mix}, on {found.samples} samples of the final split")
@@ -353,7 +353,7 @@ def _print_comparison(found: comparison.Comparison) -> None:
 
 
 def _print_mix(found: mix_report.MixReport) -> None:
-    from studies.cli.printing.output import out, print_cells, print_table, say
+    from bitfront.cli.printing.output import out, print_cells, print_table, say
     from studies.inspect.mix import report as mix_report
     from studies.judging.findings import rescue_table
 

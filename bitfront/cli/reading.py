@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bitfront.cli.base import verb
+from bitfront.cli.parameters import Csv, Json, Picks, Storage, Study, WhichTarget
 from search.errors import ConfigError
-from studies.cli.base import verb
-from studies.cli.parameters import Csv, Json, Picks, Storage, Study, WhichTarget
 from studies.options.read_options import read_changes
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the progress of a study: its workers, their speed, what failed, and the best evaluations so far."""
-    from studies.cli.printing.output import print_json
-    from studies.verbs import readings
+    from bitfront.cli.printing.output import print_json
+    from bitfront.verbs import readings
 
     if watch:
         _watch(study, storage, as_json=as_json)
@@ -54,10 +54,10 @@ def front(
     **options: Any,
 ) -> None:
     """Show the Pareto front of a study, judged by the study's limits or by those given here."""
-    from studies.cli.printing.output import print_csv, print_json
-    from studies.cli.printing.study_results import print_early_end, print_front, print_warnings
+    from bitfront.cli.printing.output import print_csv, print_json
+    from bitfront.cli.printing.study_results import print_early_end, print_front, print_warnings
+    from bitfront.verbs import readings
     from studies.show.front_rows import front_csv, front_json
-    from studies.verbs import readings
 
     limits = read_changes(options, "front")
     found = readings.front(study, limits, storage=storage, target=target, whole=False, picks=pick or ())
@@ -84,11 +84,11 @@ def trials(
     **options: Any,
 ) -> None:
     """List all evaluations of a study, judged by the study's limits or by those given here."""
-    from studies.cli.printing.output import print_csv, print_json, print_text_table, say
+    from bitfront.cli.printing.output import print_csv, print_json, print_text_table, say
+    from bitfront.verbs import readings
     from studies.show.front_rows import points_csv, trials_json
     from studies.show.terminal.front_table import limits_legend
     from studies.show.terminal.trials_table import sorted_points, trials_table
-    from studies.verbs import readings
 
     if as_json and as_csv:
         raise ConfigError("printing the trials: --json and --csv were both given. Give one of them.")
@@ -117,10 +117,10 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one evaluation: its measurements or its failure, and the precision of each group of layers."""
-    from studies.cli.printing.output import print_json, print_table, say
-    from studies.cli.printing.talk import verbose
+    from bitfront.cli.printing.output import print_json, print_table, say
+    from bitfront.cli.printing.talk import verbose
+    from bitfront.verbs import readings
     from studies.show.trial_text import group_table, trial_json, trial_lines
-    from studies.verbs import readings
 
     shown = readings.show(study, trial, pick=pick, storage=storage, target=target)
     if as_json:
@@ -135,9 +135,9 @@ def show(
 @verb
 def studies(storage: Storage = None, as_json: Json = False) -> None:
     """List the studies of a database."""
-    from studies.cli.printing.output import print_json, print_text_table, say
+    from bitfront.cli.printing.output import print_json, print_text_table, say
+    from bitfront.verbs import readings
     from studies.show.study_list import studies_table, study_values
-    from studies.verbs import readings
 
     known = readings.targets(storage)
     rows = [(row, known.get(row.name, ())) for row in readings.studies(storage)]
@@ -155,9 +155,9 @@ def _watch(study: str, storage: str | None, *, as_json: bool) -> None:
 
     from rich.live import Live
 
-    from studies.cli.printing.output import is_screen, out, print_json_line
+    from bitfront.cli.printing.output import is_screen, out, print_json_line
+    from bitfront.verbs import readings
     from studies.show.status_text import drawing
-    from studies.verbs import readings
 
     if is_screen(out) and not as_json:
         with Live(console=out, auto_refresh=False) as live:
@@ -182,7 +182,7 @@ def _gist(now: StudyStatus) -> object:
 
 
 def _print_status(now: StudyStatus) -> None:
-    from studies.cli.printing.output import out, terminal_width
+    from bitfront.cli.printing.output import out, terminal_width
     from studies.show.status_text import styled_lines
 
     for line in styled_lines(now, terminal_width()):

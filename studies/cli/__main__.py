@@ -1,5 +1,0 @@
-"""`python -m studies.cli` is `bitfront`."""
-
-from studies.cli.main import main
-
-main()
