@@ -108,7 +108,7 @@ def test_too_few_scores_of_another_kind_are_not_judged() -> None:
     scores = PairedScores(np.zeros(12), np.ones(12), ratio=False, higher_is_better=True)
     found = judge_loss(scores, 0.1, HALF)
     assert found.verdict is Verdict.NOT_JUDGED
-    assert "at least 100 are needed" in found.reason
+    assert "at least 300 are needed" in found.reason
 
 
 def test_a_metric_that_gathers_is_judged_over_its_batches() -> None:

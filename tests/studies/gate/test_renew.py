@@ -20,7 +20,7 @@ from tests.support.networks import save
 
 pytestmark = pytest.mark.slow
 
-SAMPLES = 360  # of which 108 are final: without bounds on scores, fewer than 100 give no verdict
+SAMPLES = 1020  # of which 306 are final: without bounds on scores, fewer than 300 give no verdict
 
 
 @pytest.fixture(scope="module")
