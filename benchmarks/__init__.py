@@ -1,4 +1,4 @@
-"""What makes the published tables and figures again; README.md lists them with their commands.
+"""What makes the published figures again; README.md lists the commands.
 
 Every script is started from the root of the source tree: `python -m benchmarks.figures.run --help`.
 """
@@ -9,4 +9,3 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-DOCS = ROOT / "docs" / "benchmarks-tables.md"

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.example import BATCH, DATA, MODEL, load_text
-from benchmarks.synthetic import random_assignment
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.builder import OnnxRuntimeBuilder
 from evaluators.calibration.activations import collect
@@ -77,10 +76,16 @@ def _assignments(space: Space, mixes: int) -> list[Assignment]:
     found = dict.fromkeys(space.baselines().values())
     wanted = min(len(found) + mixes, space.size)
     while len(found) < wanted:
-        mix = random_assignment(groups, rng)
+        mix = _random_assignment(groups, rng)
         codes = {v.id: v.precisions.index(max(mix[g] for g in v.groups)) for v in space.variables}
         found.setdefault(space.assignment(codes))
     return list(found)
+
+
+def _random_assignment(groups: list[str], rng: np.random.Generator) -> Assignment:
+    choices = rng.choice(2, len(groups), p=[0.4, 0.6])
+    either = (Precision.FP32, Precision.INT8)
+    return Assignment({group: either[choice] for group, choice in zip(groups, choices, strict=True)})
 
 
 if __name__ == "__main__":

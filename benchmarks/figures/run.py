@@ -1,7 +1,7 @@
 """Every CPU benchmark, and one table: figure, measured, target, met or missed. What `make bench` runs.
 
 Each figure is a ratio against a baseline of the same run, or a time with the target that the project set itself.
-docs/benchmarks-tables.md says what they mean.
+benchmarks/README.md says what they mean.
 
 usage: python -m benchmarks.figures.run [--only NAME ...]
 """
@@ -52,11 +52,6 @@ def bookkeeping(m: Measures) -> list[Figure]:
     ]
 
 
-def repeatability(m: Measures) -> list[Figure]:
-    measured = f"range {m['range']:.2%} (latency alone {m['raw']:.2%})"
-    return [Figure("latency ratio over fresh processes", measured, "≤ 3 %", m["range"] <= 0.03)]
-
-
 def busy(m: Measures) -> list[Figure]:
     names = [key.removesuffix(".ratio") for key in m if key.endswith(".ratio")]
     rows = []
@@ -68,52 +63,8 @@ def busy(m: Measures) -> list[Figure]:
     return rows
 
 
-def calibration(m: Measures) -> list[Figure]:
-    rows = []
-    for name in sorted({key.rpartition(".")[0] for key in m}):
-        time_, memory = m[f"{name}.time"], m[f"{name}.memory"]
-        measured = f"{time_:.2f}x time, {memory:.2f}x memory"
-        met = min(time_, memory) >= 1
-        rows.append(Figure(f"calibration, theirs ÷ ours, {name}", measured, "≥ 1x", met))
-    return rows
-
-
 def database(m: Measures) -> list[Figure]:
-    beyond = f"{m['resume_s']:.2f} s, {m['resume_beyond_s']:.2f} s of it beyond checking inputs"
-    return [
-        Figure("`front` of 10,000 evaluations", f"{m['front_s']:.2f} s", "≤ 1 s", m["front_s"] <= 1),
-        Figure("`resume` of 1,000 evaluations", beyond, "≤ 5 s", m["resume_s"] <= 5),
-    ]
-
-
-def lowering(m: Measures) -> list[Figure]:
-    gain = f"{100 * m['accuracy']:+.2f} ± {100 * m['accuracy_half']:.2f} points"
-    loss = f"{m['sqnr_db']:.1f} dB, loss {100 * m['loss']:.2f} ± {100 * m['loss_half']:.2f} points"
-    no_worse = m["accuracy"] + m["accuracy_half"] >= 0
-    return [
-        Figure(
-            "all INT8: latency of quantize_static ÷ ours", f"{m['speed']:.3f}x", "≥ 1x (tie: 2 %)", m["speed"] >= 0.98
-        ),
-        Figure("all INT8: top-1 of ours less quantize_static", gain, "≥ 0 (in the interval)", no_worse),
-        Figure("all INT8 against the float model", f"{loss}, {m['speedup']:.2f}x as fast"),
-    ]
-
-
-def scoring(m: Measures) -> list[Figure]:
-    targets = {"miou": 1.5, "top1": None, "sqnr": None}
-    return [
-        Figure(
-            f"scoring an evaluation by {name}: plain NumPy ÷ ours",
-            f"{m[f'{name}.ratio']:.1f}x, {m[f'{name}.s']:.2f} s",
-            "" if most is None else f"≤ {most} s",
-            None if most is None else m[f"{name}.s"] <= most,
-        )
-        for name, most in targets.items()
-    ]
-
-
-def start(m: Measures) -> list[Figure]:
-    return [Figure("start of an evaluator: with SymPy ÷ without", f"{m['ratio']:.2f}x, {m['late_s']:.2f} s without")]
+    return [Figure("`front` of 10,000 evaluations", f"{m['front_s']:.2f} s", "≤ 1 s", m["front_s"] <= 1)]
 
 
 def obedience(m: Measures) -> list[Figure]:
@@ -123,33 +74,12 @@ def obedience(m: Measures) -> list[Figure]:
     return [Figure(f"groups that run as asked, {m['engines']:.0f} engines", measured, "all", met)]
 
 
-def mixes(m: Measures) -> list[Figure]:
-    return [
-        Figure("example: all INT8 loses", *_mix(m, "int8"), "its interval above 1 point", m["int8.loss_low"] > 0.01),
-        Figure("example: a mix does not", *_mix(m, "mix"), "its interval below 1 point", m["mix.loss_high"] < 0.01),
-    ]
-
-
-def _mix(m: Measures, name: str) -> tuple[str]:
-    half = (m[f"{name}.loss_high"] - m[f"{name}.loss_low"]) / 2
-    samples = f"{m[f'{name}.samples']:,.0f} samples"
-    return (
-        f"{100 * m[f'{name}.loss']:.2f} ± {100 * half:.2f} points on {samples}, {m[f'{name}.speedup']:.2f}x as fast",
-    )
-
-
 # Quick ones first: what is broken shows early.
 FIGURES: dict[str, Callable[[Measures], list[Figure]]] = {
-    "start": start,
-    "mixes": mixes,
-    "scoring": scoring,
-    "lowering": lowering,
-    "repeatability": repeatability,
-    "busy": busy,
     "obedience": obedience,
     "database": database,
-    "calibration": calibration,
     "bookkeeping": bookkeeping,
+    "busy": busy,
 }
 
 

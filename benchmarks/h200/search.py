@@ -1,163 +1,160 @@
-"""Search a network within 1.10 times the latency of its fastest uniform assignment, and compare what came out.
+"""A search with an allowed loss beside the uniform assignments and TensorRT's own choice of precisions.
 
-Compared are the uniform assignments, TensorRT's own choice of precisions, the pick of the search, and the fastest that
-it found at no more loss than TensorRT's own choice: timed in turns by one process, on images that the search never saw.
-The search goes on where it was stopped.
+    python -m benchmarks.h200.search WORK MODEL.onnx --data search.npz --calibration-data c.npz --final-data final.npz
+    python -m benchmarks.h200.search WORK MODEL.onnx --data data.npz --final-data final.npz --backend onnxruntime
 
-usage: python -m benchmarks.h200.search WORK NETWORK [--trials 60] [--tiny]
+All engines are timed in turns by one process and scored on the final data, which the search never saw. The search lies
+in WORK and is gone on with where it was stopped. Without a GPU, `--backend onnxruntime` tries everything but
+TensorRT's own choice. Prints a table, and writes it with its figures to WORK/results.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from benchmarks import ROOT
-from benchmarks.h200 import network_folder, rows
-from benchmarks.h200.network_folder import BUDGETED, SOURCE, NetworkFolder
+from benchmarks.command_line import bitfront
+from benchmarks.page import table
+from evaluators.process.connection import ProcessLimits
+from evaluators.process.job import Job
+from evaluators.process.keeper import EvaluatorProcess
+from evaluators.process.results import FinalScores
 from bitfront import verbs
-from search.graph.model import Model
-from search.values import Assignment
-from studies.judging.standing import Standing
+from studies.artifacts.folder import Artifacts
+from studies.options.read_options import read_config
+from studies.run.session.setup import _job
+from studies.store.records import StudyRecord, TargetRecord
+from studies.store.store import Store
 
-FACTOR = 1.10  # of the fastest uniform assignment's latency: the budget of the search
-_BASELINES = 3
+STUDY = "study"
 _ROUNDS = 20
+_LONGEST_S = 540
+HEAD = ("engine", "latency", "over the fastest uniform one", "loss, points")
 
 
-def search(network: NetworkFolder, trials: int) -> float:
-    """Search within the budget; the budget in milliseconds."""
-    if not network.database(BUDGETED).exists():
-        network.search(BUDGETED, _BASELINES, {}, **{"keep-engines": "all"})
-    uniform = [row["lat"] for row in rows.of_study(network, BUDGETED) if row.get("role") and "lat" in row]
-    budget_ms = FACTOR * min(uniform)
-    network.search(BUDGETED, trials, {"latency-budget": f"{1000 * budget_ms:.3f}us"})
-    return budget_ms
+@dataclass(frozen=True)
+class Folder:
+    """Where the search of one network lies.
 
-
-# -- TensorRT's own choice ---------------------------------------------------------------------------------------------
-
-
-def own_choice(network: NetworkFolder) -> dict[str, Any]:
-    """Build TensorRT's own choice of precisions in a process of its own, where it is not there yet; how."""
-    known: dict[str, Any] = network.recorded().get("uniform", {}).get("free", {})
-    if known and (network.path / "free.plan").exists():
-        return known
-    job = network.path / "job.json"
-    job.write_text(json.dumps(asdict(network.job(network.path / "process"))))
-    command = [sys.executable, "-m", "benchmarks.h200.own_choice", str(job), str(network.path / "free.plan")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"building TensorRT's own choice failed:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(f"TensorRT's own choice: {found}", flush=True)
-    return found
-
-
-# -- side by side ------------------------------------------------------------------------------------------------------
-
-
-def compare(network: NetworkFolder, budget_ms: float) -> dict[str, Any]:
-    """Uniform assignments, TensorRT's own choice and what the search found, side by side; what is recorded of it."""
-    engines, built = uniform_engines(network)
-    found: dict[str, Any] = {"rows": built}
-    now = verbs.front(network.name, {"latency_budget_ms": budget_ms}, storage=network.storage(BUDGETED)).standing
-    wanted = {"pick": now.picks.best}
-    if network.backend == "tensorrt":
-        found["free"], engines["free"] = own_choice(network), network.path / "free.plan"
-        # On the images of the search, so that the search's own losses can be held against it.
-        searched = together(network, {"free": engines["free"]}, final_data=f"{SOURCE}:search")
-        wanted["match"] = fastest_at(now, searched["free"]["loss"])
-    network.record("uniform", found)
-    chosen = {}
-    for label, row in wanted.items():
-        if row is not None:
-            number = int(now.table.id[row])
-            engines[label], chosen[label] = engine_of(network, number), described(network, number)
-    figures = together(network, engines)
-    return {"chosen": chosen, "together": figures, "verdict": verdict(figures)}
-
-
-def uniform_engines(network: NetworkFolder) -> tuple[dict[str, Path], dict[str, Any]]:
-    """Of the uniform assignments, by label: engines, and what `described` says of each."""
-    with network.reading(BUDGETED) as (store, _, target):
-        numbers = store.evaluations.baselines(target.id)
-        labels = [store.evaluations.load(number).role.removeprefix("baseline:") for number in numbers]
-    pairs = list(zip(labels, numbers, strict=True))
-    engines = {label: engine_of(network, number) for label, number in pairs}
-    return engines, {label: described(network, number) for label, number in pairs}
-
-
-def engine_of(network: NetworkFolder, number: int) -> Path:
-    """The engine of an evaluation; the study keeps them all."""
-    with network.reading(BUDGETED) as (store, _, _target):
-        return network.artifact(BUDGETED, str(store.evaluations.load(number).artifact))
-
-
-def described(network: NetworkFolder, number: int) -> dict[str, Any]:
-    """A row of an evaluation, with its trial and its changes of precision."""
-    with network.reading(BUDGETED) as (store, study, _):
-        record, groups = store.evaluations.load(number), [group.id for group in store.studies.groups(study.id)]
-    changes = changes_of_precision(record.evaluation.assignment, network.model())
-    return {**rows.row(record.evaluation, groups), "trial": record.trial, "changes": changes}
-
-
-def changes_of_precision(assignment: Assignment, model: Model) -> int:
-    """Edges between groups of different precision: each may cost a reformat."""
-    ends = [(edge.source, edge.target) for edge in model.edges if edge.source is not None]
-    return sum(assignment[source] != assignment[target] for source, target in ends)
-
-
-def together(network: NetworkFolder, engines: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
-    """Engines timed in turns by one process and scored on the final images: figures by label."""
-    with network.evaluator(**changes) as keeper:
-        found = keeper.ask().scores.score_finalists(engines, _ROUNDS)
-    figures = rows.of_finalists(found)
-    for label, row in figures.items():
-        print(f"{label:8} {row['ms']:.4f} ms, top-1 {row['value']:.2%}, loss {100 * row['loss']:.2f} points")
-    return figures
-
-
-def fastest_at(now: Standing, loss: float) -> int | None:
-    """The fastest row that loses no more than `loss`."""
-    fitting = np.flatnonzero(now.measures.complete & (now.table.loss <= loss))
-    return int(fitting[np.argmin(now.measures.latency_ms[fitting])]) if len(fitting) else None
-
-
-def verdict(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """What the search is worth: `won_back` of the INT8 loss by the pick, its latency over INT8's (`pick_over_int8`) and
-    over the fastest uniform one; `free_over_match`: how much longer TensorRT's own choice takes than what the search
-    found at no greater loss. Keys only for what was measured; no share is won back where INT8 lost nothing.
+    Attributes:
+        options: of `bitfront search`, but for model, study and storage.
     """
-    found, pick, int8 = {}, figures.get("pick"), figures.get("int8")
-    if pick is not None:
-        uniforms = [figures[label]["ms"] for label in ("fp32", "fp16", "int8") if label in figures]
-        found["pick_over_fastest"] = pick["ms"] / min(uniforms)
-        if int8 is not None:
-            found["pick_over_int8"] = pick["ms"] / int8["ms"]
-            if int8["loss"] > 0:
-                found["won_back"] = 1 - pick["loss"] / int8["loss"]
-    if "match" in figures and "free" in figures:
-        found["free_over_match"] = figures["free"]["ms"] / figures["match"]["ms"]
-    return found
+
+    path: Path
+    model: Path
+    options: Mapping[str, str]
+
+    @property
+    def storage(self) -> str:
+        return f"sqlite:///{(self.path / 'study.db').absolute()}"
+
+    def search(self, trials: int) -> None:
+        """Begin the study, or go on with it, until it has so many trials."""
+        more = {"trials": str(trials), "storage": self.storage}
+        if (self.path / "study.db").exists():
+            bitfront("resume", STUDY, *_words(more), shown=True)
+        else:
+            bitfront("search", str(self.model), *_words({**self.options, **more, "study": STUDY}), shown=True)
+
+    def read(self, store: Store) -> tuple[StudyRecord, TargetRecord]:
+        study = store.studies.load(STUDY)
+        return study, store.targets.of_study(study.id)[0]
+
+    def artifact(self, digest: str) -> Path:
+        return Artifacts(self.path / "study.db.artifacts").path(digest)
+
+    def job(self, folder: Path) -> Job:
+        """What an evaluator process opens, with the ranges of the study."""
+        config = read_config({**self.options, "model": str(self.model), "study": STUDY, "storage": self.storage})
+        with Store.open(self.storage, write=False) as store:
+            ranges = self.artifact(str(self.read(store)[1].ranges_digest))
+        return Job(**{**asdict(_job(config, folder)), "ranges": str(ranges)})
+
+
+def _words(options: Mapping[str, str]) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+def find_engines(folder: Folder) -> dict[str, Path]:
+    """Engines of the uniform assignments, by precision, and of the pick; raises SystemExit where there is no pick."""
+    now = verbs.front(STUDY, storage=folder.storage).standing
+    best = now.picks.best
+    if best is None:
+        raise SystemExit("the search found nothing that keeps the allowed loss: give it more --trials")
+    with Store.open(folder.storage, write=False) as store:
+        _, target = folder.read(store)
+        records = [store.evaluations.load(number) for number in store.evaluations.baselines(target.id)]
+        chosen = store.evaluations.load(int(now.table.id[best]))
+    engines = {record.role.removeprefix("baseline:"): folder.artifact(str(record.artifact)) for record in records}
+    return {**engines, "the pick": folder.artifact(str(chosen.artifact))}
+
+
+def build_own_choice(folder: Folder) -> Path:
+    """TensorRT's own choice of precisions, built in a process of its own where it is not there yet."""
+    engine, job = folder.path / "own.plan", folder.path / "job.json"
+    if not engine.exists():
+        job.write_text(json.dumps(asdict(folder.job(folder.path / "process"))))
+        command = [sys.executable, "-m", "benchmarks.h200.own_choice", str(job), str(engine)]
+        subprocess.run(command, cwd=ROOT, check=True)
+    return engine
+
+
+def measure_together(folder: Folder, engines: Mapping[str, Path]) -> FinalScores:
+    """Latencies in turns by one process, and scores on the final data."""
+    with (
+        TemporaryDirectory() as name,
+        EvaluatorProcess(folder.job(Path(name)), folder.path / "log", ProcessLimits(_LONGEST_S)) as keeper,
+    ):
+        return keeper.ask().scores.score_finalists(engines, _ROUNDS)
+
+
+def compare_engines(found: FinalScores) -> list[list[str]]:
+    """A row for every engine whose outputs are finite; losses with half the width of their 95 % interval."""
+    times = {label: found.latency[label].value_ms for label in found.accuracy}
+    fastest = min(ms for label, ms in times.items() if label in ("fp32", "fp16", "int8"))
+    rows = []
+    for label, score in found.accuracy.items():
+        loss = f"{100 * score.loss:.2f} ± {50 * (score.loss_high - score.loss_low):.2f}"
+        rows.append([label, f"{times[label]:.4f} ms", f"{times[label] / fastest:.3f}×", loss])
+    return rows
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path, help="folder of the study and its engines")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--data", required=True, help="that is searched on, as `bitfront search` takes it")
+    parser.add_argument("--calibration-data")
+    parser.add_argument("--final-data", required=True)
+    parser.add_argument("--metric", default="top1")
+    parser.add_argument("--max-drop", default="1%")
+    parser.add_argument("--backend", default="tensorrt")
+    parser.add_argument("--trials", type=int, default=60)
+    return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = network_folder.parser(__doc__)
-    parser.add_argument("--trials", type=int, default=60)
-    given = parser.parse_args(words)
-    network = network_folder.opened(given)
-    budget_ms = search(network, given.trials)
-    network.record("search", {"budget_ms": budget_ms})
-    network.record("compare", compare(network, budget_ms))
-    print(json.dumps(network.recorded()["compare"]["verdict"]))
+    given = parsed(words)
+    names = ("data", "calibration-data", "final-data", "metric", "max-drop", "backend")
+    values = {name: getattr(given, name.replace("-", "_")) for name in names}
+    options: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    given.work.mkdir(parents=True, exist_ok=True)
+    folder = Folder(given.work.absolute(), given.model, {**options, "keep-engines": "all"})
+    folder.search(given.trials)
+    engines = find_engines(folder)
+    if given.backend == "tensorrt":
+        engines["TensorRT's own choice"] = build_own_choice(folder)
+    rows = compare_engines(measure_together(folder, engines))
+    (folder.path / "results.json").write_text(json.dumps([dict(zip(HEAD, row, strict=True)) for row in rows], indent=1))
+    print(table(HEAD, rows))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m benchmarks.peers.run                                      # all that is not done
     python -m benchmarks.peers.run --only mobile --methods nncf-fast    # pieces
     python -m benchmarks.peers.run --methods bitfront-none --again      # one column anew
-    python -m benchmarks.peers.run --docs                               # tables, into docs/benchmarks-tables.md
+    python -m benchmarks.peers.run --write                               # tables, into benchmarks/results
 
 Every quantizer runs in a process of its own and writes an ONNX file, which ONNX Runtime scores. Results go to
 benchmarks/results/peers.json after every file. Engines and scores stay in the work folder, and are taken from there.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.page import write_section
+from benchmarks.page import write_tables
 from benchmarks.peers import ours, quantizers, tables
 from benchmarks.peers.cases import CALIBRATION, CASES, Case
 from benchmarks.peers.quantizers import Run
@@ -109,18 +109,18 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=STORED)
     parser.add_argument("--again", action="store_true", help="also what is done")
     parser.add_argument("--table", action="store_true", help="run nothing, tell what is done")
-    parser.add_argument("--docs", action="store_true", help="the same, and write it into docs/benchmarks-tables.md")
+    parser.add_argument("--write", action="store_true", help="the same, and write benchmarks/results/peers.md")
     return parser.parse_args(words)
 
 
 def main() -> None:
     arguments = parsed()
-    for name in () if arguments.table or arguments.docs else arguments.only:
+    for name in () if arguments.table or arguments.write else arguments.only:
         run_network(CASES[name], arguments.methods, arguments)
     found = tables.text(Results(arguments.out).read())
     sys.stdout.write(f"{found}\n")
-    if arguments.docs:
-        write_section("peers", found)
+    if arguments.write:
+        write_tables("peers", "INT8 beside other quantizers", "python -m benchmarks.peers.run --write", found)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
 """Samplers and search orders side by side on simulated networks, fitted to engines measured on an H200.
 
     python -m benchmarks.samplers.compare                                   # everything there are rows and methods for
-    python -m benchmarks.samplers.compare --networks resnet18_random --methods random tpe --seeds 5 --trials 100
+    python -m benchmarks.samplers.compare --networks resnet18_again --methods random tpe --seeds 5 --trials 100
     python -m benchmarks.samplers.compare --quick                           # 2 seeds, 15 trials, 3 methods: under 30 s
-    python -m benchmarks.samplers.compare --table                           # only the page of tables and its picture
+    python -m benchmarks.samplers.compare --table                           # only the tables
 
-Writes benchmarks/results/samplers.json after every run and goes on where it was stopped. With --table it also writes
-the tables and the picture of docs/benchmarks-tables.md. Simulators with their best-known fronts are kept beside
-it. Runs of the guided sampler as it was before search/*.py changed are dropped and made again.
+Writes benchmarks/results/samplers.json after every run and goes on where it was stopped. With --table it
+writes the tables, benchmarks/results/samplers.md. Simulators with their
+best-known fronts are kept beside it.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import importlib
 import json
 import sys
 import time
@@ -26,9 +24,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks import RESULTS, ROOT
-from benchmarks.page import write_section
-from benchmarks.samplers import bench, figure, one_shot, optuna_methods, scores, search_orders, tables
+from benchmarks import RESULTS
+from benchmarks.page import write_tables
+from benchmarks.samplers import bench, one_shot, optuna_methods, scores, search_orders, tables
 from benchmarks.samplers.bench import Bench, Method
 from benchmarks.samplers.simulator import engine_rows, simulated
 
@@ -58,8 +56,6 @@ METHODS: dict[str, Method] = {
 # guided sampler is held to is after 60.
 MOST_TRIALS = {"gp": 60, "tpe_default": 100, "guided": 100, "guided_without_edges": 100}
 MOST_SEEDS = {"gp": 3}
-OURS = ("guided", "guided_without_edges")
-PICTURE = ROOT / "docs" / "samplers.svg"
 
 
 @dataclass(frozen=True)
@@ -79,42 +75,19 @@ class Task:
 
 @cache
 def _network(name: str, folder: Path) -> simulated.Network:
-    return simulated.network(engine_rows.read(name), folder)
+    return simulated.by_name(name, folder)
 
 
-def perform(task: Task, folder: Path = RESULTS, source: str = "") -> dict[str, Any]:
-    """Run one task and score it; a run of ours keeps the digest of the sampler's source."""
+def perform(task: Task, folder: Path = RESULTS) -> dict[str, Any]:
+    """Run one task and score it."""
     network = _network(task.network, folder)
     budget = None if task.quantile is None else scores.budget_ms(network, task.quantile)
     run, start = Bench(network.problem, task.seed, task.trials, budget), time.perf_counter()
     bench.run(METHODS[task.method], run)
     found: dict[str, Any] = {"trials": len(run.found), "seconds": round(time.perf_counter() - start, 2)}
-    if task.method in OURS:
-        found["source"] = source
     if budget is None:
         return {**found, "steps": scores.over_trials(network, run)}
     return {**found, **scores.within_budget(network, run)}
-
-
-def source_digest(folder: Path = ROOT / "search") -> str:
-    """Of every module of the sampler's package, 16 hex digits."""
-    digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
-        digest.update(f"{file.relative_to(folder).as_posix()}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def drop_outdated(results: dict[str, Any], methods: Sequence[str], source: str) -> int:
-    """Forget runs of ours, of the methods that are about to run, that another source made; how many."""
-    dropped = 0
-    for key, runs in results["runs"].items():
-        method = key.split("|")[1]
-        if method in OURS and method in methods:
-            kept = {seed: run for seed, run in runs.items() if run.get("source") == source}
-            dropped += len(runs) - len(kept)
-            results["runs"][key] = kept
-    results["runs"] = {key: runs for key, runs in results["runs"].items() if runs}
-    return dropped
 
 
 def available(methods: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -200,10 +173,10 @@ def describe(results: dict[str, Any], names: Sequence[str], folder: Path) -> lis
     return usable
 
 
-def run_all(todo: Sequence[Task], results: dict[str, Any], file: Path, jobs: int, folder: Path, source: str) -> None:
+def run_all(todo: Sequence[Task], results: dict[str, Any], file: Path, jobs: int, folder: Path) -> None:
     left = [task for task in todo if str(task.seed) not in results["runs"].get(task.key, {})]
     with ProcessPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(perform, task, folder, source): task for task in left}
+        waiting = {pool.submit(perform, task, folder): task for task in left}
         for number, future in enumerate(as_completed(waiting), 1):
             task, found = waiting[future], future.result()
             results["runs"].setdefault(task.key, {})[str(task.seed)] = found
@@ -211,14 +184,6 @@ def run_all(todo: Sequence[Task], results: dict[str, Any], file: Path, jobs: int
             save(file, results)
             last = f"{found['steps'][-1][1]:.1%}" if "steps" in found else f"gap {found['found']}"
             print(f"{number}/{len(left)} {task.key} seed {task.seed}: {last} in {found['seconds']} s", flush=True)
-
-
-def _loaded_source() -> str:
-    """Load the whole sampler, so that workers run what the digest is of, whatever is edited meanwhile."""
-    for file in sorted((ROOT / "search").rglob("*.py")):
-        name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
-        importlib.import_module(name.removesuffix(".__init__"))
-    return source_digest()
 
 
 def main(words: list[str] | None = None) -> None:
@@ -231,26 +196,29 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--no-budgets", action="store_true", help="leave out the runs with a latency budget")
     parser.add_argument("--out", type=Path, default=RESULTS / "samplers.json")
     parser.add_argument("--quick", action="store_true", help="one network, 3 methods, 2 seeds, 15 trials")
-    parser.add_argument("--table", action="store_true", help="only docs/benchmarks-tables.md and its picture")
+    parser.add_argument("--again", action="store_true", help="also what is there, as after a change of the sampler")
+    parser.add_argument("--table", action="store_true", help="only write benchmarks/results/samplers.md")
     arguments = parser.parse_args(words)
     if arguments.table:
         results = json.loads(arguments.out.read_text())
-        write_section("samplers", tables.text(results, LABELS))
-        PICTURE.write_text(figure.svg(results, LABELS))
+        command = "python -m benchmarks.samplers.compare --table"
+        write_tables("samplers", "Samplers on simulated networks", command, tables.text(results, LABELS))
         return
     if arguments.quick:
-        arguments.networks = arguments.networks or ["resnet18_random"]
+        arguments.networks = arguments.networks or ["resnet18_again"]
         arguments.methods, arguments.seeds, arguments.trials = ["random", "tpe", "climb"], 2, 15
     results = load(arguments.out, arguments.trials)
     usable = describe(results, arguments.networks or engine_rows.names(), arguments.out.parent)
     methods, missing = available(arguments.methods)
     for why in dict.fromkeys(missing.values()):
         print(f"left out: {why}", flush=True)
-    source = _loaded_source()
-    if dropped := drop_outdated(results, methods, source):
-        print(f"dropped {dropped} runs of guided that another source of it made", flush=True)
+    if arguments.again:
+        again = {f"{name}|{method}" for name in usable for method in methods}
+        results["runs"] = {
+            key: runs for key, runs in results["runs"].items() if "|".join(key.split("|")[:2]) not in again
+        }
     todo = list(tasks(usable, methods, arguments.seeds, arguments.trials, not arguments.no_budgets))
-    run_all(todo, results, arguments.out, arguments.jobs, arguments.out.parent, source)
+    run_all(todo, results, arguments.out, arguments.jobs, arguments.out.parent)
     save(arguments.out, results)
     print(tables.text(results, LABELS))
 

@@ -32,7 +32,6 @@ def about(network: Network) -> dict[str, Any]:
     uniform = hypervolume_history(ms, loss, np.ones(len(ms), bool), problem.reference)[-1]
     return {
         "digest": network.simulator.digest,
-        "trained": network.simulator.rows.trained,
         "groups": len(problem.layout.groups),
         "held_out": {key: round(float(value), 6) for key, value in vars(held_out).items()},
         "misfit": [round(sd, 5) for sd in network.simulator.misfit_sds],

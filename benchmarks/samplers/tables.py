@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks-tables.md from benchmarks/results/samplers.json: pure functions of JSON."""
+"""The tables of benchmarks/results/samplers.md from samplers.json: pure functions of JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ from benchmarks.samplers.scores import NEAR, QUANTILES, curve, reached
 MARKS = (10, 20, 30, 60, 100, 200)
 JUDGED = (30, 60)
 NAMES = {
-    "resnet18": "ResNet-18",
-    "mobilenet_v2": "MobileNetV2",
-    "resnet18_again": "ResNet-18, trained again",
-    "mobilenet_v2_again": "MobileNetV2, trained again",
+    "resnet18_again": "ResNet-18",
+    "mobilenet_v2_again": "MobileNetV2",
     "vit_small": "ViT-small",
-    "resnet18_random": "ResNet-18, random weights",
-    "mobilenet_v2_random": "MobileNetV2, random weights",
 }
 GOAL_AFTER = 30
 
@@ -49,7 +45,7 @@ def _errors(networks: Mapping[str, Any]) -> str:
         held = found["held_out"]
         latency = [f"{held[part]:.1%}" for part in ("latency", "latency_process", "latency_trees")]
         loss = [f"{100 * held[part]:.2f}" for part in ("loss", "loss_process", "loss_trees")]
-        sampling = f"{100 * held['noise']:.2f}" if found["trained"] else "made from the output error"
+        sampling = f"{100 * held['noise']:.2f}"
         ranks = f"{held['latency_rank']:.3f}", f"{held['loss_rank']:.3f}"
         rows.append([NAMES.get(name, name), f"{held['rows']:.0f}", *latency, ranks[0], *loss, sampling, ranks[1]])
     head = "held out: network|rows|latency|process alone|trees alone|ranks|loss, points|process alone|trees alone"

@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.samplers.simulator import MEASURED, PRECISIONS, best_front, misfit
-from benchmarks.samplers.simulator.best_front import Front
+from benchmarks.samplers.simulator import MEASURED, PRECISIONS, misfit
 from benchmarks.samplers.simulator.misfit import Misfit
 from benchmarks.samplers.simulator.problem import Problem
-from benchmarks.samplers.simulator.random_weights import free_layout
 from search.graph.grouping import Edge
-from search.solver.solve import front
-from search.space.layout import Costs, Layout, Precisions
+from search.space.choices import Choice, Space, Variable
+from search.space.layout import Costs, Layout, Precisions, make_layout
 from search.values import LayerTime, Precision
 
 BLOCK = 8
@@ -63,7 +61,7 @@ def problem_of(
     name: str, names: list[str], edges: list[Edge], owners: NDArray[np.int64], rng: np.random.Generator
 ) -> Problem:
     """A problem on any graph, with the costs of a transformer's groups in turn; `owners` has each group's block."""
-    layout = replace(free_layout(names, edges), blocks=owners)
+    layout = replace(_free_layout(names, edges), blocks=owners)
     truth = Truth(layout, _latency(layout, rng), _error(layout, rng), _misfits(len(names), rng))
     uniform = np.repeat(np.arange(PRECISIONS)[:, None], len(names), axis=1)
     profiles = {precision: _profile(layout, truth.latency, p, rng) for p, precision in enumerate(MEASURED)}
@@ -82,26 +80,11 @@ def blocks(groups: int) -> NDArray[np.int64]:
     return np.concatenate([[0], 1 + np.arange(BLOCK * count) // BLOCK, [count + 1]])
 
 
-def best_known(problem: Problem, seed: int = 0) -> Front:
-    """Exact corners of the sums behind the answers, then every block in every precision from each, a few times over.
-
-    It is told the truth's own terms, which no search is.
-    """
-    truth, layout = problem.truth, problem.layout
-    assert isinstance(truth, Truth)
-    corners = front(layout.pairwise(truth.latency), layout.pairwise(truth.error), _CORNERS)
-    found = best_front.measured(problem, np.array([point.codes for point in corners]))
-    rng, owner = np.random.default_rng(seed), layout.blocks
-    for _ in range(_ROUNDS):
-        for codes in found.codes[rng.permutation(len(found.codes))[:60]]:
-            found = best_front.joined(problem, found, _changed(codes, owner))
-    return found
-
-
-def _changed(codes: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Every block, and every group alone, in every precision."""
-    places = [owner == block for block in range(owner.max() + 1)] + list(np.eye(len(codes), dtype=bool))
-    return np.array([np.where(place, code, codes) for place in places for code in range(PRECISIONS)])
+def _free_layout(groups: list[str], edges: list[Edge]) -> Layout:
+    """The layout where every group may run in every precision."""
+    choices = {group: tuple(Choice(precision, True) for precision in MEASURED) for group in groups}
+    space = Space(choices, tuple(Variable(group, (group,), MEASURED) for group in groups))
+    return make_layout(groups, edges, space)
 
 
 def _graph(count: int) -> tuple[list[str], list[Edge]]:

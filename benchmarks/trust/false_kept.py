@@ -5,7 +5,7 @@ the wrong side, so that every `kept` is wrong, and no other loss beyond the limi
 draw is judged; of other scores draws are left out whose mean is not even 1.2 standard errors below the limit, which no
 bound calls kept.
 
-usage: python -m benchmarks.trust.false_kept [--draws 20000] [--docs]
+usage: python -m benchmarks.trust.false_kept [--draws 20000] [--write]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.page import table, write_section
+from benchmarks.page import table, write_tables
 from evaluators.measure.mean_bounds import LossUnits, batch_losses, sample_losses
 from studies.gate.paired_shares import count_units
 
@@ -183,12 +183,12 @@ def simulate(draws: int) -> list[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=20_000, help="of each case")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks-tables.md")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/false_kept.md")
     given = parser.parse_args()
     text = table(HEAD, simulate(given.draws))
     print(text)
-    if given.docs:
-        write_section("false kept", text)
+    if given.write:
+        write_tables("false_kept", "How often is *kept* wrong?", "python -m benchmarks.trust.false_kept --write", text)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m benchmarks.trust.run                                  # all that is not done: under half an hour, 2 cores
     python -m benchmarks.trust.run --only encoder --seeds 0 1       # pieces; repeatable
     python -m benchmarks.trust.run --table                          # of what is done
-    python -m benchmarks.trust.run --docs                           # the same, into docs/benchmarks-tables.md
+    python -m benchmarks.trust.run --write                           # the same, into benchmarks/results
     python -m benchmarks.trust.run --only heads --seeds 0 --trials 6 --fresh 500 --out /tmp/try.json
 
 Every study is a search and an export by the command line, with the defaults but for what `studies.NETWORKS` states.
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.page import write_section
+from benchmarks.page import write_tables
 from benchmarks.trust import studies, verdicts
 from benchmarks.trust.fresh import Fresh
 from benchmarks.trust.studies import NETWORKS
@@ -98,19 +98,19 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fresh", type=int, default=studies.FRESH, help="fresh samples")
     parser.add_argument("--again", action="store_true", help="also what is done")
     parser.add_argument("--table", action="store_true", help="run nothing, tell what is done")
-    parser.add_argument("--docs", action="store_true", help="the same, and write it into docs/benchmarks-tables.md")
+    parser.add_argument("--write", action="store_true", help="the same, and write benchmarks/results/trust.md")
     return parser.parse_args(words)
 
 
 def main() -> None:
     arguments = parsed()
     start, made_by = time.monotonic(), commit()
-    for network in () if arguments.table or arguments.docs else arguments.only or NETWORKS:
+    for network in () if arguments.table or arguments.write else arguments.only or NETWORKS:
         run_network(network, arguments, made_by)
     found = verdicts.text(stored(arguments.out)["runs"])
     print(f"{found}\n\n{time.monotonic() - start:.0f} s, commit {made_by}")
-    if arguments.docs:
-        write_section("trust", found)
+    if arguments.write:
+        write_tables("trust", "Do picks hold?", "python -m benchmarks.trust.run --write", found)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.peers import run, samples, scores, tables
+from benchmarks.peers import run, samples, scores, tables, ten_networks
 from benchmarks.peers.cases import CASES, OF_TRUST
 from benchmarks.peers.detections import Detections, judge_detections
 from benchmarks.peers.scores import Scored
 from benchmarks.peers.work import CaseWork, Results
-from benchmarks.recovery import ten_networks
 from evaluators.metrics.registry import get_metric
 
 
@@ -127,14 +126,6 @@ def test_samples_come_again_and_purposes_do_not_overlap(name: str) -> None:
     assert np.array_equal(again[key], evaluation[key])
     assert again[key].dtype == np.float32
     assert len({row.tobytes() for row in (*calibration[key], *evaluation[key])}) == 2 * samples.BLOCK
-
-
-@pytest.mark.slow
-def test_a_larger_image_has_the_same_scenes() -> None:
-    small, large = (samples.draw_block("detector", "train", 0, size=size) for size in (48, 96))
-    there = (small["labels"][:, :, 4] >= 0) & (large["labels"][:, :, 4] >= 0)
-    assert there.sum() > 300
-    assert np.abs(large["labels"][there][:, :4] - 2 * small["labels"][there][:, :4]).mean() < 3
 
 
 @pytest.mark.slow

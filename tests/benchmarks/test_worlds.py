@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.samplers.worlds import best_known, catalogue, run, tables
+from benchmarks.samplers.simulator import best_front
+from benchmarks.samplers.worlds import catalogue, run, tables
 from benchmarks.samplers.worlds.latency import _fused
 
 FOLDER = Path(catalogue.__file__).parent
 
 
 def test_worlds_import_nothing_of_the_models_that_they_judge() -> None:
-    for name in ("graphs", "latency", "loss", "catalogue", "best_known"):
+    for name in ("graphs", "latency", "loss", "catalogue"):
         tree = ast.parse((FOLDER / f"{name}.py").read_text())
         modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         assert not [module for module in modules if module.startswith(("search.forecast", "search.sampler"))]
@@ -55,7 +56,7 @@ def test_a_run_of_equal_precision_takes_by_its_ends() -> None:
 def test_the_best_known_front_is_no_worse_than_where_it_began() -> None:
     world = catalogue.make("branching_22")
     starts = np.random.default_rng(0).integers(3, size=(40, 22))
-    front = best_known.find(world, starts, least=9_000)
+    front = best_front.find(world, starts, least=9_000)
     assert front.tried >= 9_000
     ms, loss = world.measures(starts)
     assert all(((front.ms <= m) & (front.loss <= q)).any() for m, q in zip(ms, loss, strict=True))
@@ -70,7 +71,7 @@ def test_runs_are_stored_go_on_and_are_shown(tmp_path: Path, capsys: pytest.Capt
     results = {"runs": {task.key: {"0": run.perform(task)} for task in [*todo, limited]}}
     world = catalogue.make("branching_22")
     starts = np.concatenate([tables.codes_of(seeds["0"]) for seeds in results["runs"].values()])
-    text = tables.text(results, {"branching_22": best_known.find(world, starts, least=9_000)})
+    text = tables.text(results, {"branching_22": best_front.find(world, starts, least=9_000)})
     assert "| branching_22 | one_shot_then_climb | 1 |" in text
     assert "| branching_22 | one_shot | loss 0.5 | " in text
     run.run_all(todo, results, out, 1)

@@ -29,7 +29,6 @@ from studies.guard import BreakerState, Guard, GuardOptions
 from studies.guard.engines import Run, open_engine
 from tests.support.command_line import invoke, ok, write_inputs
 from tests.support.networks import images, plain_session, residual_cnn
-from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.gpu
 
@@ -412,20 +411,3 @@ def test_drift_scores_the_best_engine_and_renew_builds_it_again(folder: Path) ->
         assert mix["renewed"] is not None, mix
     assert Path("renewed/model.plan").exists() == (said.exit_code == 0)
     assert json.loads(ok("status", "s-renewed", "--json"))["renewed_from"] == "s"
-
-
-# -- benchmarks --------------------------------------------------------------------------------------------------------
-
-
-def test_the_cost_of_a_guard_is_measured_on_exports(folder: Path) -> None:
-    words = ("--exports", "int8", "fp16", "--data", "in/data.npz", "--batch", BATCH, "--rounds", 2, "--requests", 200)
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.guard.cost", *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert len(found["p50_ratio"]) == 2
-    assert all(ratio > 0 for ratio in (*found["p50_ratio"], *found["p99_ratio"]))

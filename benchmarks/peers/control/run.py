@@ -3,7 +3,7 @@
     python -m benchmarks.peers.control.run                                     # all that is not done
     python -m benchmarks.peers.control.run --steps control --only mobile       # pieces
     python -m benchmarks.peers.control.run --steps search times --again        # pieces anew
-    python -m benchmarks.peers.control.run --docs                              # tables, into docs/benchmarks-tables.md
+    python -m benchmarks.peers.control.run --write                              # tables, into benchmarks/results
 
 The steps are: `control` quantizes by NNCF; `search` searches by bitfront with half as many evaluations, and lowers
 NNCF's mix; `losses` scores all engines on samples that neither tool had; `times` measures them in turns. Searches and
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.page import write_section
+from benchmarks.page import write_tables
 from benchmarks.peers.cases import CALIBRATION, CASES
 from benchmarks.peers.control import accuracy_control, labelled, tables, timing
 from benchmarks.peers.control.engines import Study
@@ -165,21 +165,22 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=STORED)
     parser.add_argument("--again", action="store_true", help="also what is done")
     parser.add_argument("--table", action="store_true", help="run nothing, tell what is done")
-    parser.add_argument("--docs", action="store_true", help="the same, and write it into docs/benchmarks-tables.md")
+    parser.add_argument("--write", action="store_true", help="the same, and write benchmarks/results/peers_control.md")
     return parser.parse_args(words)
 
 
 def main() -> None:
     arguments = parsed()
-    for step in () if arguments.table or arguments.docs else arguments.steps:
+    for step in () if arguments.table or arguments.write else arguments.steps:
         if step == "times":
             run_times(arguments)
         else:
             run_pieces(step, arguments)
     found = tables.text(Results(arguments.out).read())
     sys.stdout.write(f"{found}\n")
-    if arguments.docs:
-        write_section("control", found)
+    if arguments.write:
+        command = "python -m benchmarks.peers.control.run --write"
+        write_tables("peers_control", "A search beside accuracy control", command, found)
 
 
 if __name__ == "__main__":

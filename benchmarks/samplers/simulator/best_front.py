@@ -1,8 +1,7 @@
-"""The best-known front of a simulated network, found on its noiseless answers with no regard to the time it takes.
+"""The best-known front of a network, by local search on its noiseless answers with no regard to the time it takes.
 
-Knows nothing of any sampler under test: an archive of points that none dominates grows by local search (every single
-change, every stretch of neighbours, every pair along an edge, from every point of the front, until none helps), begun
-from the uniform assignments, random ones, and crossings of what was found.
+Knows nothing of any sampler under test: points that none dominates are varied and crossed, begun from the uniform
+assignments, random ones, and the fronts of runs where there are some.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from benchmarks.samplers.simulator.problem import Problem
 from search.space.layout import Codes
 from studies.judging.rules.hypervolume import Reference, hypervolume
 
-ROUNDS = 6
-_CROSSED = 20_000
-_LONGEST = 12
+LEAST_TRIED = 60_000
+_ROUNDS = 60
+_AT_ONCE = 6000  # assignments of a round
+_STRETCH = 8
 
 Floats = NDArray[np.float64]
 
@@ -46,16 +46,6 @@ class Front:
         return float(self.loss[self.ms <= budget_ms].min())
 
 
-def find(problem: Problem, rounds: int = ROUNDS, seed: int = 0) -> Front:
-    """Search for the front, `rounds` times from fresh random points and crossings of the front so far."""
-    rng = np.random.default_rng(seed)
-    front = measured(problem, np.array(list(problem.baselines.values())))
-    for _ in range(rounds):
-        fresh = np.concatenate([random(problem, 2000, rng), blocky(problem, 2000, rng)])
-        front = improved(problem, joined(problem, front, np.concatenate([fresh, _crossed(front, rng)])))
-    return front
-
-
 def measured(problem: Problem, codes: Codes) -> Front:
     ms, loss = problem.measures(codes)
     kept = undominated(ms, loss)
@@ -69,33 +59,6 @@ def joined(problem: Problem, front: Front, codes: Codes) -> Front:
     kept = undominated(all_ms, all_loss)
     found = np.concatenate([front.codes, codes])[kept]
     return Front(found, all_ms[kept], all_loss[kept], front.tried + len(codes))
-
-
-def improved(problem: Problem, front: Front) -> Front:
-    """Local search until no neighbour of any point of the front joins it."""
-    done: set[bytes] = set()
-    while True:
-        new = [row for row in front.codes if row.tobytes() not in done]
-        if not new:
-            return front
-        for row in new:
-            done.add(row.tobytes())
-            front = joined(problem, front, neighbours(problem, row))
-
-
-def neighbours(problem: Problem, codes: Codes) -> Codes:
-    """Every assignment that differs in one decision, in a stretch of them, or at both ends of an edge."""
-    places = [list(range(i, i + n)) for n in range(1, _LONGEST + 1) for i in range(len(codes) - n + 1)]
-    owner = {int(group): d for d, members in enumerate(problem.layout.members) for group in members}
-    ends = [(owner.get(int(s)), owner.get(int(t))) for s, t in problem.layout.edges]
-    places += [[s, t] for s, t in ends if s is not None and t is not None]
-    widths, found = np.array(problem.widths), []
-    for place in places:
-        for code in range(int(widths[place].max())):
-            row = codes.copy()
-            row[place] = np.minimum(code, widths[place] - 1)
-            found.append(row)
-    return np.unique(np.array(found), axis=0)
 
 
 def undominated(ms: Floats, loss: Floats) -> NDArray[np.int64]:
@@ -120,11 +83,47 @@ def blocky(problem: Problem, count: int, rng: np.random.Generator) -> Codes:
     return np.minimum(rows, widths - 1)
 
 
-def _crossed(front: Front, rng: np.random.Generator) -> Codes:
-    """A stretch of one point of the front put into another, with few changes."""
-    n, width = front.codes.shape
-    left, right = rng.integers(n, size=(2, _CROSSED))
-    start, stop = np.sort(rng.integers(width + 1, size=(2, _CROSSED)), axis=0)
-    places = np.arange(width)
+def find(problem: Problem, starts: Codes, seed: int = 0, least: int = LEAST_TRIED) -> Front:
+    """Search until `least` assignments were tried and a round finds nothing, or for 60 rounds.
+
+    Args:
+        starts: (n, decisions) codes to begin from, beside the uniform assignments.
+    """
+    rng = np.random.default_rng(seed)
+    uniform = np.array(list(problem.baselines.values()))
+    front = measured(problem, np.concatenate([uniform, starts, blocky(problem, 2000, rng)]))
+    for _ in range(_ROUNDS):
+        before = front.volume(problem.reference)
+        front = joined(problem, front, _variations(problem, front, rng))
+        if front.tried >= least and front.volume(problem.reference) < before * (1 + 1e-5):
+            break
+    return front
+
+
+def _variations(problem: Problem, front: Front, rng: np.random.Generator) -> Codes:
+    """Points of the front with one to three parts changed, and crossings of two of them."""
+    rows = front.codes[rng.integers(len(front.codes), size=_AT_ONCE)].copy()
+    widths, places = np.array(problem.widths), np.arange(rows.shape[1])
+    for _ in range(3):
+        again = rng.random(_AT_ONCE) < 0.6
+        inside = _parts(problem, rng) & again[:, None]
+        code = rng.integers(widths.max(), size=_AT_ONCE)[:, None]
+        rows = np.where(inside, np.minimum(code, widths - 1), rows)
+    start, stop = np.sort(rng.integers(rows.shape[1] + 1, size=(2, _AT_ONCE // 3)), axis=0)
+    other = front.codes[rng.integers(len(front.codes), size=_AT_ONCE // 3)]
     inside = (places >= start[:, None]) & (places < stop[:, None])
-    return np.where(inside, front.codes[left], front.codes[right])
+    rows[: _AT_ONCE // 3] = np.where(inside, other, rows[: _AT_ONCE // 3])
+    return np.unique(rows, axis=0)
+
+
+def _parts(problem: Problem, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """(n, decisions) what changes together: one decision, a stretch, or a repeated structure."""
+    count = len(problem.widths)
+    start = rng.integers(count, size=_AT_ONCE)[:, None]
+    length = 1 + (rng.random((_AT_ONCE, 1)) < 0.5) * rng.integers(_STRETCH, size=(_AT_ONCE, 1))
+    found = (np.arange(count) >= start) & (np.arange(count) < start + length)
+    if len(problem.layout.blocks):
+        whole = rng.random(_AT_ONCE) < 0.2
+        owner = problem.layout.blocks
+        found[whole] = owner[None] == owner[start[whole, 0]][:, None]
+    return np.asarray(found)

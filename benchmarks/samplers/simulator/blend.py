@@ -5,7 +5,6 @@ Both begin with totals of an assignment, so that what no row has is still judged
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -64,25 +63,18 @@ class Blend:
     process: GaussianProcess
     boosted: Boosted
 
-    @property
-    def parts(self) -> Sequence[Blend | GaussianProcess | Boosted]:
-        """Itself, and either half."""
-        return self, self.process, self.boosted
-
     def predict(self, precisions: Precisions) -> Floats:
         """(n, groups) precisions to (n,)."""
         return np.asarray((self.process.predict(precisions) + self.boosted.predict(precisions)) / 2)
 
 
-def fit(precisions: Precisions, values: Floats, sds: Floats, trend: Totals, weights: Floats | None = None) -> Blend:
+def fit(precisions: Precisions, values: Floats, sds: Floats, trend: Totals, weights: Floats) -> Blend:
     """Fit both to (n,) values.
 
     Args:
         sds: (n,) known standard deviations.
-        weights: of the process, flat, to spare the time of learning them.
+        weights: of the process, flat.
     """
     edges, groups = trend.layout.edges, len(trend.layout.groups)
-    start = None if weights is None else Weights(weights, groups, len(edges))
-    steps = gaussian.STEPS if weights is None else 0
-    process = gaussian.fit(precisions, values, sds, edges, trend, start, steps)
+    process = gaussian.fit(precisions, values, sds, edges, trend, Weights(weights, groups, len(edges)))
     return Blend(process, trees.fit(precisions, values, sds, trend))

@@ -1,8 +1,7 @@
 """Rows of real engines, read for a simulator.
 
-Two sources: NETWORK.json of trained networks, as benchmarks/h200/rows.py writes it, with real losses; and
-h200_NETWORK_random.json of networks with random weights, good for latency, whose losses are made from the measured
-error of the output by one fixed map (`synthetic_loss`).
+NETWORK.json has every evaluation of the searches of a trained network on an H200: what was asked and what ran, a letter
+a group (f, h, i; ? where it cannot be told), latency, loss with its interval, and what the sampler was told.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import ROOT
-from benchmarks.samplers.simulator import MEASURED, PRECISIONS, noise, random_weights
+from benchmarks.samplers.simulator import MEASURED, PRECISIONS, noise
 from benchmarks.samplers.simulator.noise import Noise
 from search.graph.grouping import Edge
 from search.space.choices import Choice, Space, Variable
@@ -27,10 +26,6 @@ from search.values import LayerTime, Precision
 
 DATA = ROOT / "benchmarks" / "data"
 LETTERS = {"f": Precision.FP32, "h": Precision.FP16, "i": Precision.INT8}
-RANDOM = "_random"
-AGAIN = "_again"  # ends the name of a network that was trained once more
-INT8_LOSS = 0.05
-_STEEPNESS = 1.5
 _Z95 = 1.96
 _ENOUGH = 5  # mixes that two studies share, to compare them
 # Trained twice by one recipe and left as it was: an engine's time does not depend on the weights, and INT8 loses
@@ -52,14 +47,13 @@ class Rows:
         layout: one decision a group, among the precisions that some row has there.
         precisions: (n, groups) int8.
         latency_ms: (n,).
-        error: (n,) what the loss is made from: the loss itself as a share of one, or the squared output error.
-        error_sd: (n,) standard deviation of sampling, of `error`; zero for output errors.
+        loss: (n,) as a share of one.
+        loss_sd: (n,) its standard deviation of sampling.
         whole: (n,) whether the loss is that of all images; of others it was enough to see that they lose too much.
         baselines: label → place of the uniform row.
         profiles: layers of the uniform engines, in the order they ran; empty where none was profiled.
         alone: (groups, `PRECISIONS`) output error of each group alone, NaN where not measured; None where none was.
         noise: of measurements.
-        trained: whether `error` is a loss.
         left_out: rows that failed or ran otherwise than asked.
         digest: of the file.
     """
@@ -68,12 +62,11 @@ class Rows:
     layout: Layout
     precisions: NDArray[np.int8]
     latency_ms: Floats
-    error: Floats
-    error_sd: Floats
+    loss: Floats
+    loss_sd: Floats
     whole: NDArray[np.bool_]
     baselines: Mapping[str, int]
     profiles: Mapping[Precision, tuple[LayerTime, ...]]
-    trained: bool
     left_out: int
     digest: str
     alone: Floats | None = None
@@ -84,10 +77,8 @@ class Rows:
 
 
 def names() -> list[str]:
-    """Networks that there are rows of, trained ones first; of one that was trained again, the later ones."""
-    found = [path.stem for path in sorted(DATA.glob("*.json")) if not path.stem.startswith("h200_")]
-    trained = [name for name in found if f"{name}{AGAIN}" not in found]
-    return trained + [f"{name}{RANDOM}" for name in random_weights.NAMES]
+    """Networks that there are rows of."""
+    return [path.stem for path in sorted(DATA.glob("*.json")) if not path.stem.startswith("h200_")]
 
 
 def read(name: str) -> Rows:
@@ -96,28 +87,7 @@ def read(name: str) -> Rows:
     Raises:
         RowsError: no such file, not of its format, or without the uniform engines.
     """
-    if name.endswith(RANDOM):
-        return _random(name)
     return read_trained(DATA / f"{name}.json", [DATA / f"{more}.json" for more in _ALSO.get(name, ())])
-
-
-def _random(name: str) -> Rows:
-    found = random_weights.load_measured(name.removesuffix(RANDOM))
-    file = DATA / f"h200_{name}.json"
-    return Rows(
-        name=name,
-        layout=found.layout,
-        precisions=found.precisions,
-        latency_ms=found.latency_ms,
-        error=found.noise,
-        error_sd=np.zeros(len(found.noise)),
-        whole=np.ones(len(found.noise), bool),
-        baselines=_baselines(name, found.precisions),
-        profiles=found.profiles,
-        trained=False,
-        left_out=0,
-        digest=hashlib.sha256(file.read_bytes()).hexdigest(),
-    )
 
 
 def read_trained(path: Path, earlier: Sequence[Path] = ()) -> Rows:
@@ -137,18 +107,17 @@ def read_trained(path: Path, earlier: Sequence[Path] = ()) -> Rows:
         alone = _alone(found.get("sensitivities", []), len(groups))
     except (OSError, KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise RowsError(f"reading rows of {path}: expected what benchmarks/h200/rows.py writes, got {what}") from None
+        raise RowsError(f"reading rows of {path}: expected groups, edges and rows of evaluations, got {what}") from None
     return Rows(
         name=path.stem,
         layout=_layout(groups, edges, precisions),
         precisions=precisions,
         latency_ms=latency_ms,
-        error=np.array([row["loss"] for row in usable]),
-        error_sd=half / _Z95,
+        loss=np.array([row["loss"] for row in usable]),
+        loss_sd=half / _Z95,
         whole=np.array([row.get("samples") == row.get("total") for row in usable], bool),
         baselines=_baselines(path.stem, precisions),
         profiles={LETTERS[key]: _layers(layers, groups) for key, layers in found.get("profiles", {}).items()},
-        trained=True,
         left_out=len(rows) - len(usable),
         digest=hashlib.sha256(b"".join(texts)).hexdigest(),
         alone=alone,
@@ -164,16 +133,6 @@ def _joined(found: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> li
             raise ValueError("earlier rows of other groups")
         rows += [{**row, "source": f"earlier {number}"} for row in other["rows"]]
     return rows
-
-
-def synthetic_loss(error: Floats, of_int8: float) -> Floats:
-    """Output error to a loss in top-1: rising, flat near zero, saturating; `INT8_LOSS` where the error is all INT8's.
-
-    2 · INT8_LOSS · x^1.5 / (1 + x^1.5) with x = error / error of all INT8: a small error flips only answers that were
-    nearly a draw, and no error costs more than everything.
-    """
-    x = (np.maximum(error, 0.0) / of_int8) ** _STEEPNESS
-    return np.asarray(2 * INT8_LOSS * x / (1 + x))
 
 
 def _usable(row: Mapping[str, Any]) -> bool:

@@ -2,9 +2,8 @@
 
 k(a, b) = t · φ(a)·φ(b) + Σ_g v_g [a_g = b_g] + Σ_e w_e [a, b agree at both ends of e] + s · exp(−Σ_g r_g [a_g ≠ b_g])
 
-φ are a few totals of a whole assignment (see `Trend`), so that what no row has is still judged by its like. Every
-weight is learned (automatic relevance), by the posterior mode: a log-normal prior ties the weights of a kind to a
-common scale that is learned too.
+φ are a few totals of a whole assignment (see `Trend`), so that what no row has is still judged by its like. The weights
+were learned once from the rows (automatic relevance, by the posterior mode) and are kept in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -15,18 +14,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import minimize
 
 from benchmarks.samplers.simulator import PRECISIONS
 
 Floats = NDArray[np.float64]
 Precisions = NDArray[np.int8]
 
-_TIED = 1.0  # standard deviation of a log weight around its kind's scale
-_LOOSE = 2.0  # standard deviation of a log scale around where it starts
-_FAR = 2.0  # so many standard deviations away, the optimizer stops
 _SCALES = 6
-STEPS = 60
 
 
 class Trend(Protocol):
@@ -36,7 +30,7 @@ class Trend(Protocol):
 
 @dataclass(frozen=True)
 class Weights:
-    """Hyperparameters, as the optimizer sees them: `flat` = scales of the kinds, then deviations by group and edge.
+    """Hyperparameters: `flat` = scales of the kinds, then deviations by group and edge.
 
     scales: log of groups, pairs, interactions, ranges, noise, trend. deviations: groups, edges, groups (ranges).
     """
@@ -44,11 +38,6 @@ class Weights:
     flat: Floats
     groups: int
     edges: int
-
-    @staticmethod
-    def start(groups: int, edges: int) -> Weights:
-        scales = np.log([0.7 / groups, 0.3 / max(edges, 1), 0.1, 1.0 / groups, 0.01, 10.0])
-        return Weights(np.concatenate([scales, np.zeros(2 * groups + edges)]), groups, edges)
 
     def linear(self) -> Floats:
         return np.asarray(np.exp(self.flat[0] + self.flat[_SCALES : _SCALES + self.groups]))
@@ -104,73 +93,18 @@ def fit(
     sds: Floats,
     edges: NDArray[np.int64],
     trend: Trend,
-    start: Weights | None = None,
-    steps: int = STEPS,
+    weights: Weights,
 ) -> GaussianProcess:
-    """Learn the weights and condition on the rows.
+    """Condition on the rows.
 
     Args:
-        values: (n,); `sds`: (n,) known standard deviations, beyond the noise that is learned.
-        start: weights to begin from.
-        steps: of the optimizer; 0 keeps the weights of `start`.
+        values: (n,); `sds`: (n,) known standard deviations, beyond the noise of the weights.
     """
     centre, scale = float(values.mean()), float(values.std()) or 1.0
     y, known = (values - centre) / scale, (sds / scale) ** 2
-    weights = start or Weights.start(precisions.shape[1], len(edges))
-    if steps:
-        posterior = _Posterior(precisions, y, known, edges, trend(precisions))
-        options = {"maxiter": steps}
-        found = minimize(posterior, weights.flat, jac=True, method="L-BFGS-B", bounds=posterior.bounds, options=options)
-        weights = Weights(found.x, weights.groups, weights.edges)
     covariance = _kernel(weights, edges, trend, precisions, precisions) + np.diag(known + weights.noise)
     dual = cho_solve(cho_factor(covariance), y)
     return GaussianProcess(weights, edges, trend, precisions, centre, scale, dual)
-
-
-class _Posterior:
-    """Negative log posterior of the weights, with its gradient; on the upper triangle of all pairs of rows."""
-
-    def __init__(
-        self, precisions: Precisions, y: Floats, known: Floats, edges: NDArray[np.int64], features: Floats
-    ) -> None:
-        prior = Weights.start(precisions.shape[1], len(edges))
-        self.pairs = np.triu_indices(len(y))
-        agree = (precisions[self.pairs[0]] == precisions[self.pairs[1]]).T
-        self.same = agree.astype(float)
-        self.both = (agree[edges[:, 0]] & agree[edges[:, 1]]).astype(float)
-        self.features = (features @ features.T)[self.pairs]
-        self.y, self.known, self.prior = y, known, prior
-        self.spread = np.where(np.arange(len(prior.flat)) < _SCALES, _LOOSE, _TIED)
-        self.bounds = [(start - _FAR * s, start + _FAR * s) for start, s in zip(prior.flat, self.spread, strict=True)]
-
-    def __call__(self, flat: Floats) -> tuple[float, Floats]:
-        w = Weights(flat, self.prior.groups, self.prior.edges)
-        plain = w.trend * self.features + w.linear() @ self.same + w.pairs() @ self.both
-        ranges = w.ranges()
-        decayed = w.interactions * np.exp(ranges @ self.same - ranges.sum())
-        value, sense, trace = self._likelihood(plain + decayed, w.noise)
-        by_group, by_edge = w.linear() * (self.same @ sense), w.pairs() * (self.both @ sense)
-        all_decayed = float(sense @ decayed)
-        by_range = ranges * (self.same @ (sense * decayed) - all_decayed)
-        trend = w.trend * float(sense @ self.features)
-        scales = [by_group.sum(), by_edge.sum(), all_decayed, by_range.sum(), w.noise * trace, trend]
-        off = (flat - self.prior.flat) / self.spread
-        gradient = np.concatenate([scales, by_group, by_edge, by_range])
-        return value + 0.5 * float(off @ off), gradient + off / self.spread
-
-    def _likelihood(self, upper: Floats, noise: float) -> tuple[float, Floats, float]:
-        """Value, its derivative by every pair's covariance, and its derivative by the diagonal."""
-        n = len(self.y)
-        covariance = np.zeros((n, n))
-        covariance[self.pairs] = upper
-        covariance[np.diag_indices(n)] += self.known + noise + 1e-9 * covariance[0, 0]
-        factor = cho_factor(covariance)
-        inverse = cho_solve(factor, np.eye(n))
-        dual = inverse @ self.y
-        value = 0.5 * float(self.y @ dual) + float(np.log(np.diagonal(factor[0])).sum())
-        sense = 0.5 * (inverse - np.outer(dual, dual))
-        twice = np.where(self.pairs[0] == self.pairs[1], 1.0, 2.0)
-        return value, twice * sense[self.pairs], float(sense.trace())
 
 
 def _kernel(weights: Weights, edges: NDArray[np.int64], trend: Trend, left: Precisions, right: Precisions) -> Floats:

@@ -54,7 +54,7 @@ class Noise:
 
 
 def estimated(rows: Sequence[Mapping[str, Any]], latency_ms: Floats) -> Noise:
-    """From rows of trained networks, as benchmarks/h200/rows.py writes them.
+    """From rows of measured engines.
 
     Args:
         latency_ms: (n,) of the rows, as they would be on one GPU.

@@ -7,7 +7,7 @@ rows leave open is filled with what no model expects.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,8 @@ class Simulator:
         return np.maximum(ms, 0.5 * self.rows.latency_ms.min()), np.minimum(loss, 1.0)
 
     def output_error(self, precisions: Precisions) -> Floats:
-        """(n, groups) precisions to (n,) what the loss is made from, above FP32's: squared output error, or loss."""
-        return heldout.excess(self.rows, self.error, precisions)
+        """(n, groups) precisions to (n,) loss above FP32's, before the misfit."""
+        return heldout.loss_of(self.rows, self.error, precisions)
 
 
 def digest_of_rows(rows: Rows, seed: int = 0) -> str:
@@ -70,24 +70,18 @@ def digest_of_rows(rows: Rows, seed: int = 0) -> str:
     return digest_of({"version": VERSION, "rows": rows.digest, "seed": seed, **judged})
 
 
-def make(rows: Rows, saved: dict[str, Any] | None = None, seed: int = 0) -> Simulator:
-    """Fit to rows.
+def make(rows: Rows, saved: dict[str, Any], seed: int = 0) -> Simulator:
+    """Condition on rows what was learned of them once.
 
     Args:
-        saved: what `to_json` gave for the same rows, to spare the time of fitting.
+        saved: weights of the two Gaussian processes, and the held-out errors, from benchmarks/results.
         seed: of the misfits.
-
-    Raises:
-        RowsError: too few rows, no loss to speak of, or held-out errors that would make a benchmark of noise.
     """
-    heldout.check_rows(rows)
-    known = saved or {}
-    weights = [np.array(known[key]) if key in known else None for key in ("latency", "error")]
+    weights = [np.array(saved[key]) for key in ("latency", "error")]
     trend, nothing = totals(rows), np.zeros(len(rows))
     latency = blend.fit(rows.precisions, rows.latency_ms, nothing, trend, weights[0])
-    error = blend.fit(rows.precisions, rows.error, rows.error_sd, trend, weights[1])
-    held_out = HeldOut(**known["held_out"]) if saved is not None else heldout.cross_validate(rows)
-    heldout.check_errors(rows.name, held_out)
+    error = blend.fit(rows.precisions, rows.loss, rows.loss_sd, trend, weights[1])
+    held_out = HeldOut(**saved["held_out"])
     sds = sizes(held_out)
     misfits = _of_latency(rows, latency, sds[0], 2 * seed), _of_loss(rows, error, sds[1], 2 * seed + 1)
     return Simulator(rows, latency, error, held_out, misfits, sds, replace(rows.noise, own=own_luck(held_out)))
@@ -115,15 +109,8 @@ def _of_latency(rows: Rows, fitted: Blend, sd: float, seed: int) -> Misfit:
 def _of_loss(rows: Rows, fitted: Blend, sd: float, seed: int) -> Misfit:
     """Known are the rows whose loss is told from none."""
     expected = heldout.loss_of(rows, fitted, rows.precisions)
-    measured = heldout.losses(rows)
-    sure = (rows.error > 2 * rows.error_sd) & (expected > 0) & (measured > 0)
-    relative = rows.error_sd[sure] / rows.error[sure]
+    measured = rows.loss
+    sure = (rows.loss > 2 * rows.loss_sd) & (expected > 0) & (measured > 0)
+    relative = rows.loss_sd[sure] / rows.loss[sure]
     missed = np.log(measured[sure] / expected[sure])
     return misfit.draw(sd, rows.precisions[sure], missed, np.maximum(relative, _LEAST_DOUBT), seed)
-
-
-def to_json(simulator: Simulator) -> dict[str, Any]:
-    """What `make` needs to make it again."""
-    processes = {"latency": simulator.latency.process, "error": simulator.error.process}
-    flat = {name: [round(float(w), 6) for w in process.weights.flat] for name, process in processes.items()}
-    return {"held_out": asdict(simulator.held_out), **flat}

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.page import table
+from benchmarks.samplers.simulator import best_front
 from benchmarks.samplers.simulator.best_front import Front, undominated
 from benchmarks.samplers.simulator.problem import Problem
-from benchmarks.samplers.worlds import best_known, catalogue
+from benchmarks.samplers.worlds import catalogue
 from search.space.layout import Codes
 from studies.judging.rules.hypervolume import hypervolume, hypervolume_history
 
 MARKS = (6, 10, 30, 60, 120)
-ALLOWED = (0.005, 0.01)  # losses at which latency is compared
 
 Results = Mapping[str, Any]
 Best = Mapping[str, Front]
@@ -38,7 +38,7 @@ def _all_runs(results: Results, world: str) -> list[Results]:
 def _best_front(given: tuple[str, list[Codes]]) -> tuple[str, Front]:
     world, tried = given
     problem = catalogue.make(world)
-    return world, best_known.find(problem, np.concatenate([_front(problem, codes) for codes in tried]))
+    return world, best_front.find(problem, np.concatenate([_front(problem, codes) for codes in tried]))
 
 
 def _of(key: str, world: str) -> bool:
@@ -64,9 +64,7 @@ def shares(problem: Problem, front: Front, codes: Codes) -> NDArray[np.float64]:
 
 def text(results: Results, best: Best) -> str:
     """Every table."""
-    return "\n\n".join(
-        filter(None, [_shares(results, best), _ends(results, best), _latencies(results, best), _limits(results, best)])
-    )
+    return "\n\n".join(filter(None, [_shares(results, best), _ends(results, best), _limits(results, best)]))
 
 
 def _runs(results: Results, world: str) -> dict[str, list[Results]]:
@@ -115,25 +113,6 @@ def _ends(results: Results, best: Best) -> str:
         )
     heads = ["after so many evaluations, by seed", "points of the share given up: mean, most", "% of the least latency"]
     return table(["a search ends on its own", *heads], rows)
-
-
-def _latencies(results: Results, best: Best, mark: int = 30) -> str:
-    """Least latency at a loss, over that of the best known."""
-    rows = []
-    for world, front in best.items():
-        problem = catalogue.make(world)
-        for method, runs in _runs(results, world).items():
-            cells = []
-            for allowed in ALLOWED:
-                least = float(front.ms[front.loss <= allowed].min())
-                ratios = []
-                for run in runs:
-                    ms, loss = problem.measures(codes_of(run)[:mark])
-                    ratios.append(float(ms[loss <= allowed].min()) / least)
-                cells.append(f"{np.mean(ratios):.3f}")
-            rows.append([world, method, *cells])
-    heads = [f"at ≤ {100 * allowed:g} points" for allowed in ALLOWED]
-    return table([f"latency over the best known, after {mark}", "method", *heads], rows)
 
 
 def _limits(results: Results, best: Best) -> str:

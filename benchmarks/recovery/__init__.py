@@ -1,1 +1,0 @@
-"""What recovery costs before a search begins."""

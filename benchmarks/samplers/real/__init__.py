@@ -1,1 +1,0 @@
-"""Samplers side by side on real searches: ONNX Runtime on one core of the CPU."""

@@ -1,1 +1,0 @@
-"""What the sensitivity pass finds out with time for few runs."""
