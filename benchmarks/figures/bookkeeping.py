@@ -20,10 +20,10 @@ from unittest.mock import patch
 from rich.console import Console
 
 from benchmarks.example import BATCH, DATA, MODEL, load_text
+from bitfront import verbs
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import EvaluatorLine
 from evaluators.process.requests import connect, handlers
-from bitfront import verbs
 from studies.options.config import SearchConfig
 from studies.options.read_options import read_config
 from studies.run.search import Search

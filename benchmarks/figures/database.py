@@ -25,9 +25,9 @@ from sqlalchemy import Connection, insert, text
 
 from benchmarks import ROOT
 from benchmarks.example import load_text
+from bitfront import verbs
 from search.graph.grouping import Group
 from search.values import Assignment, Precision, Target
-from bitfront import verbs
 from studies.options.read_options import read_config
 from studies.store import records
 from studies.store.database import tables
@@ -90,7 +90,7 @@ def median_s(act: Callable[[], Any]) -> float:
 
 
 def run(*arguments: Any) -> None:
-    command = [sys.executable, "-m", "bitfront.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "bitfront", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{arguments}: exit {done.returncode}\n{done.stderr}")

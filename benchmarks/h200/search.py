@@ -23,11 +23,11 @@ from typing import Any
 from benchmarks import ROOT
 from benchmarks.command_line import bitfront
 from benchmarks.page import table
+from bitfront import verbs
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.results import FinalScores
-from bitfront import verbs
 from studies.artifacts.folder import Artifacts
 from studies.options.read_options import read_config
 from studies.run.session.setup import _job
