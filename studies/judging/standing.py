@@ -21,7 +21,7 @@ from studies.judging.rules.candidates import Candidates, aim_of
 from studies.judging.rules.picks import Picks, choose, score_of, ties
 from studies.judging.rules.quantiles import quantile
 from studies.judging.rules.verdicts import FinalBounds, Verdict
-from studies.options.limits import Limits, MetricScale
+from studies.options.limits import LATENCY_MS, Limits, MetricScale
 from studies.store.records import EXPORT, OK, RUNNING, EvaluationTable, StudyRecord, TargetRecord
 from studies.store.records.detail_columns import MOST_ROWS
 from studies.store.store import Store
@@ -167,7 +167,7 @@ class Standing:
             loss_band=self.measures.loss_band,
             margin=judged.margins(t.loss, error, t.metric_value, self.study.clusters("search") or t.samples),
             latency_band=self.target.band,
-            eligible=judged.feasible,
+            eligible=self._eligible,
             fails=tried & ~judged.keeps_final,
             holds=tried & judged.keeps_final,
             final_margin=self._final_margins,
@@ -176,6 +176,17 @@ class Standing:
             doubtful=self.doubtful,
             loss_unit=loss_unit(self.metric.ratio, t.loss[self.measures.baselines].tolist()),
         )
+
+    @cached_property
+    def _eligible(self) -> Bools:
+        """(n,) feasible rows; where one keeps the budget surely, without those whose doubtful latency may miss it."""
+        feasible, budget_ms = self.judgement.feasible, self.limits.most(LATENCY_MS)
+        if budget_ms is None:
+            return feasible
+        near = self.measures.latency_ms * (1 + self.target.band) > budget_ms
+        sure = feasible & ~(self.doubtful & near)
+        fails = self.final.tried & ~self.judgement.keeps_final
+        return sure if (sure & ~fails).any() else feasible
 
     @cached_property
     def _final_margins(self) -> Floats:

@@ -6,7 +6,7 @@ partly luck. So candidates are ranked by how surely each loss keeps the limits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -110,14 +110,15 @@ class Candidates:
         result: Bools = self.latency_ms <= self.latency_ms[row] * (1 + self.latency_band)
         return result
 
-    def within_doubt(self, row: int, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Of these rows the ones that may be as fast as this one, by the tie band, where one of both is doubtful."""
-        if self.doubtful is None:
-            return rows[:0]
-        as_fast = self.latency_ms[row] <= self.latency_ms * (1 + self.latency_band)
-        tied = self.latency_ties(row) & as_fast & (self.doubtful | self.doubtful[row])
-        found: NDArray[np.intp] = rows[tied[rows]]
-        return found
+    def favouring(self, row: int) -> Candidates:
+        """These columns if chance in the doubtful latencies was against this row: all it may be as fast as are slower.
+
+        Of two latencies one of which is doubtful the ratio may be off by the tie band.
+        """
+        assert self.doubtful is not None
+        slower = self.doubtful | self.doubtful[row]
+        slower[row] = False
+        return replace(self, latency_ms=np.where(slower, self.latency_ms * (1 + self.latency_band), self.latency_ms))
 
     def loss_ties(self, row: int) -> Bools:
         """(n,) bool: rows that lose no more than this one by more than the wider of the two bands."""

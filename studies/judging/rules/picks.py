@@ -5,8 +5,9 @@ The candidates for `best` are in a line: if the first fails on the final split, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,8 +127,8 @@ def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
     best = _best(columns, queue, aim)
     if not len(rows):
         return Picks(best, None, None, None, tuple(queue), aim)
-    accurate = _least_shown(rows, columns.loss, columns.latency_ms)
-    fast = _settle_doubt(columns, _least_shown(rows, columns.latency_ms, columns.loss), rows)
+    accurate = _settle_doubt(columns, lambda some: _least_shown(rows, some.loss, some.latency_ms), rows)
+    fast = _settle_doubt(columns, lambda some: _least_shown(rows, some.latency_ms, some.loss), rows)
     scored = {name: row for name in names if (row := _largest_score(columns, rows, name)) is not None}
     return Picks(best, accurate, fast, _knee(columns, rows), tuple(queue), aim, scored)
 
@@ -240,29 +241,37 @@ def _by_loss(columns: Candidates, rows: Rows) -> Iterator[int]:
         pool = sure if len(sure) else left
         safest = _least(pool, upper, columns.latency_ms)
         tied = pool[upper[pool] <= upper[safest] + columns.loss_band[safest]]
-        row = _least(tied, columns.latency_ms, columns.loss)
+        row = _settle_doubt(columns, partial(_fastest_of, rows=tied), tied)
         yield row
         left = left[left != row]
 
 
 def _best(columns: Candidates, queue: list[int], aim: Aim) -> int | None:
-    if aim is Aim.FASTEST:
-        if (sure := _first_sure(columns, queue)) is not None:
-            return _settle_doubt(columns, sure, queue)
-        queue = _by_latency(columns, np.array(queue, np.intp))
-    for row in queue:
-        if not columns.fails[row]:
-            if aim is not Aim.FASTEST:
-                return row
-            return _settle_doubt(columns, _as_sure_and_faster(columns, queue, row), queue)
+    alive = [row for row in queue if not columns.fails[row]]
+    if alive and aim is Aim.FASTEST:
+        return _settle_doubt(columns, partial(_fastest_in_line, queue=queue), alive)
+    if alive:
+        return alive[0]
     holding = np.flatnonzero(columns.eligible & columns.holds)
     if len(holding):
-        return _least(holding, columns.latency_ms, columns.loss)
+        return _settle_doubt(columns, partial(_fastest_of, rows=holding), holding)
     base = columns.fp32
     if base is not None and columns.eligible[base] and not columns.fails[base]:
         return base
     left = np.array(queue, np.intp) if queue else np.flatnonzero(columns.eligible)
     return _least(left, columns.upper, columns.latency_ms) if len(left) else None
+
+
+def _fastest_in_line(columns: Candidates, queue: list[int]) -> int:
+    """The row of this line that is best if that is the fastest; some of them do not fail on the final split."""
+    if (sure := _first_sure(columns, queue)) is not None:
+        return sure
+    rows = _by_latency(columns, np.array(queue, np.intp))
+    return _as_sure_and_faster(columns, rows, next(row for row in rows if not columns.fails[row]))
+
+
+def _fastest_of(columns: Candidates, rows: Rows) -> int:
+    return _least(rows, columns.latency_ms, columns.loss)
 
 
 def _first_sure(columns: Candidates, queue: list[int]) -> int | None:
@@ -290,21 +299,24 @@ def _as_sure_and_faster(columns: Candidates, queue: list[int], row: int) -> int:
     )
 
 
-def _settle_doubt(columns: Candidates, row: int, others: Sequence[int] | Rows) -> int:
-    """This row, or, where chance in a doubtful latency may have made it the fastest, the one that loses least.
+def _settle_doubt(columns: Candidates, find: Callable[[Candidates], int], rows: Sequence[int] | Rows) -> int:
+    """The row that `find` takes, unless a doubtful latency decides that; every pick that asks for latencies comes here.
 
-    Others that tie with it, one of both being doubtful, are as good as it is; a latency that is not doubtful comes
-    before one that is.
+    Of the rows that it may take as well, if the doubtful latencies are off by chance, those whose own latency is not
+    doubtful come first, then the one that loses least.
+
+    Args:
+        rows: that may be taken.
     """
-    rows = np.array([each for each in others if not columns.fails[each]], np.intp)
-    near = columns.within_doubt(row, rows)
-    if columns.doubtful is None or not len(near):
-        return row
-    near = np.union1d(near, [row])
-    if columns.holds[row]:  # what the final split was not asked about does not take the place of what holds there
-        near = near[columns.holds[near]]
-    clean = near[~columns.doubtful[near]]
-    return _least(clean if len(clean) else near, columns.upper, columns.latency_ms)
+    taken = find(columns)
+    if columns.doubtful is None or not columns.doubtful[taken]:
+        return taken
+    able = np.asarray(rows, np.intp)
+    if columns.holds[taken]:  # what the final split was not asked about does not take the place of what holds there
+        able = able[columns.holds[able]]
+    order = np.lexsort((columns.latency_ms[able], columns.upper[able], columns.doubtful[able]))
+    preferred = (int(row) for row in able[order])
+    return next((row for row in preferred if row == taken or find(columns.favouring(row)) == row), taken)
 
 
 def _knee(columns: Candidates, rows: Rows) -> int | None:
@@ -318,14 +330,30 @@ def _knee(columns: Candidates, rows: Rows) -> int | None:
     on_front = columns.on_front & good
     if not on_front.any():
         on_front = front(columns.latency_ms, columns.loss, columns.latency_band, columns.loss_band, good)
-    return knee(columns.latency_ms, columns.loss, on_front)
+    if not on_front.any():
+        return None
+    find = partial(_knee_of, on_front=on_front)
+    return _settle_doubt(columns, find, np.flatnonzero(on_front))
+
+
+def _knee_of(columns: Candidates, on_front: Bools) -> int:
+    found = knee(columns.latency_ms, columns.loss, on_front)
+    assert found is not None
+    return found
 
 
 def _largest_score(columns: Candidates, rows: Rows, name: str) -> int | None:
     """The row with the largest score, of equals the fastest; None where uniform FP32 was not measured."""
     score = score_of(name)
-    scores = None if score is None else columns.scores(score)
-    return None if scores is None else _least(rows, -scores, columns.latency_ms)
+    if score is None or columns.scores(score) is None:
+        return None
+    return _settle_doubt(columns, partial(_first_by_score, rows=rows, score=score), rows)
+
+
+def _first_by_score(columns: Candidates, rows: Rows, score: Score) -> int:
+    scores = columns.scores(score)
+    assert scores is not None
+    return _least(rows, -scores, columns.latency_ms)
 
 
 def _score_ties(columns: Candidates, rows: Rows, row: int, score: Score) -> list[int]:

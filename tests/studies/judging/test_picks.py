@@ -235,6 +235,41 @@ def test_a_doubtful_latency_decides_no_pick_against_one_that_may_be_as_fast() ->
     assert best(Aim.FASTEST, *rows, 0.0005, **same, **final, doubtful=both) == 1, "the other was not looked at"
 
 
+def test_a_doubtful_latency_makes_no_knee_where_another_would_be_it_within_the_doubt() -> None:
+    """Rows 1 and 2 tie in latency and loss, and row 1 is the knee by a hair."""
+    rows: Any = ([4.0, 2.0, 2.1, 1.0], [0.0, 0.020, 0.019, 0.1], 0.002)
+    band = {"fp32": 0, "band": 0.1}
+    found = {doubt: choose(columns(*rows, **band, doubtful=marked(4, *doubt)), Aim.KNEE) for doubt in KNEE_DOUBTS}
+    assert {doubt: (picks.knee, picks.best) for doubt, picks in found.items()} == KNEE_DOUBTS
+    far = [4.0, 2.0, 3.2, 1.0], [0.0, 0.020, 0.019, 0.1], 0.002
+    assert best(Aim.KNEE, *far, **band, doubtful=marked(4, 1)) == 1, "no knee even then"
+
+
+KNEE_DOUBTS: dict[tuple[int, ...], tuple[int, int]] = {
+    (): (1, 1),
+    (1,): (2, 2),
+    (2,): (1, 1),
+    (1, 2): (2, 2),  # both in doubt: the one that loses less
+}
+
+
+def test_a_doubtful_latency_decides_no_tie_of_losses() -> None:
+    rows, band = ([3.0, 2.0, 2.1], [0.010, 0.011, 0.011], 0.001), 0.1
+    found = [best(Aim.LEAST_LOSS, *rows, band=band, doubtful=marked(3, *doubt)) for doubt in ((), (1,), (2,), (0, 1))]
+    assert found == [1, 2, 1, 2], "the fastest of those that tie in loss, by a latency without doubt"
+    same = columns([3.0, 2.0, 2.1], [0.2, 0.1, 0.1], band=band, doubtful=marked(3, 1))
+    assert choose(same, Aim.KNEE).accurate == 2
+
+
+def test_a_doubtful_latency_decides_no_score() -> None:
+    rows, more = ([4.0, 2.0, 2.1], [0.0, 0.02, 0.019]), {"fp32": 0, "band": 0.1, "loss_unit": 0.1}
+    name = "score:0.5,0.5"
+    found = [
+        choose(columns(*rows, **more, doubtful=marked(3, *doubt)), Aim.KNEE, [name]).row(name) for doubt in ((), (1,))
+    ]
+    assert found == [1, 2]
+
+
 def test_where_all_in_line_fail_what_holds_there_is_recommended_else_fp32() -> None:
     rows, same = ([4.0, 1.0, 2.0], [0.0, 0.006, 0.005]), {"limit": 0.01, "fp32": 0}
     assert choose(columns(*rows, fails=marked(3, 1, 2), **same), Aim.FASTEST).best == 0

@@ -62,6 +62,23 @@ def test_lists_of_points_are_the_picks_the_front_and_what_a_table_names(store: S
     assert best_point(judged(store, Limits(latency_budget_ms=0.5))) is None
 
 
+def test_a_doubtful_latency_keeps_no_budget_where_another_keeps_it_surely(store: Store) -> None:
+    """At a tie band of 10 %, 2 ms may be 2.2 ms."""
+    target = store.targets.of_study(store.studies.load("s").id)[0].id
+    disturbed = evaluated((0, 0, 0, 2), 2.0, 0.01, 0.001)
+    assert disturbed.latency is not None
+    add(store, target, 3, replace(disturbed, latency=replace(disturbed.latency, warnings=("unsteady",))))
+    store.targets.settle(target, latency_band=0.1)
+    budgets = {budget_ms: judged(store, Limits(latency_budget_ms=budget_ms)).picks for budget_ms in (2.05, 2.1, 2.3)}
+    assert {budget_ms: (picks.best, picks.accurate) for budget_ms, picks in budgets.items()} == {
+        2.05: (1, 1),
+        2.1: (1, 1),
+        2.3: (3, 3),
+    }
+    alone = judged(store, Limits(latency_budget_ms=2.1, max_drop=0.015)).picks
+    assert alone.best == 3, "no other keeps the limits"
+
+
 def test_other_limits_judge_the_same_evaluations_anew(store: Store) -> None:
     now = judged(store)
     assert not now.point(2).feasible
