@@ -62,6 +62,25 @@ def device_lock(device: str, timeout_s: float = 600.0, on_wait: OnWait = lambda 
         lock.release()
 
 
+@contextmanager
+def locked_file(path: Path, on_wait: Callable[[str], object]) -> Iterator[None]:
+    """Hold the lock of a file, however long another process has it; the kernel lets go of it when the process dies.
+
+    Args:
+        on_wait: called where it takes more than a moment; with `process 4711`, or `another process` where the system
+            does not tell which.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    lock = filelock.FileLock(path)
+    _acquire(lock, -1, lambda: on_wait(_named(_holder(path))))
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _acquire_in_turn(
     lock: filelock.BaseFileLock, turn: filelock.BaseFileLock, timeout_s: float, on_wait: Callable[[], object]
 ) -> None:

@@ -13,7 +13,7 @@ from evaluators.process import wire
 from evaluators.process.child import Child, GoneError
 from evaluators.process.handed_metric.scorer import Scorer
 from evaluators.process.job import Job
-from evaluators.process.line import ALIVE
+from evaluators.process.line import ALIVE, MODEL_RUN
 from evaluators.process.requests import OPEN, call_handlers
 from evaluators.process.results import Description
 from evaluators.process.watch import Watch
@@ -35,7 +35,7 @@ class ProcessLimits:
     """Bounds of one request: seconds of wall time, and resident bytes of the process and its children.
 
     An evaluation ends within `timeout_s`. Any other request, say scoring finalists on a large split, may take longer
-    as long as the process tells of progress at least that often. So may starting a process.
+    as long as the process tells of progress at least that often. So may starting a process, but for a run of the model.
     """
 
     timeout_s: float = 600.0
@@ -220,7 +220,9 @@ class Connection:
             child.send(line.encode(), watch)
             while not _ENDS & (message := wire.loads(child.receive(watch))).keys():
                 watch.heard()
-                if "call" in message:
+                if message.get("event") == MODEL_RUN:  # what an opening takes without it says nothing of the model
+                    watch.limit(self.limits.timeout_s if message["value"] else bounds.timeout_s)
+                elif "call" in message:
                     child.send(self._answer(message).encode(), watch)
                 elif on_event is not None and message["event"] != ALIVE:
                     on_event(message["event"], message["value"])

@@ -2,8 +2,7 @@
 
 `Evaluator` implements them in the evaluator process. `requests.connect` makes the client's end of the same Protocols,
 so that a request is an ordinary, type-checked call: `line.timings.profile(engine, count=10)`. Names, arguments and
-results of the messages are read from the Protocols: a new request is a method of a Protocol and of the class that
-implements it, and nothing else.
+results are read from the Protocols: a new request is a method of a Protocol and of the class that implements it.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ STAGE = "stage"  # the value of the `Stage` that an evaluation enters
 PROGRESS = "progress"  # [done, total]
 WAIT = "wait"  # the process that measures on the device, in words; empty once that one is done
 ALIVE = "alive"  # None: it is busy with something long and has nothing else to tell
+MODEL_RUN = "model run"  # whether the model runs now that is only being opened, which may never end
 
 
 class OpenRequest(Protocol):

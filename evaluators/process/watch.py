@@ -43,6 +43,10 @@ class Watch:
         if self._renews:
             self._since, self._renewed = time.monotonic(), True
 
+    def limit(self, timeout_s: float) -> None:
+        """From now on another limit."""
+        self._timeout_s = timeout_s
+
     def __call__(self) -> None:
         now = time.monotonic()
         if now > self._since + self._timeout_s:

@@ -21,6 +21,7 @@ MOST_BATCHES = 4
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
 _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32).reshape(1, 3, 1, 1)
 _CROP = 224 / 256
+_CHANNELS = (1, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -68,22 +69,40 @@ def _with_input(name: str, change: Change) -> Callable[[Arrays], Arrays]:
 
 
 def _changes(array: NDArray[Any]) -> Iterator[tuple[str, Change]]:
-    """The usual faults of an input by their words; those of pictures for (n, channels, height, width) alone."""
+    """The usual faults of an input by their words; those of pictures for images alone, in either layout."""
     if array.dtype.kind != "f":
         return
     yield "it is divided by 255 once more than it should be", lambda x: x / 255
     yield "it is not divided by 255", lambda x: x * 255
     yield "it is scaled to -1 to 1 where 0 to 1 is expected", lambda x: x * 2 - 1
     yield "it is scaled to 0 to 1 where -1 to 1 is expected", lambda x: (x + 1) / 2
-    if array.ndim != 4 or array.shape[1] not in (1, 3, 4):
+    if array.ndim != 4:
         return
-    if array.shape[1] == 3:
+    if array.shape[1] in _CHANNELS:
+        yield from _picture_changes(array.shape[1])
+        if array.shape[1] > 1:
+            yield _memory("NHWC", "NCHW"), lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape)
+    elif array.shape[3] in _CHANNELS:
+        yield from ((cause, _with_channels_last(change)) for cause, change in _picture_changes(array.shape[3]))
+        if array.shape[3] > 1:
+            yield _memory("NCHW", "NHWC"), lambda x: x.transpose(0, 3, 1, 2).reshape(x.shape)
+
+
+def _picture_changes(channels: int) -> Iterator[tuple[str, Change]]:
+    """Of arrays (n, channels, height, width)."""
+    if channels == 3:
         yield "its channels are in the other order, BGR for RGB", lambda x: x[:, ::-1]
         yield "mean and deviation (those of ImageNet) are not applied", lambda x: x * _DEVIATION + _MEAN
-        yield "mean and deviation (those of ImageNet) are applied where none are wanted", _normalize
-    if array.shape[1] > 1:
-        yield "its memory is in the layout NHWC and read as NCHW", lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape)
+        yield "mean and deviation (those of ImageNet) are applied twice, or where none are wanted", _normalize
     yield "its middle is cut out (224 of 256) and enlarged", _cut_middle
+
+
+def _with_channels_last(change: Change) -> Change:
+    return lambda x: change(x.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
+
+
+def _memory(given: str, expected: str) -> str:
+    return f"its memory is in the layout {given} and read as {expected}"
 
 
 def _normalize(array: NDArray[Any]) -> NDArray[Any]:

@@ -74,7 +74,7 @@ class OpenData:
         known = opened.model.outputs
         if all(spec.shape for spec in known):
             return known
-        with closing(opened.backend.float_session(opened.model)) as session:
+        with opened.model_run(), closing(opened.backend.float_session(opened.model)) as session:
             found = session.run(self.data.batch(np.zeros(self.batch, np.int64))[0])
         return [replace(spec, shape=spec.shape or found[spec.name].shape) for spec in known]
 

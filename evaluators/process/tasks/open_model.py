@@ -16,7 +16,7 @@ from evaluators.backends.registry import choose_backend, kind_named, open_backen
 from evaluators.engine import Backend, Builder, Engine, RefusedError
 from evaluators.measure.device_lock import device_lock, holder_text
 from evaluators.process.job import Job, discarding
-from evaluators.process.line import ALIVE, PROGRESS, STAGE, WAIT
+from evaluators.process.line import ALIVE, MODEL_RUN, PROGRESS, STAGE, WAIT
 from evaluators.process.tasks.candidate import check_room
 from search.errors import BitfrontError, RunError, TargetError
 from search.graph import model as models
@@ -137,6 +137,13 @@ class OpenModel:
             if waited:
                 self._report(WAIT, "")
             yield
+
+    @contextmanager
+    def model_run(self) -> Iterator[None]:
+        """Around a run of the model while the job is being opened: the limits of time hold for it."""
+        self._report(MODEL_RUN, True)
+        yield
+        self._report(MODEL_RUN, False)
 
     def tell_stage(self, stage: Stage) -> None:
         """Report that a candidate enters a stage."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,20 @@ from evaluators.diagnose.wrapper.find_fault import WrapperOutput
 from search.graph.model import load
 from studies.inspect.wrapper_text import verdict
 from tests.support.command_line import copy_finished, finished, invoke, ok
+from tests.support.input_faults import DEVIATION, MEAN, cut_middle
 from tests.support.networks import plain_session
 
+Change = Callable[[NDArray[Any]], NDArray[Any]]
 
-def own_outputs() -> NDArray[Any]:
-    """(60, 10) logits of the finished study's float model on all of its data, as a program of one's own gives them."""
+
+def own_outputs(change: Change = lambda images: images) -> NDArray[Any]:
+    """(60, 10) logits of the finished study's float model on all of its data, as a program of one's own gives them.
+
+    Args:
+        change: what the program does to (60, 3, height, width) images before it runs the model.
+    """
     session = plain_session(onnx.load(finished() / "in/model.onnx"))
-    images = np.load(finished() / "in/data.npz")["image"]
+    images = np.ascontiguousarray(change(np.load(finished() / "in/data.npz")["image"]), np.float32)
     batch = load(finished() / "in/model.onnx").batch
     return np.concatenate(
         [session.run(None, {"image": images[i : i + batch]})[0] for i in range(0, len(images), batch)]
@@ -53,6 +61,28 @@ def test_swapped_classes_are_told_in_one_sentence_with_the_evidence(studied: Pat
     flips = found["flips"]
     assert flips["samples"] == flips["right"] == 18, "labels are what the float model says"
     assert (flips["gained"]["count"], flips["moved"]["count"]) == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_fault_at_the_inputs_is_named_and_no_other(studied: Path) -> None:
+    """Found by running the models of the study on inputs with each fault, which the command does itself."""
+    for change, words in (
+        (lambda x: x / 255, "it is divided by 255 once more than it should be"),
+        (lambda x: x * DEVIATION + MEAN, "mean and deviation (those of ImageNet) are not applied"),
+        (lambda x: (x - MEAN) / DEVIATION, "mean and deviation (those of ImageNet) are applied twice"),
+        (lambda x: x[:, ::-1], "its channels are in the other order, BGR for RGB"),
+        (lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape), "its memory is in the layout NHWC and read as NCHW"),
+        (cut_middle, "its middle is cut out"),
+    ):
+        np.savez("mine.npz", logits=own_outputs(change))
+        said = ok("compare", "small", 1, "--outputs", "mine.npz")
+        named = [line for line in said.splitlines() if "input image: " in line]
+        assert len(named) == 1, said
+        assert words in named[0]
+    found = json.loads(ok("compare", "small", 1, "--outputs", "mine.npz", "--json"))["own_outputs"]["input_fault"]
+    assert (found["input"], found["cause"]) == ("image", "its middle is cut out (224 of 256) and enlarged")
+    np.savez("mine.npz", logits=own_outputs(lambda images: np.roll(images, 3, axis=3)))
+    assert "input image: " not in ok("compare", "small", 1, "--outputs", "mine.npz"), "none of the usual ones"
 
 
 @pytest.mark.slow

@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from evaluators.diagnose.wrapper.input_faults import InputFault, find_input_fault
+from tests.support.input_faults import DEVIATION, MEAN, cut_middle
 
 Array = NDArray[Any]
-MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
-DEVIATION = np.array([0.229, 0.224, 0.225], np.float32).reshape(1, 3, 1, 1)
 RNG = np.random.default_rng(0)
 FIRST, SECOND = RNG.normal(size=(3 * 16 * 16, 64)).astype(np.float32) / 28, RNG.normal(size=(64, 10)).astype(np.float32)
 
@@ -30,11 +29,13 @@ def pictures() -> Array:
     return np.asarray((share - MEAN) / DEVIATION, np.float32)
 
 
-def look(change: Callable[[Array], Array], noise: float = 0.01) -> InputFault | None:
-    images = pictures()
-    own = network({"image": np.ascontiguousarray(change(images))})["y"]
+def look(
+    change: Callable[[Array], Array], noise: float = 0.01, images: Callable[[], Array] = pictures
+) -> InputFault | None:
+    given = images()
+    own = network({"image": np.ascontiguousarray(change(given))})["y"]
     own = own + noise * own.std() * RNG.normal(size=own.shape)
-    batches = [({"image": images[i : i + 8]}, 8) for i in range(0, 32, 8)]
+    batches = [({"image": given[i : i + 8]}, 8) for i in range(0, 32, 8)]
     return find_input_fault({"y": own}, batches, [network], 10.0)
 
 
@@ -45,7 +46,9 @@ def look(change: Callable[[Array], Array], noise: float = 0.01) -> InputFault | 
         (lambda x: x * 255, "not divided by 255"),
         (lambda x: x[:, ::-1], "BGR for RGB"),
         (lambda x: x * DEVIATION + MEAN, "are not applied"),
-        (lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape), "NHWC"),
+        (lambda x: (x - MEAN) / DEVIATION, "are applied twice"),
+        (lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape), "NHWC and read as NCHW"),
+        (cut_middle, "its middle is cut out"),
     ],
 )
 def test_the_usual_faults_are_named(change: Callable[[Array], Array], cause: str) -> None:
@@ -53,6 +56,21 @@ def test_the_usual_faults_are_named(change: Callable[[Array], Array], cause: str
     assert found is not None
     assert cause in found.cause
     assert found.after_db > 30 > found.before_db + 10
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda x: x[..., ::-1], "BGR for RGB"),
+        (lambda x: ((x.transpose(0, 3, 1, 2) - MEAN) / DEVIATION).transpose(0, 2, 3, 1), "are applied twice"),
+        (lambda x: x.transpose(0, 3, 1, 2).reshape(x.shape), "NCHW and read as NHWC"),
+        (lambda x: cut_middle(x.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1), "its middle is cut out"),
+    ],
+)
+def test_they_are_named_where_the_channels_are_last_too(change: Callable[[Array], Array], cause: str) -> None:
+    found = look(change, images=lambda: np.ascontiguousarray(pictures().transpose(0, 2, 3, 1)))
+    assert found is not None
+    assert cause in found.cause
 
 
 @pytest.mark.parametrize(
