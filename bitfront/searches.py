@@ -31,7 +31,7 @@ from studies.options.read_options import read_changes, read_config
 from studies.options.table import option_table, options_of
 from studies.options.urls import default_url, mask_password
 from studies.run.search_result import SearchResult
-from studies.run.session.trusted_functions import remember_functions
+from studies.run.session.trusted_functions import NAMED_AGAIN, remember_functions
 from studies.store.store import Store
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def _changes(config: SearchConfig, given: Mapping[str, Any]) -> dict[str, Any]:
         StudyError: an option that cannot change differs from that of the study.
     """
     named = [option_table()[name.replace("_", "-")] for name, value in given.items() if value is not None]
-    resumed = {row.name for row in options_of("resume")}
+    resumed = {row.name for row in options_of("resume") if row.key not in NAMED_AGAIN}
     with Store.open(config.storage, write=False) as store:
         stored = store.studies.load(config.study).config
     wanted = config.to_json()

@@ -161,7 +161,7 @@ def compare(
             study,
             meant,
             trial,
-            here(store, study, config),
+            here(store, study, config, events or Quiet()),
             groups=groups,
             samples=samples,
             threshold_db=threshold_db,

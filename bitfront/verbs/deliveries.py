@@ -10,7 +10,7 @@ from typing import Any
 from evaluators.backends.registry import kind_named
 from search.errors import ConfigError
 from studies.artifacts.shipping import here
-from studies.events import Quiet
+from studies.events import Events, Quiet
 from studies.export import export as exports
 from studies.export.export import NO_EXTRAS, Export, Extras
 from studies.export.handover import check_tools
@@ -28,7 +28,7 @@ from studies.run.session.folders import check_artifacts
 from studies.run.session.join import join_study
 from studies.run.session.setup import checked
 from studies.run.session.study_rows import check_unchanged
-from studies.run.session.trusted_functions import check_trusted
+from studies.run.session.trusted_functions import check_trusted, take_names_again
 from studies.run.work import Work
 from studies.run_clock import limit_start
 from studies.show.report.builder import build_report
@@ -78,10 +78,11 @@ def export(
     with Store.open(url) as store:
         now = standing_of(store, name, changes, target)
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
-        config = change_config(config_of(now.study, now.target, url), changes)
+        stored = config_of(now.study, now.target, url)
+        config = take_names_again(change_config(stored, changes), stored, str(now.study.metric["name"]))
         check_trusted(config)
         _check_export(config, changes)
-        config = _prepare_config(store, now.study, config, extras)
+        config = _prepare_config(store, now.study, config, extras, told)
         with checked(config, events=told, cache=study_cache(config)) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
@@ -109,7 +110,9 @@ def _check_extras(extras: Extras) -> None:
     check_tools(extras.tools)
 
 
-def _prepare_config(store: Store, study: StudyRecord, config: SearchConfig, extras: Extras) -> SearchConfig:
+def _prepare_config(
+    store: Store, study: StudyRecord, config: SearchConfig, extras: Extras, events: Events
+) -> SearchConfig:
     """What an engine is exported by, with the study's files where this host has them.
 
     Raises:
@@ -118,7 +121,7 @@ def _prepare_config(store: Store, study: StudyRecord, config: SearchConfig, extr
     check_artifacts(config)
     if extras.triton is not None:
         check_triton_platform(config.backend)
-    return here(store, study, config)
+    return here(store, study, config, events)
 
 
 def _check_export(config: SearchConfig, changes: Mapping[str, Any]) -> None:

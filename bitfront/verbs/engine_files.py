@@ -87,7 +87,8 @@ def gate(
         Wanted(str(baseline), "--against", trials[1], "--against-trial"),
     )
     config = change_config(SearchConfig(model="gate", data=data), changes)
-    sides = [find_side(each, url, target, config.backend) for each in wanted]
+    told = events or Quiet()
+    sides = [find_side(each, url, target, config.backend, told) for each in wanted]
     inputs = GateInputs(
         candidate=sides[0],
         baseline=sides[1],
@@ -95,7 +96,7 @@ def gate(
         config=config,
         limits=limits,
     )
-    return run_gate(inputs, events or Quiet())
+    return run_gate(inputs, told)
 
 
 def _read(file: str | Path, profile: str | Path | None) -> EngineFile:

@@ -76,7 +76,8 @@ def drift(
     with Store.open(url, write=False) as store:
         now = standing_of(store, name, wanted=target)
         config = change_config(config_of(now.study, now.target, url), {**changes, "data": data})
-        return find_drift(store, now, here(store, now.study, config), events or Quiet())
+        told = events or Quiet()
+        return find_drift(store, now, here(store, now.study, config, told), told)
 
 
 NO_WORSE = GateLimits(max_drop=0.0)
@@ -136,7 +137,7 @@ def renew(
     url, told = storage or default_url(), events or Quiet()
     with Store.open(url) as store:
         before = standing_of(store, name, wanted=target)
-        known, config = _plan_renewal(store, url, before, data, changes, request.study)
+        known, config = _plan_renewal(store, url, before, {**changes, "data": data}, request.study, told)
         with checked(config, more=[lambda: check_artifacts(config)], events=told, cache=study_cache(config)) as good:
             _check_inputs(good, before, known)
             resolve_drop(request.limits, MetricScale.of(good.metric))
@@ -165,7 +166,7 @@ def _run(store: Store, good: Checked, before: Standing, known: StudyRecord | Non
 
 
 def _plan_renewal(
-    store: Store, url: str, before: Standing, data: str, changes: Mapping[str, Any], wanted: str | None
+    store: Store, url: str, before: Standing, changes: Mapping[str, Any], wanted: str | None, events: Events
 ) -> tuple[StudyRecord | None, SearchConfig]:
     """A renewal that was begun before, if there is one, and what it is asked to do."""
     name = before.study.name
@@ -190,7 +191,7 @@ def _plan_renewal(
             "--study."
         )
     stored = config_of(before.study, before.target, url)
-    config = change_config(here(store, before.study, stored), {**changes, "data": data})
+    config = change_config(here(store, before.study, stored, events), changes)
     check_trusted(config)
     trials = count_trials(store, before)
     return known, replace(

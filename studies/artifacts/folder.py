@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -42,11 +42,15 @@ class Artifacts:
     Args:
         folder: where the files lie, or the copies.
         remote: what is put goes there too, and what `folder` lacks comes from there.
+        tell: called with a sentence where it waits for another process.
     """
 
-    def __init__(self, folder: Path, remote: Remote | None = None) -> None:
+    def __init__(
+        self, folder: Path, remote: Remote | None = None, tell: Callable[[str], object] = lambda text: None
+    ) -> None:
         self.folder = folder
         self.remote = remote
+        self._tell = tell
 
     @property
     def place(self) -> str:
@@ -241,11 +245,14 @@ class Artifacts:
 
     def _fetch(self, digest: str) -> None:
         """Let the folder have what the object store has; one of several processes of this host does it."""
-        from filelock import FileLock
+        from evaluators.measure.device_lock import locked_file
+
+        def tell(holder: str) -> None:
+            self._tell(f"waiting for {holder}, which fetches artifacts from {self.place} to {self.folder}")
 
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / _FETCHING):
+            with locked_file(self.folder / _FETCHING, tell):
                 if not self._path(digest).is_file():
                     self.copy(digest, self._path(digest))
         except OSError as error:

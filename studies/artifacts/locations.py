@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -62,15 +63,18 @@ def inputs_folder(study: str, storage: str) -> Path:
     return parent.absolute() / digest_of(study)[:16]
 
 
-def open_artifacts(config: SearchConfig) -> Artifacts:
+def open_artifacts(config: SearchConfig, tell: Callable[[str], object] = lambda text: None) -> Artifacts:
     """The artifacts of a study; nothing is created yet.
+
+    Args:
+        tell: called with a sentence where it waits for another process of this host.
 
     Raises:
         StudyError: the database is on a server and no place for artifacts was given.
         ConfigError: what their object store needs is not installed.
     """
     bucket = bucket_of(config)
-    return Artifacts(artifacts_folder(config), None if bucket is None else open_remote(bucket))
+    return Artifacts(artifacts_folder(config), None if bucket is None else open_remote(bucket), tell)
 
 
 def local_folder(config: SearchConfig) -> Path:

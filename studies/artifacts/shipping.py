@@ -12,7 +12,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -86,7 +86,7 @@ def put_again(artifacts: Artifacts, config: SearchConfig, files: Sequence[FileRe
         put(artifacts, config, progress)
 
 
-def here(store: Store, study: StudyRecord, config: SearchConfig) -> SearchConfig:
+def here(store: Store, study: StudyRecord, config: SearchConfig, events: Events) -> SearchConfig:
     """A configuration whose paths hold on this host; what is not here, or is another file here, is fetched.
 
     What options name just now is taken as it is.
@@ -98,7 +98,7 @@ def here(store: Store, study: StudyRecord, config: SearchConfig) -> SearchConfig
     """
     if not ships(config):
         return config
-    files, artifacts = store.files.inputs(study.id), open_artifacts(config)
+    files, artifacts = store.files.inputs(study.id), open_artifacts(config, events.note)
     changes: dict[str, Any] = {}
     for role, field in ROLES.items():
         source = getattr(config, field)
@@ -106,7 +106,7 @@ def here(store: Store, study: StudyRecord, config: SearchConfig) -> SearchConfig
             continue
         parts = [file for file in files if file.role == role]
         if parts:
-            changes[field] = str(_located(artifacts, study.name, parts, Path(source)))
+            changes[field] = str(_located(artifacts, study.name, parts, Path(source), events))
         elif not _is_here(source):
             raise _not_shipped(study.name, role, source)
     if not set(config.given) & ROLES.keys():  # what is given is put there, also where it was lost
@@ -134,13 +134,13 @@ def _files(role: str, path: Path) -> list[tuple[str, Path]]:
     return [(path.name, path), *((name, path.parent / name) for name in more)]
 
 
-def _located(artifacts: Artifacts, study: str, parts: Sequence[FileRecord], source: Path) -> Path:
+def _located(artifacts: Artifacts, study: str, parts: Sequence[FileRecord], source: Path, events: Events) -> Path:
     """Where on this host the file is, fetched if need be."""
     if _are_in(source.parent, parts, first=source.name):
         return source
     key = digest_of([[part.name, part.digest] for part in parts])[:32]
     inputs = cache_home() / "inputs"
-    with _alone(inputs, key):
+    with fetching_alone(inputs, key, events):
         if not _are_in(inputs / key, parts):
             if any(part.digest not in artifacts for part in parts):
                 raise _not_there(study, parts[0], source, artifacts)
@@ -190,23 +190,23 @@ def _inside(name: str) -> str:
 
 
 @contextmanager
-def _alone(folder: Path, key: str) -> Iterator[None]:
+def fetching_alone(folder: Path, key: str, events: Events) -> Iterator[None]:
     """One process of this host at a time fetches the same files."""
-    from filelock import FileLock
+    from evaluators.measure.device_lock import locked_file
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / f"{key}.lock")
-        lock.acquire()
-    except OSError as error:
-        raise ArtifactError(
-            f"keeping copies of the study's files: {folder} cannot be written: {error.strerror}. Set XDG_CACHE_HOME to "
-            "a folder that can."
-        ) from error
-    try:
+    def tell(holder: str) -> None:
+        events.note(f"waiting for {holder}, which fetches or checks this host's copies of the study's files")
+
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked_file(folder / f"{key}.lock", tell))
+        except OSError as error:
+            raise ArtifactError(
+                f"keeping copies of the study's files: {folder} cannot be written: {error.strerror}. Set "
+                "XDG_CACHE_HOME to a folder that can."
+            ) from error
         yield
-    finally:
-        lock.release()
 
 
 def _is_here(source: str) -> bool:

@@ -179,6 +179,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
     chosen = _confirm(final, number, request.trial)
     mix = _mix_to_hand_over(final, chosen, request)
     found = manifest(final.ledger, chosen.now, chosen.point, request.trial, request.pick, chosen.engine)
+    found["backend"] = final.problem.config.backend
     found["plugins"] = list(final.bench.keeper.job.options.get("plugins", ()))
     with staged_folder(folder, f"exporting to {folder}") as staging:
         fill_folder(staging, final, chosen.engine, chosen.assignment, request.extras.triton)

@@ -24,7 +24,7 @@ from studies.run.session.join import target_of
 from studies.run.session.levels import check_level
 from studies.run.session.setup import checked
 from studies.run.session.study_rows import add_target, check_unchanged, complete_study, given_options
-from studies.run.session.trusted_functions import check_trusted, remember_functions
+from studies.run.session.trusted_functions import check_trusted, remember_functions, take_names_again
 from studies.run_clock import limit_start
 from studies.store.database.retries import known_server
 from studies.store.records import StudyRecord, TargetRecord
@@ -59,7 +59,7 @@ def join(
         study = store.studies.load(name)
         meant = which.of(store, study)
         stored = config_of(study, meant, url)
-        config = change_config(stored, changes)
+        config = take_names_again(change_config(stored, changes), stored, str(study.metric["name"]))
         check_trusted(config)
         config, slots = crew_of(config)
         progress.timing(RunTime(limit_start(), config.time_limit_s))
@@ -68,7 +68,7 @@ def join(
         if meant is not None and not which.new and len(store.targets.of_study(study.id)) == 1:
             _check_total(store, config, meant)  # before the inputs are opened, which takes a while
         check_artifacts(config)
-        config = shipping.here(store, study, config)
+        config = shipping.here(store, study, config, progress)
         inputs = checked(config, events=progress, cache=study_cache(config))
         with as_in(slots), inputs as good, reported_deletion(store, study):
             check_unchanged(good, study, None if which.target is None else meant)

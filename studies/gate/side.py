@@ -13,6 +13,7 @@ from search.references import names_function
 from search.values import Target
 from studies.artifacts.folder import hash_of
 from studies.artifacts.locations import open_artifacts
+from studies.events import Events
 from studies.judging.selection import find_row
 from studies.judging.study_lookup import standing_of
 from studies.store import suggestions
@@ -30,7 +31,7 @@ class Side:
     Attributes:
         name: as the user gave it, with the trial that it means.
         engine: its file.
-        backend: that runs it.
+        backend: that runs it, by the name that it was given for the search: that of a class is none of its target.
         target: what it was made for; None if the file does not say.
         band: tie band of latency that was measured on that target, relative; 0 if none was.
     """
@@ -64,13 +65,14 @@ class Wanted:
     trial_option: str
 
 
-def find_side(wanted: Wanted, url: str, target: str | None, backend: str = "auto") -> Side:
+def find_side(wanted: Wanted, url: str, target: str | None, backend: str, events: Events) -> Side:
     """Find the engine that a side means.
 
     Args:
         url: of the database that studies are looked up in.
         target: which of a study's; None for the first.
         backend: that the user named. Only then a class that a manifest or a database names is imported.
+        events: told what is waited for.
 
     Raises:
         ConfigError: a file or folder is missing or damaged, or a trial is given of what is no study.
@@ -79,7 +81,7 @@ def find_side(wanted: Wanted, url: str, target: str | None, backend: str = "auto
     path = Path(wanted.source)
     is_file = path.is_file() or path.suffix in (".onnx", *_PLANS)
     if not (path.is_dir() or is_file):
-        return _of_study(wanted, url, target, backend)
+        return _of_study(wanted, url, target, backend, events)
     if wanted.trial is not None:
         raise ConfigError(
             f"{wanted.trial_option} {wanted.trial}: only a study has trials, and {wanted.source} is not a study. Leave "
@@ -113,8 +115,9 @@ def _of_folder(wanted: Wanted, folder: Path, backend: str) -> Side:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         target = Target.from_json(manifest["target"])
-        _check_backend(wanted, target.backend, backend)
-        engine = folder / kind_named(target.backend).engine_file
+        named = str(manifest["backend"])
+        _check_backend(wanted, named, backend)
+        engine = folder / kind_named(named).engine_file
         digest, trial = manifest["files"][engine.name], manifest["trial"]
         latency = manifest["latency"]
         band = 0.0 if latency["tie_band_provisional"] else float(latency["tie_band"])
@@ -128,15 +131,16 @@ def _of_folder(wanted: Wanted, folder: Path, backend: str) -> Side:
             f"{wanted.option} {folder}: {engine.name} is missing or was changed after the export. Export it again. To "
             f"compare the file as it is, give {engine} itself."
         )
-    return Side(f"{wanted.source} (trial {trial})", engine.absolute(), target.backend, target, band)
+    return Side(f"{wanted.source} (trial {trial})", engine.absolute(), named, target, band)
 
 
-def _of_study(wanted: Wanted, url: str, target: str | None, backend: str) -> Side:
+def _of_study(wanted: Wanted, url: str, target: str | None, backend: str, events: Events) -> Side:
     """The kept engine of a study's pick or trial."""
     with Store.open(url, write=False) as store:
         now = standing_of(store, wanted.source, wanted=target)
         row = find_row(now, None, wanted.trial, option=wanted.trial_option)
-        artifacts = open_artifacts(config_of(now.study, now.target, url))
+        config = config_of(now.study, now.target, url)
+        artifacts = open_artifacts(config, events.note)
         trial, digest = int(now.table.trial[row]), str(now.table.artifact[row] or "")
         if not digest or digest not in artifacts or not artifacts.is_whole(digest):
             words = ("--trial", str(trial), "--out", "engine/")
@@ -147,9 +151,9 @@ def _of_study(wanted: Wanted, url: str, target: str | None, backend: str) -> Sid
             )
         engine = artifacts.path(digest)
     made_for = now.target.target
-    _check_backend(wanted, made_for.backend, backend)
+    _check_backend(wanted, config.backend, backend)
     band = 0.0 if now.target.band_is_provisional else now.target.band
-    return Side(f"{wanted.source} (trial {trial})", engine, made_for.backend, made_for, band)
+    return Side(f"{wanted.source} (trial {trial})", engine, config.backend, made_for, band)
 
 
 def _is_intact(engine: Path, digest: str) -> bool:

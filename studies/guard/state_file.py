@@ -7,8 +7,10 @@ stopped while it holds the lock delays what the others share, but no request.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +25,7 @@ from studies.guard.reports import TroubleReports, sentence_of
 from studies.guard.state import Breaker
 
 _VERSION = 1
+_NEW = ".new"
 _MOST_BYTES = 2**16  # of a file: it takes some hundred
 _LOCK_S = 0.05  # that the guard's thread waits for the lock, once in a round
 _TELL_LOCKED_S = 10.0
@@ -157,9 +160,14 @@ class StateKeeper:
         return self._stored
 
     def _write(self, path: Path, breaker: Breaker) -> None:
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+        """Replace the file. Whoever does that holds the lock, so other new files beside it were left behind."""
+        text = json.dumps({"version": _VERSION, "breaker": breaker.to_json()})
+        for left in path.parent.glob(f"{glob.escape(path.name)}.*{_NEW}"):
+            left.unlink(missing_ok=True)
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_NEW}")
         try:
-            fresh.write_text(json.dumps({"version": _VERSION, "breaker": breaker.to_json()}), encoding="utf-8")
+            with fresh.open("x", encoding="utf-8") as file:  # with the rights that files of this user have
+                file.write(text)
             os.replace(fresh, path)
         finally:
             fresh.unlink(missing_ok=True)

@@ -125,7 +125,7 @@ class _Run:
         self.good = good
         self.record = record
         self.progress = progress
-        self.artifacts = open_artifacts(config)
+        self.artifacts = open_artifacts(config, progress.note)
         self.notes: list[str] = []
         self.warnings: list[str] = []
         if target.ranges_digest is None:

@@ -15,7 +15,7 @@ from studies.options.builder_options import builder_options
 from studies.options.fields.data_fields import DataFields
 from studies.options.fields.study_fields import StudyFields
 from studies.options.limits import limit_options
-from studies.options.option import Option, Verbs, make_row, option, read_stored
+from studies.options.option import NAMED_AGAIN, Option, Verbs, make_row, option, read_stored
 from studies.options.urls import DEFAULT_STORAGE
 
 
@@ -44,7 +44,9 @@ class SearchConfig(DataFields, StudyFields):
         f"How mixes are proposed: {', '.join(SAMPLERS)}, or module:Class.",
         "guided",
         metavar="NAME",
+        verbs=("search", *Verbs.NAMING_AGAIN),
         panel="Search",
+        helps=NAMED_AGAIN,
     )
     reward: tuple[float, float] = option(
         kinds.WEIGHTS,

@@ -24,10 +24,14 @@ class Verbs:
     FRESH = ("drift", "renew")  # look at a study's model on fresh data
     JOINING = ("search", "resume", "worker")
     CONTINUING = ("search", "resume")
+    NAMING_AGAIN = ("resume", "worker", "export")  # take what a study names once more, which allows it
     ON_HOST = (*JOINING, *ANALYSES)
     RUNNING = (*ON_HOST, "gate")  # run engines on this host
     SCORING = (*BUILDING, "gate")
     READING_FILES = tuple(dict.fromkeys((*ON_HOST, *READING_STUDIES)))
+
+
+NAMED_AGAIN = dict.fromkeys(Verbs.NAMING_AGAIN, "The study's own, named again, so that it may run here.")
 
 
 @dataclass(frozen=True)

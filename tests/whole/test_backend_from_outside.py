@@ -43,6 +43,12 @@ def test_a_backend_named_by_its_class_goes_through_a_search(here: Path) -> None:
     assert latencies["baseline:int8"] < 1.5
     ok("export", "s", "--out", "engine", "--trial", 1)
     assert (here / "engine/model.onnx").is_file()
+    gate = ("gate", "engine", "--against", "s", "--data", "data.npz", "--max-drop", "100%")
+    refused = invoke(*gate)
+    assert (refused.exit_code, f"--backend {REFERENCE}" in refused.stderr) == (2, True), refused.stderr
+    gated = invoke(*gate, "--backend", REFERENCE, "--json")
+    assert gated.exit_code in (0, 1, 3), gated.stderr
+    assert json.loads(gated.stdout)["candidate"]["backend"] == REFERENCE
 
 
 def test_the_doctor_and_layers_take_it_too(here: Path) -> None:

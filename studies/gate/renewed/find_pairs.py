@@ -40,7 +40,7 @@ def gate_renewal(
         EvaluatorError: an engine cannot be built, loaded or run.
     """
     limit = resolve_drop(limits, MetricScale.of(good.metric))
-    return gate_mixes(_Pairs(store, before, now, good).find(), good, limits, limit, events)
+    return gate_mixes(_Pairs(store, before, now, good, events).find(), good, limits, limit, events)
 
 
 def resolve_drop(limits: GateLimits, metric: MetricScale) -> float:
@@ -59,12 +59,12 @@ def resolve_drop(limits: GateLimits, metric: MetricScale) -> float:
 class _Pairs:
     """Engines of the old study's mixes before and after."""
 
-    def __init__(self, store: Store, before: Standing, now: Standing, good: Checked) -> None:
+    def __init__(self, store: Store, before: Standing, now: Standing, good: Checked, events: Events) -> None:
         self._store = store
         self._before = before
         self._now = now
         self._good = good
-        self._artifacts: Artifacts = open_artifacts(good.config)
+        self._artifacts: Artifacts = open_artifacts(good.config, events.note)
         self._space = self._find_space()
 
     def find(self) -> list[MixPair]:

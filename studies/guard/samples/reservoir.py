@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.held_folders import held_folder
 from search.errors import ConfigError
 from studies.guard.forks import renew_in_children
 from studies.guard.samples.shadow import Shadow
 
 _LOG = logging.getLogger("bitfront.guard")
 _KEPT = re.compile(r"(\d{10})-([0-9a-f]{13})\.npz")
-_PART = ".part"
-_ABANDONED_S = 3600.0  # after which what a killed process left half-written is removed
+_WRITING = ".writing-"  # folders in which a process writes a file; what killed processes leave goes with the next one
 _DIGITS = 13  # of a request's number, which fit a float exactly
 
 Inputs = Mapping[str, NDArray[Any]]
@@ -126,12 +126,11 @@ class Reservoir:
         last = self._last_kept(chosen.hour)
         if last and chosen.name >= last:
             return
-        part = self._write_part(chosen.name, data)
-        try:
-            if self._make_room(part, chosen):
+        with held_folder(self.folder, _WRITING) as writing:
+            part = writing / chosen.name
+            _write(part, data)
+            if self._make_room(chosen):
                 part.replace(self.folder / chosen.name)
-        finally:
-            part.unlink(missing_ok=True)
         self._failing = False
         self._last_kept(chosen.hour)
 
@@ -149,16 +148,13 @@ class Reservoir:
         if hour == self._hour:
             self._below = min(self._below, int(last[len(hour) + 1 :].removesuffix(".npz"), 16) / 16**_DIGITS)
 
-    def _make_room(self, part: Path, chosen: _Chosen) -> bool:
+    def _make_room(self, chosen: _Chosen) -> bool:
         """Whether a new file may stay.
 
         What is too much of this hour goes, then what lies in the future, then the oldest. Of this hour the largest
         numbers go, the new one too if it is the largest: so every request of the hour has the same chance, however many
         of them there is room for. Nothing is removed before the new file is on the disk, so a full disk loses nothing
         that was kept.
-
-        Args:
-            part: the new file, not yet under its name.
         """
         hour, names = chosen.hour, sorted(self._names())
         for name in [name for name in names if name.startswith(f"{hour}-")][self._per_hour - 1 :]:
@@ -168,7 +164,7 @@ class Reservoir:
         older = [name for name in names if name[: len(hour)] < hour]
         now = [name for name in reversed(names) if name.startswith(f"{hour}-")]
         sizes = {name: self._size(name) for name in (*future, *older, *now)}
-        used = sum(sizes.values()) + part.stat().st_size + self._remove_parts(part)
+        used = sum(sizes.values()) + self._unfinished_bytes()
         for name, size in sizes.items():
             if used <= self._most_bytes:
                 break
@@ -180,31 +176,9 @@ class Reservoir:
             used -= size
         return True
 
-    def _remove_parts(self, own: Path) -> int:
-        """Remove what killed processes left half-written; bytes of what others write just now."""
-        used = 0
-        for path in self.folder.glob(f"*{_PART}"):
-            if path == own:
-                continue
-            try:
-                found = path.stat()
-            except FileNotFoundError:
-                continue
-            if abs(time.time() - found.st_mtime) > _ABANDONED_S:
-                path.unlink(missing_ok=True)
-            else:
-                used += found.st_size
-        return used
-
-    def _write_part(self, name: str, data: bytes) -> Path:
-        part = self.folder / f".{name}.{os.getpid()}{_PART}"
-        try:
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(data)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        return part
+    def _unfinished_bytes(self) -> int:
+        """Bytes of what processes write just now, this one among them."""
+        return sum(self._size(str(path.relative_to(self.folder))) for path in self.folder.glob(f"{_WRITING}*/*.npz"))
 
     def _names(self) -> list[str]:
         return [name for name in os.listdir(self.folder) if _KEPT.fullmatch(name)]
@@ -225,6 +199,11 @@ class Reservoir:
                 "left out until that is corrected."
             )
         self._failing = True
+
+
+def _write(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
 
 
 def _hour_of(seconds: float) -> str:

@@ -52,7 +52,7 @@ def find_drift(store: Store, now: Standing, config: SearchConfig, events: Events
         metric=_metric_name(now, config) if scored else None,
         decode=config.decode if scored else None,
     )
-    before = _stored_statistics(now, config)
+    before = _stored_statistics(now, config, events)
     with checked(config, scored=scored, undivided=True, events=events) as good:
         run = _FreshRun(store, now, good, events)
         statistics = run.observe()
@@ -81,14 +81,14 @@ def _has_what_the_metric_needs(now: Standing, config: SearchConfig) -> bool:
     return open_data(config.data, load_model(config).inputs, preprocess=config.preprocess, most=2).has_labels
 
 
-def _stored_statistics(now: Standing, config: SearchConfig) -> SampleStatistics:
+def _stored_statistics(now: Standing, config: SearchConfig, events: Events) -> SampleStatistics:
     digest = now.target.statistics_digest
     if digest is None or now.target.ranges_digest is None:
         raise StudyError(
             f"looking for drift of study {now.study.name!r}: it has not been calibrated yet. Continue it first: "
             f"`{suggestions.command('resume', now.study.name, storage=now.details.storage)}`."
         )
-    return read_statistics(open_artifacts(config).read_bytes(digest))
+    return read_statistics(open_artifacts(config, events.note).read_bytes(digest))
 
 
 class _FreshRun:
@@ -105,7 +105,7 @@ class _FreshRun:
         self._now = now
         self._good = good
         self._events = events
-        self._artifacts = open_artifacts(good.config)
+        self._artifacts = open_artifacts(good.config, events.note)
         self.notes: list[str] = []
         ranges = load_ranges(store, self._artifacts, now.target.id, str(now.target.ranges_digest))
         adopt_ranges(good.keeper, good.folder, ranges)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from search.space.range_rules import RangeRule
 from studies.options import value_kinds as kinds
-from studies.options.option import Verbs, option
+from studies.options.option import NAMED_AGAIN, Verbs, option
 
 
 @dataclass(frozen=True)
@@ -18,34 +18,36 @@ class DataFields:
         "How accuracy is measured: top1, top5, agreement, cosine, sqnr, mse, miou, map or file.py:function.",
         None,
         default_text="top1, agreement or sqnr, by labels and outputs",
-        verbs=Verbs.SCORING,
+        verbs=(*Verbs.SCORING, *Verbs.NAMING_AGAIN),
         panel="Data",
+        helps=NAMED_AGAIN,
     )
     decode: str | None = option(
         kinds.METRIC,
         "How the metric map reads boxes from the outputs: boxes, yolov5, yolov8 or file.py:function.",
         None,
         metavar="LAYOUT",
-        verbs=Verbs.SCORING,
+        verbs=(*Verbs.SCORING, *Verbs.NAMING_AGAIN),
         panel="Data",
+        helps=NAMED_AGAIN,
     )
     calibration_data: str | None = option(
         kinds.TEXT,
         "Separate data to calibrate on. Without this option, a part of --data is used.",
         None,
         metavar="DATA",
-        verbs=(*Verbs.BUILDING, "worker"),
+        verbs=(*Verbs.BUILDING, *Verbs.NAMING_AGAIN),
         panel="Data",
-        helps={"worker": "Where these data are on this host."},
+        helps=dict.fromkeys(Verbs.NAMING_AGAIN, "Where these data are on this host."),
     )
     final_data: str | None = option(
         kinds.TEXT,
         "Separate data for the final check of the recommended mixes. Without this option, a part of --data is used.",
         None,
         metavar="DATA",
-        verbs=(*Verbs.BUILDING, "worker"),
+        verbs=(*Verbs.BUILDING, *Verbs.NAMING_AGAIN),
         panel="Data",
-        helps={"worker": "Where these data are on this host."},
+        helps=dict.fromkeys(Verbs.NAMING_AGAIN, "Where these data are on this host."),
     )
     max_samples: int | None = option(
         kinds.whole(least=2),
@@ -68,8 +70,9 @@ class DataFields:
         kinds.PREPROCESS,
         "How image files become arrays: imagenet, unit, symmetric or file.py:function.",
         None,
-        verbs=Verbs.SCORING,
+        verbs=(*Verbs.SCORING, *Verbs.NAMING_AGAIN),
         panel="Data",
+        helps=NAMED_AGAIN,
     )
     split_seed: int = option(
         kinds.whole(least=0, most=2**32 - 1),

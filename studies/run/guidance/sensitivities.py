@@ -214,7 +214,7 @@ def _measure_study(
     from studies.run.session.study_rows import check_unchanged, complete_study
 
     check_artifacts(config)
-    config = here(store, study, config)
+    config = here(store, study, config, progress)
     inputs = checked(config, events=progress, cache=study_cache(config))
     with inputs as good, reported_deletion(store, study):
         check_unchanged(good, study, target)

@@ -214,7 +214,7 @@ def remeasure_study(
     config = change_config(config_of(now.study, now.target, url), changes)
     check_artifacts(config)
     with Store.open(url) as store, ExitStack() as stack:
-        config = here(store, now.study, config)
+        config = here(store, now.study, config, progress)
         good = stack.enter_context(checked(config, events=progress, cache=study_cache(config)))
         check_unchanged(good, now.study, now.target)
         # No worker may throw away an engine meanwhile.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from evaluators.data.reading.read_source import Told, write_function
+from evaluators.measure.device_lock import locked_file
 from search.errors import DataError
 from search.graph.model import TensorSpec
 from search.references import absolute_reference, names_function
@@ -70,7 +71,6 @@ def forget_samples(folder: Path) -> None:
 
 
 _LOCK = "reading.lock"
-_SOON_S = 1.0  # within which the lock is there where nobody reads
 
 
 @contextmanager
@@ -82,24 +82,19 @@ def _made(folder: Path) -> Iterator[None]:
 @contextmanager
 def _alone(folder: Path, events: Events) -> Iterator[None]:
     """One process of this host at a time; what one that was killed left half-written is removed."""
-    from filelock import FileLock, Timeout  # only data that functions give need it
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / _LOCK)
+    def tell(holder: str) -> None:
+        events.step(f"waiting for {holder}, which reads the same data", 1, 1)
+
+    with ExitStack() as held:
         try:
-            lock.acquire(timeout=_SOON_S)
-        except Timeout:
-            events.step("waiting for another process that reads the same data", 1, 1)
-            lock.acquire()
-    except OSError as error:
-        raise DataError(
-            f"reading the data once into files: {folder} cannot be written: {error.strerror}. Put the database where "
-            "files can be written, with --storage, or give --no-cache."
-        ) from error
-    try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked_file(folder / _LOCK, tell))
+        except OSError as error:
+            raise DataError(
+                f"reading the data once into files: {folder} cannot be written: {error.strerror}. Put the database "
+                "where files can be written, with --storage, or give --no-cache."
+            ) from error
         for partial in folder.glob(_PARTIAL):
             shutil.rmtree(partial, ignore_errors=True)
         yield
-    finally:
-        lock.release()

@@ -49,7 +49,7 @@ def join_study(
     """
     config = good.config
     target = target_of(store, study, good)
-    artifacts = open_artifacts(config)
+    artifacts = open_artifacts(config, progress.note)
     if artifacts.remote is not None:
         artifacts.prune_copies({record.digest for record in store.files.all()})
     with ExitStack() as held:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from platformdirs import user_state_path
@@ -18,14 +19,39 @@ from search.errors import ConfigError
 from search.references import absolute_reference, names_function
 from studies.events import Events
 from studies.options.config import SearchConfig
+from studies.options.mistakes import raise_mistakes
 from studies.options.table import option_rows
 from studies.store.database.database_url import hide_password, parse_url
 
 _SOURCES = ("data", "calibration_data", "final_data")  # each may also be a file or a folder
+NAMED_AGAIN = ("metric", "decode", "preprocess", "sampler")  # what resume, worker and export take to allow it
 _NAMES = ("metric", "decode", "preprocess", "sampler", "backend")
 _LENT_SAMPLER = "bitfront.samplers:Given"  # stands for an object of the calling process, and runs nothing else
 
 Function = tuple[str, str]  # the field of the configuration, and the name of the function
+
+
+def take_names_again(config: SearchConfig, stored: SearchConfig, metric: str) -> SearchConfig:
+    """A configuration in which what was named again is written as the study has it, and still counts as given.
+
+    Args:
+        config: the stored one with what this command was given.
+        metric: the name of the study's, which its data may have chosen.
+
+    Raises:
+        ConfigError: the study has another metric, decoding, preprocessing or sampler.
+    """
+    options = {row.key: row for row in option_rows()}
+    problems = []
+    for field in NAMED_AGAIN:
+        given, known = getattr(config, field), getattr(stored, field) or (metric if field == "metric" else None)
+        if options[field].name in config.given and absolute_reference(given) != absolute_reference(known or ""):
+            problems.append(
+                f"{options[field].shown} {given}: study {config.study!r} was made with {known or 'none'}, which cannot "
+                "change. Give the same or leave the option out; start a new study for another."
+            )
+    raise_mistakes(problems)
+    return replace(config, **{field: getattr(stored, field) for field in NAMED_AGAIN})
 
 
 def check_trusted(config: SearchConfig) -> None:
@@ -46,8 +72,8 @@ def check_trusted(config: SearchConfig) -> None:
         named = "\n".join(f"  - {options[field].shown} {name}" for field, name in unknown)
         raise ConfigError(
             f"opening study {config.study!r}: its database {_shown_url(config)} names code that would run here, and "
-            f"this user has not allowed it:\n{named}\nIf you trust everyone who can write this database, add "
-            "--trust-functions."
+            f"this user has not allowed it:\n{named}\nIf you trust it, name it again with the same options, which "
+            "resume, worker and export take. If you trust everyone who can write this database, add --trust-functions."
         )
 
 

@@ -157,7 +157,7 @@ def test_hosts_that_share_a_folder(hosts: tuple[Host, Host], url: str, tmp_path:
     with Store.open(url, write=False) as store:
         study = store.studies.load("s")
         config = SearchConfig.from_json(study.config, url)
-        assert shipping.here(store, study, config) == config  # what is here is used
+        assert shipping.here(store, study, config, Quiet()) == config  # what is here is used
     assert two.fetched() == {}
 
 
@@ -235,7 +235,7 @@ def test_what_arrives_damaged_is_refused(hosts: tuple[Host, Host], monkeypatch: 
         two.here()
         message = f"fetching the study's model model.onnx .*Artifact {model.digest} in {bucket} was changed or damaged"
         with pytest.raises(ArtifactError, match=message):
-            shipping.here(store, study, config)
+            shipping.here(store, study, config, Quiet())
         assert two.fetched() == {}
 
 
@@ -248,15 +248,15 @@ def test_names_in_the_database_lead_nowhere_else(hosts: tuple[Host, Host], monke
         for name in ("../model.onnx", "/tmp/model.onnx", "a/../../model.onnx"):
             store.files.set_inputs(study.id, [replace(file, name=name) for file in known])
             with pytest.raises(ArtifactError, match=f"'{name}' is no path below a folder"):
-                shipping.here(store, study, config)
+                shipping.here(store, study, config, Quiet())
         assert two.fetched() == {}
         store.files.set_inputs(study.id, known)
-        found = shipping.here(store, study, config)
+        found = shipping.here(store, study, config, Quiet())
         assert Path(found.model).read_bytes() == two.fetched()["model.onnx"]
         assert Path(found.model).is_relative_to(two.cache)
         # A copy that is damaged is fetched again, whole.
         Path(found.data).write_bytes(b"x")
-        assert shipping.here(store, study, config) == found
+        assert shipping.here(store, study, config, Quiet()) == found
         assert len(two.fetched()["data.npz"]) == next(f.size_bytes for f in known if f.role == "data")
 
 

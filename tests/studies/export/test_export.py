@@ -244,6 +244,45 @@ def test_an_engine_that_is_gone_is_a_new_evaluation(here: Path) -> None:
     assert rows("select count(*) from bf_evaluation where role = 'export'") == [(1,)]
 
 
+LATENCIES = "select id, raw_ms, baseline_ms, doubts from bf_evaluation where role <> 'export' order by id"
+
+
+def test_an_export_of_a_trial_leaves_the_latencies_of_the_study_as_they_are(here: Path) -> None:
+    """Also where the trial was not scored on the final split, and where its engine has to be built again."""
+
+    def latencies() -> list[Any]:
+        found = json.loads(ok("trials", "small", "--json"))["rows"]
+        names = ("trial", "latency_ms", "speedup", "warnings")
+        return [[row[name] for name in names] for row in found]
+
+    scored = "select e.id from bf_evaluation e join bf_score s on s.evaluation_id = e.id"
+    before, stored = latencies(), rows(LATENCIES)
+    assert len(before) == 4
+    rows(f"delete from bf_score where evaluation_id in ({scored} where s.split = 'final')")
+    for number in range(2):
+        for trial in (1, 2):
+            ok("export", "small", "--trial", trial, "--out", f"engine{number}{trial}")
+            assert (latencies(), rows(LATENCIES)) == (before, stored)
+        lose_engines()
+
+
+def test_an_export_in_another_environment_names_both(here: Path) -> None:
+    ((number, stored),) = rows("select id, environment from bf_study where name = 'small'")
+    old = json.loads(stored)
+    old["packages"]["numpy"] = "1.0"
+    rows("update bf_study set environment = ? where id = ?", json.dumps(old), number)
+    said = invoke("export", "small", "--trial", 1, "--out", "engine")
+    assert said.exit_code == 0, said.output
+    found = manifest(here / "engine")
+    assert found["study_environment"] == old
+    assert found["environment"]["packages"]["numpy"] == np.__version__
+    named = f"numpy 1.0, now {np.__version__}"
+    assert [named in text for text in found["warnings"]] == [True]
+    assert named in " ".join(said.stderr.split())
+    ok("export", "small", "--trial", 2, "--out", "other", "--trial", 2)
+    assert named in (here / "other/README.md").read_text()
+
+
 def test_an_engine_that_is_gone_twice_is_built_twice_and_deleted_with_its_study(here: Path) -> None:
     for number in (1, 2):
         lose_engines()

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.support.command_line import DATABASE, invoke, ok, three_layers, write_inputs
+from tests.support.command_line import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
 from tests.support.crashes.kill_and_resume import rows as stored_rows
 from tests.support.crashes.kill_and_resume import started, wait_for_end
 from tests.support.networks import save
@@ -121,6 +121,22 @@ def test_the_best_mixes_are_also_timed_where_a_slowdown_is_bounded(copied: Path)
     assert tight.exit_code == 3, tight.output
     assert "latency: not judged" in tight.stdout
     assert not (copied / "nothing").exists()
+
+
+def test_a_study_whose_best_is_fp32_is_not_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is opened, built or measured for that: FP32 has no ranges that fresh data could change."""
+    monkeypatch.chdir(tmp_path)
+    copy_finished(tmp_path)
+    with sqlite3.connect(DATABASE) as database:
+        database.execute(
+            "update bf_evaluation set loss = 0.9, loss_low = 0.9, loss_high = 0.9, loss_upper = 0.9 "
+            "where role <> 'baseline:fp32'"
+        )
+    refused = invoke("renew", "small", "--data", "there is none.npz")
+    assert refused.exit_code == 2, refused.output
+    assert "renewing study 'small': its best is FP32 itself" in " ".join(refused.stderr.split())
+    assert json.loads(ok("studies", "--json"))["studies"][0]["name"] == "small"
+    assert len(json.loads(ok("studies", "--json"))["studies"]) == 1
 
 
 def test_a_renewal_that_is_killed_is_gone_on_with_by_the_same_call(copied: Path) -> None:

@@ -47,8 +47,8 @@ def stored(folder: Path) -> Breaker:
 
 
 def block(folder: Path) -> Path:
-    """Let no state be written: a folder stands where this process writes its new file."""
-    obstacle = folder / f"state.json.{os.getpid()}.new"
+    """Let no state be written: what is left under the name of a new file is a folder and cannot be removed."""
+    obstacle = folder / "state.json.1.new"
     obstacle.mkdir()
     return obstacle
 
@@ -73,6 +73,19 @@ def test_what_was_kept_in_memory_is_written_once_that_works_again(keeper: StateK
     obstacle.rmdir()
     keeper.synchronize()
     assert stored(tmp_path).bad == 2
+
+
+def test_what_a_killed_process_left_goes_and_a_stranger_names_no_file_to_write_to(
+    keeper: StateKeeper, tmp_path: Path
+) -> None:
+    """Numbers of processes repeat in containers that share a folder, and can be foretold."""
+    left, victim = tmp_path / "state.json.4711.new", tmp_path / "victim"
+    victim.write_text("precious")
+    left.symlink_to(victim)
+    (tmp_path / f"state.json.{os.getpid()}.new").symlink_to(victim)
+    change(keeper)
+    assert victim.read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json", "state.json.lock", "victim"]
 
 
 def test_what_another_process_has_written_meanwhile_counts_too(keeper: StateKeeper, tmp_path: Path) -> None:

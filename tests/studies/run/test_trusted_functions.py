@@ -121,10 +121,39 @@ def test_what_is_named_here_is_allowed_from_then_on(here: Path, monkeypatch: pyt
     refused = invoke("resume", "own", "--trials", 5, "--data", "stranger.py:load")
     assert refused.exit_code == 2
     assert "--data" not in refused.stderr
+    both = ("--data", "stranger.py:load", "--metric", f"{here}/stranger.py:score")
+    ok("export", "own", "--trial", 1, "--out", "named", *both, "--quiet")
+    assert invoke("resume", "own", "--trials", 5).exit_code == 2  # that was for one export
     ok("export", "own", "--trial", 1, "--out", "third", "--trust-functions", "--quiet")
     assert invoke("resume", "own", "--trials", 5).exit_code == 2  # that was for one export
     ok("resume", "own", "--trials", 5, "--trust-functions", "--quiet")
     ok("resume", "own", "--trials", 6, "--quiet")
+
+
+@pytest.mark.parametrize("verb", ["resume", "worker", "export"])
+def test_another_function_than_the_studys_is_refused_before_it_runs(here: Path, verb: str) -> None:
+    more = ("--out", "out") if verb == "export" else ("--trials", 5)
+    for option in ("metric", "decode", "preprocess", "sampler"):
+        refused = invoke(verb, "small", *more, f"--{option}", "stranger:load")
+        assert refused.exit_code == 2, refused.output
+        assert f"--{option} stranger:load: study 'small' was made with" in " ".join(refused.stderr.split())
+    assert not (here / "ran").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["resume", "worker"])
+def test_names_that_are_given_again_run_and_stay_as_they_are_stored(
+    here: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = ("search", "model.onnx", "--data", "data.npz", "--metric", "stranger.py:score", "--study", "own")
+    ok(*search, "--backend", "fake", "--trials", 3, "--quiet")
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "other"))
+    assert invoke(verb, "own", "--trials", 4).exit_code == 2
+    ok(verb, "own", "--trials", 4, "--metric", "stranger.py:score", "--sampler", "guided", "--quiet")
+    ok(verb, "own", "--trials", 5, "--quiet")  # it was remembered
+    with sqlite3.connect(here / DATABASE) as database:
+        ((stored,),) = database.execute("select config from bf_study where name = 'own'")
+    assert json.loads(stored)["metric"] == f"{here / 'stranger.py'}:score"
 
 
 @pytest.mark.slow
@@ -168,10 +197,9 @@ def test_a_folder_for_state_that_cannot_be_written_stops_no_search(here: Path, m
 def test_a_gate_imports_no_backend_that_a_manifest_or_a_database_names(here: Path) -> None:
     ok("export", "small", "--trial", 1, "--out", "out", "--quiet")
     manifest = json.loads((here / "out/manifest.json").read_text())
-    manifest["target"]["backend"] = "stranger:Backend"
+    manifest["backend"] = "stranger:Backend"
     (here / "out/manifest.json").write_text(json.dumps(manifest))
-    with sqlite3.connect(here / DATABASE) as database:
-        database.execute("update bf_target set description = json_set(description, '$.backend', 'stranger:Backend')")
+    plant(here, "backend", "stranger:Backend")
     for side in (("out",), ("small", "--trial", "1")):
         result = invoke("gate", *side, "--against", "model.onnx", "--data", "data.npz", "--max-drop", "1%")
         assert result.exit_code == 2

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from evaluators.data.opening import open_data
+from evaluators.held_folders import held_folder
 from search.errors import ConfigError
 from search.graph.model import TensorSpec
 from studies.guard import Guard, Reservoir
@@ -221,16 +222,19 @@ def test_a_request_larger_than_the_bound_is_left_out(tmp_path: Path, clock: Cloc
     assert "all together may take 100" in said[0]
 
 
-def test_what_a_killed_process_left_half_written_goes(reservoir: Reservoir) -> None:
-    old, fresh = (reservoir.folder / name for name in (".old.npz.1.part", ".fresh.npz.2.part"))
-    for path in (old, fresh):
-        path.write_bytes(b"half")
-    os.utime(old, (1.0, 1.0))
+def test_what_a_killed_process_left_half_written_goes_and_what_another_writes_stays(reservoir: Reservoir) -> None:
+    """The folder of a process is locked as long as that lives, whatever its number is in its container."""
+    left = reservoir.folder / ".writing-left"
+    left.mkdir()
+    (left / "1.npz").write_bytes(b"half")
     (reservoir.folder / "notes.txt").write_text("the user's own")
-    fill(reservoir, [1])
-    assert not old.exists()
-    assert fresh.exists()
+    with held_folder(reservoir.folder, ".writing-") as fresh:
+        (fresh / "2.npz").write_bytes(b"half")
+        fill(reservoir, [1])
+        assert (fresh / "2.npz").exists()
+    assert not left.exists()
     assert (reservoir.folder / "notes.txt").exists()
+    assert kept(reservoir.folder) == [1.0]
 
 
 def test_only_this_user_reads_them(reservoir: Reservoir) -> None:
