@@ -23,7 +23,8 @@ from search.graph import onnx_file
 IN_PLACE = ("session.disable_prepacking", "1")
 _MOST_COPIED = 2**28  # bytes of constants in a message
 _LEAST_BYTES = 2**10  # of a constant that is lent; smaller ones are shapes and scales, which ONNX Runtime may fold
-_FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
+# Another: where external data lie of a model that is opened from memory.
+FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 _NUMPY_TYPES = frozenset(
     np.dtype(name) for name in ("float32", "float64", "float16", "int8", "uint8", "int32", "int64")
 )
@@ -89,7 +90,7 @@ class Detached:
             values = [ort.OrtValue.ortvalue_from_numpy(array) for array in self.lent.values()]
             options.add_external_initializers(list(self.lent), values)
         if self.folder is not None:
-            options.add_session_config_entry(_FOLDER_ENTRY, str(self.folder))
+            options.add_session_config_entry(FOLDER_ENTRY, str(self.folder))
         if self.mapped_bytes > self._lent_bytes:
             options.add_session_config_entry(*IN_PLACE)
 

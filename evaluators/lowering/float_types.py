@@ -10,6 +10,7 @@ import onnx_ir as ir
 from evaluators.lowering.constants import array_of
 from evaluators.lowering.int8.nodes import Plan, float_inputs
 from evaluators.lowering.placement import HALF_SAFE, Placement
+from search.graph.element_types import is_float
 from search.graph.grouping import is_constant
 from search.graph.model import Group
 from search.values import FP16_MAX, Assignment, Precision, Ranges
@@ -60,7 +61,7 @@ class FloatTypes:
     def settle(self, node: ir.Node, dtype: ir.DataType) -> None:
         """Give the float outputs of a node the type that it computes in."""
         for output in node.outputs:
-            if output.dtype is FLOAT:
+            if is_float(output):
                 self._found[output] = dtype
                 if dtype is HALF:
                     output.type = ir.TensorType(HALF)

@@ -21,6 +21,7 @@ from evaluators.lowering.int8.plan import plan
 from evaluators.lowering.placement import DATA_ONLY, SAME_SCALE, Placement
 from evaluators.lowering.weights import Weights
 from search.errors import ModelError
+from search.graph.cleaning import settle_shapes
 from search.graph.element_types import settle_types
 from search.graph.model import Model
 from search.values import Assignment, Precision, Ranges
@@ -64,7 +65,8 @@ def _at_half_opset(model: ir.Model) -> ir.Model:
             f"lowering to half precision needs opset {_HALF_OPSET}, and the model cannot be converted: {error}. "
             f"Export it with opset {_HALF_OPSET} or newer."
         ) from error
-    found = passes.ShapeInferencePass(strict_mode=False)(ir.from_proto(converted)).model
+    found = ir.from_proto(converted)
+    settle_shapes(found)
     settle_types(found)
     return found
 

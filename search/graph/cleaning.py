@@ -27,10 +27,9 @@ from search.graph.shapes import Profile
 from search.graph.sizes import Folding
 
 _FOLDING_LOG = logging.getLogger("onnxscript.optimizer._constant_folding")
-# It logs a traceback where inference fails, and leaves the model as it is; what comes later says what is wrong.
-logging.getLogger("onnx_ir.passes.common.shape_inference").setLevel(logging.CRITICAL)
 # A folded constant may grow the file; past this it is left to the engine.
 _FOLD_LIMIT = 1 << 26
+_NUMBERED_SPLIT = 18  # the first opset whose Split says how many parts it makes
 _SHAPE_BYTES = 1 << 20  # more than any constant has that shapes are computed from
 _BATCH_NORM = [
     rules.fuse_batchnorm_into_conv_rule,
@@ -52,8 +51,8 @@ def clean(model: ir.Model) -> ir.Model:
         passes.NameFixPass(_Names()),
         passes.RemoveInitializersFromInputsPass(),
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        passes.ShapeInferencePass(strict_mode=False),
     )
+    settle_shapes(model)
     _remove_identities(model)
     _spread_resizes(model.graph)
     own = {node.name for node in model.graph}
@@ -67,6 +66,7 @@ def clean(model: ir.Model) -> ir.Model:
         )
     model = _run(model, passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0))
     _remove_identities(model)
+    _unnumber_splits(model)
     _fold_gemm_factors(model.graph)
     if not any(_in_training(node) for node in model.graph):
         _unshare_biases(model.graph)
@@ -78,12 +78,19 @@ def clean(model: ir.Model) -> ir.Model:
         passes.RemoveUnusedOpsetsPass(),
         passes.TopologicalSortPass(),
         passes.ClearMetadataAndDocStringPass(),
-        passes.ShapeInferencePass(strict_mode=False),
     )
+    settle_shapes(model)
     _restore_names(model, own, names)
     model = _run(model, passes.NameFixPass(_Names()))
     _rename_in_bodies(model.graph)
+    raise_ir_version(model)
     return model
+
+
+def raise_ir_version(model: ir.Model) -> None:
+    """Give a model at least the IR version of its opset. IR 3, for one, knows constants only among the inputs."""
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    model.ir_version = max(model.ir_version, 4, onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True))
 
 
 def _run(model: ir.Model, *steps: ir.passes.PassBase) -> ir.Model:
@@ -94,7 +101,7 @@ def _run(model: ir.Model, *steps: ir.passes.PassBase) -> ir.Model:
 
 def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor at the measured input shapes, without those that inference cannot determine."""
-    copy = model.clone()
+    copy = skeleton(model)
     for value in copy.graph.inputs:
         profile = profiles.get(value.name or "")
         if profile is not None:
@@ -102,7 +109,6 @@ def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, 
     for node in copy.graph.all_nodes():
         for output in node.outputs:
             output.shape = None
-    _empty_large_constants(copy)
     proto = onnx.shape_inference.infer_shapes(ir.to_proto(copy), data_prop=True)
     shapes: dict[str, tuple[int, ...]] = {}
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
@@ -113,9 +119,33 @@ def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, 
     return shapes
 
 
-def _empty_large_constants(model: ir.Model) -> None:
-    """Turn constants that no shape depends on into inputs, because a message with all constants may exceed 2 GiB."""
-    for graph in model.graphs():
+def settle_shapes(model: ir.Model) -> None:
+    """Write the types and shapes that inference finds into the model, in place; where it fails, none.
+
+    The pass of onnx_ir makes a tensor of every sequence.
+    """
+    try:
+        proto = onnx.shape_inference.infer_shapes(ir.to_proto(skeleton(model)), check_type=True, data_prop=True)
+        inferred = ir.from_proto(proto)
+    except Exception:  # what comes later says what is wrong
+        return
+    for own, other in zip(model.graphs(), inferred.graphs(), strict=True):
+        found = ir.convenience.create_value_mapping(other)
+        for name, value in ir.convenience.create_value_mapping(own).items():
+            known = found.get(name)
+            if known is not None and known.type is not None:
+                value.type = known.type
+            if known is not None and known.shape is not None:
+                value.shape = known.shape
+
+
+def skeleton(model: ir.Model) -> ir.Model:
+    """A copy in which large constants are inputs, because a message with all constants may exceed 2 GiB.
+
+    The constants that shapes are computed from stay.
+    """
+    copy = model.clone()
+    for graph in copy.graphs():
         for name, value in list(graph.initializers.items()):
             tensor = value.const_value
             if tensor is not None and tensor.nbytes > _SHAPE_BYTES:
@@ -123,6 +153,7 @@ def _empty_large_constants(model: ir.Model) -> None:
                 value.const_value = None
                 graph.initializers.pop(name)
                 graph.inputs.append(value)
+    return copy
 
 
 def _weighted_source(node: ir.Node) -> ir.Node:
@@ -185,6 +216,13 @@ def _silent_folding() -> Iterator[None]:
 
 def _is_not_failed_folding(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Evaluation failed")
+
+
+def _unnumber_splits(model: ir.Model) -> None:
+    """Leave out how many parts a Split has, where folding wrote it into an opset that counts its outputs instead."""
+    for node in model.graph.all_nodes() if model.opset_imports.get("", 0) < _NUMBERED_SPLIT else ():
+        if node.op_type == "Split" and not node.domain:
+            node.attributes.pop("num_outputs", None)
 
 
 def _fold_gemm_factors(graph: ir.Graph) -> None:

@@ -8,6 +8,11 @@ import onnx
 import onnx_ir as ir
 
 
+def is_float(value: ir.Value) -> bool:
+    """Whether a value is a float tensor; the element type of a sequence may be float too."""
+    return isinstance(value.type, ir.TensorType) and value.dtype is ir.DataType.FLOAT
+
+
 def settle_types(model: ir.Model) -> None:
     """Set unknown element types of tensors, in place, to those that the ONNX operators around them require.
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from search.graph.element_types import is_float
+
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 POINTWISE = frozenset(
     "Add BatchNormalization Clip Div Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Mish Mul Neg PRelu Pow Relu "
@@ -136,7 +138,7 @@ def _dynamic_inputs(node: ir.Node) -> list[ir.Value]:
 
 def _carries_float(value: ir.Value) -> bool:
     """Whether a tensor is float; indices, masks and shapes have no precision to choose."""
-    return value.dtype in (None, ir.DataType.FLOAT)
+    return value.dtype is None or is_float(value)
 
 
 def _leaves(value: ir.Value, inside: set[ir.Node]) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from search.errors import ModelError
 from search.graph import onnx_file
-from search.graph.cleaning import clean, infer_shapes
+from search.graph.cleaning import clean, infer_shapes, skeleton
 from search.graph.element_types import settle_types
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
 from search.graph.opset_upgrade import at_least_opset, nodes
@@ -113,12 +113,14 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
     proto = onnx_file.read(path)
     _refuse_quantized(proto, path)
     _refuse_repeated_outputs(proto, path)
+    _refuse_sequences(proto, path)
     with onnx_file.understanding(path):
         graph = onnx_file.to_graph(at_least_opset(proto, path), path)
         profiles = fix_shapes(graph, request, batch, path)
         check_sequences(graph, path)
         graph = clean(graph)
         settle_types(graph)
+        onnx_file.check(ir.to_proto(skeleton(graph)), f"what cleaning made of {path}")
         _refuse_half(graph, path)
         inferred = infer_shapes(graph, profiles)
         groups, edges = find_groups(graph.graph, inferred)
@@ -148,6 +150,18 @@ def _refuse_repeated_outputs(proto: onnx.ModelProto, path: Path) -> None:
             f"loading {path}: expected outputs of different names, but {repeated!r} is listed {names.count(repeated)} "
             "times. List it once, or give the second one another name with an Identity node."
         )
+
+
+def _refuse_sequences(proto: onnx.ModelProto, path: Path) -> None:
+    for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
+        for value in values:
+            kind = value.type.WhichOneof("value")
+            if kind not in (None, "tensor_type"):
+                raise ModelError(
+                    f"loading {path}: expected inputs and outputs that are tensors, but {what} {value.name!r} is of "
+                    f"the kind {str(kind).removesuffix('_type')}. Give a model with a tensor there, for example "
+                    "made by ConcatFromSequence or OptionalGetElement."
+                )
 
 
 def _refuse_half(model: ir.Model, path: Path) -> None:

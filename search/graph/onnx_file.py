@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,16 +18,24 @@ from google.protobuf.message import DecodeError
 from onnx import external_data_helper
 
 from search.errors import BitfrontError, ModelError
+from search.graph.opset_upgrade import nodes
 from search.graph.shapes import ShapeRequest
 from search.graph.sizes import check_growth
 from search.values import digest_of
 
 _PACKED = frozenset(
-    number for name, number in onnx.TensorProto.DataType.items() if name.endswith(("INT4", "E2M1", "INT2"))
+    number
+    for name, number in onnx.TensorProto.DataType.items()
+    if name.endswith(("INT4", "E2M1", "INT2", "E2M3", "E3M2"))
 )
 _LARGEST_FILE = 2**31 - 1  # what a protobuf message holds
 _MOST_INSIDE = 2**31 - 2**26  # of constants in one file, which leaves room for the graph
 _CHUNK_BYTES = 1 << 20
+_REPLACED = {  # ops that opsets have deprecated, and how to export a model without them
+    "GroupNormalization": "with opset 21 or newer, whose GroupNormalization is another",
+    "Scatter": "with ScatterElements, which computes the same",
+    "Upsample": "with Resize, which newer exporters write",
+}
 _PLACE = "bitfront.place"  # of a mapped constant in its file
 _IR_VERSION_TAG = 0x08  # every ONNX file starts with its ir_version field
 
@@ -47,14 +56,86 @@ def read(path: Path) -> onnx.ModelProto:
     proto = _parse(path)
     check_growth(proto, path)
     total = _check_external_data(proto, path)
-    try:
-        onnx.checker.check_model(str(path))
-    except (onnx.checker.ValidationError, onnx.onnx_cpp2py_export.shape_inference.InferenceError, ValueError) as error:
-        raise ModelError(f"checking {path}: the ONNX checker reports an error: {_first_line(error)}") from error
+    _complete_outputs(proto, path)
+    check(proto, str(path))
     if total <= _MOST_INSIDE:
         with understanding(path):
-            external_data_helper.load_external_data_for_model(proto, str(path.parent))
+            _load_external_data(proto, path)
     return proto
+
+
+def check(proto: onnx.ModelProto, what: str) -> None:
+    """Run the ONNX checker on a model; external data are not looked at.
+
+    Args:
+        what: the model, as a message names it.
+
+    Raises:
+        ModelError: naming the node, and what to do where that is known.
+    """
+    bare = proto
+    if any(True for _ in _external(proto)):  # its tools refuse every link, and look for data where no model is
+        bare = onnx.ModelProto()
+        bare.CopyFrom(proto)
+        for tensor, _ in _external(bare):
+            tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
+    try:
+        onnx.checker.check_model(bare)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        text = _deprecated_op(proto) if "is deprecated" in str(error) else _first_line(error)
+        raise ModelError(f"checking {what}: the ONNX checker reports an error: {text}") from error
+
+
+def _deprecated_op(proto: onnx.ModelProto) -> str:
+    """What to say of the first node whose op its opset has deprecated."""
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    for node in nodes(proto.graph):
+        known = node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type, opset, "")
+        if known and onnx.defs.get_schema(node.op_type, opset, "").deprecated:
+            since = onnx.defs.get_schema(node.op_type, opset, "").since_version
+            remedy = _REPLACED.get(node.op_type, f"with an opset before {since}")
+            return (
+                f"node {node.name or node.output[0]!r} is a {node.op_type}, which opset {since} has deprecated, and "
+                f"the model is of opset {opset}. Export the model {remedy}."
+            )
+    return "an op is deprecated"
+
+
+def _complete_outputs(proto: onnx.ModelProto, path: Path) -> None:
+    """Infer the type and rank of outputs that do not say them, in place, as tools that cut models leave them."""
+    bare = [value for value in proto.graph.output if not _is_typed(value)]
+    if not bare:
+        return
+    with understanding(path):
+        graph = onnx.shape_inference.infer_shapes(proto).graph
+    found = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output) if _is_typed(value)}
+    missing = [value.name for value in bare if value.name not in found]
+    if missing:
+        raise ModelError(
+            f"checking {path}: expected a type and a shape of every output, but {missing[0]!r} has none in the file, "
+            "and they cannot be inferred. Write them into the file, of unknown sizes if need be: "
+            "onnx.helper.make_tensor_value_info gives what the list of outputs takes."
+        )
+    for value in bare:
+        value.CopyFrom(found[value.name])
+
+
+def _is_typed(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    return value.type.WhichOneof("value") is not None and (
+        not value.type.HasField("tensor_type") or (tensor.elem_type != 0 and tensor.HasField("shape"))
+    )
+
+
+def _load_external_data(proto: onnx.ModelProto, path: Path) -> None:
+    """Read external data into the model, in place; `_check_external_data` has found them good."""
+    for tensor, location in list(_external(proto)):
+        info = external_data_helper.ExternalDataInfo(tensor)
+        with (path.parent / location).open("rb") as file:
+            file.seek(info.offset or 0)
+            tensor.raw_data = file.read(info.length or 0)
+        del tensor.external_data[:]
+        tensor.data_location = onnx.TensorProto.DEFAULT
 
 
 def read_input_shapes(path: Path) -> dict[str, Dims]:
@@ -91,8 +172,14 @@ def to_graph(proto: onnx.ModelProto, path: Path) -> ir.Model:
 
 
 def _map_tensor(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
-    mapped = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
-    mapped.meta[_PLACE] = tensor
+    """Map a constant into memory from the file that links lead to, whose folder was checked when it was read."""
+    file = Path(tensor.path).resolve()
+    size = tensor.offset, tensor.length, tensor.dtype
+    values = ir.ExternalTensor(str(file), *size, shape=tensor.shape, name=tensor.name).numpy()
+    mapped = ir.Tensor(values, dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
+    mapped.meta[_PLACE] = ir.ExternalTensor(
+        file.name, *size, shape=tensor.shape, name=tensor.name, base_dir=file.parent
+    )
     return mapped
 
 
@@ -172,6 +259,18 @@ def external_files(path: Path) -> list[str]:
     return sorted({where for _, where in _external(onnx.load(str(path), load_external_data=False))})
 
 
+def without_repeated_names(path: Path) -> bytes | None:
+    """The message of a file in which nodes share names, without these: ONNX Runtime refuses them. None for others."""
+    proto = onnx.load(str(path), load_external_data=False)
+    counts = Counter(node.name for node in nodes(proto.graph))
+    if all(count == 1 or not name for name, count in counts.items()):
+        return None
+    for node in nodes(proto.graph):
+        if counts[node.name] > 1:
+            node.name = ""
+    return bytes(proto.SerializeToString())
+
+
 def _parse(path: Path) -> onnx.ModelProto:
     if not path.is_file():
         raise ModelError(f"loading the model: there is no file {path}. Give the path of an ONNX file.")
@@ -193,6 +292,10 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ModelError(f"loading {path}: expected an ONNX model, but {found}.") from error
     if not proto.graph.node or not proto.ir_version:
         raise ModelError(f"loading {path}: expected an ONNX model, but it is not an ONNX file or has no nodes.")
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_value < 0:  # how PaddlePaddle spells a dynamic size
+                dim.Clear()
     return proto
 
 
@@ -207,10 +310,9 @@ def _check_external_data(proto: onnx.ModelProto, path: Path) -> int:
 
     A tensor may leave the length of its data out, but what reads them then takes the rest of the file: it is added.
     """
-    folder = path.parent.resolve()
     total = path.stat().st_size
     for tensor, location in _external(proto):
-        size = _size_inside(folder, tensor.name, location, path)
+        size = _size_inside(tensor.name, location, path)
         try:
             info = external_data_helper.ExternalDataInfo(tensor)
         except ValueError as error:
@@ -229,30 +331,36 @@ def _check_external_data(proto: onnx.ModelProto, path: Path) -> int:
     return total
 
 
-def _size_inside(folder: Path, tensor: str, location: str, path: Path) -> int:
-    """Size of an external data file, which must lie in `folder` after links are followed."""
+def _size_inside(tensor: str, location: str, path: Path) -> int:
+    """Size of an external data file. With links followed, it lies in the folder of the model's path or real path."""
+    folders = path.parent.resolve(), path.resolve().parent
     try:
-        file = (folder / location).resolve()
-        inside, size = file.is_relative_to(folder), file.stat().st_size if file.is_file() else None
+        file = (path.parent / location).resolve()
+        plain = not Path(location).is_absolute() and ".." not in Path(location).parts
+        inside = plain and any(file.is_relative_to(folder) for folder in folders)
+        size = file.stat().st_size if file.is_file() else None
     except (OSError, ValueError):  # no name that a file could have
         inside, size = True, None
     if not inside:
         raise ModelError(
-            f"loading {path}: tensor {tensor!r} keeps its data in {location!r}, outside the model's folder. "
-            "External data must lie beside the model; move it there and save the model again."
+            f"loading {path}: tensor {tensor!r} keeps its data in {location!r}, outside the model's folder. External "
+            "data must lie beside the model. If they are a link, copy what it leads to: "
+            f"`cp -L {path.name} {Path(location).name} FOLDER/`; otherwise move them there and save the model again."
         )
     if size is None:
         raise ModelError(
             f"loading {path}: tensor {tensor!r} needs the external data file {location[:200]!r}, which is not in "
-            f"{folder}. Copy it beside the model."
+            f"{folders[0]}. Copy it beside the model."
         )
     return size
 
 
 def _bytes_of(tensor: onnx.TensorProto) -> int:
-    """Bytes of a tensor's values; 0 for types narrower than a byte, which are packed, and for negative sizes."""
-    if tensor.data_type in _PACKED or min(tensor.dims, default=0) < 0:
+    """Bytes of a tensor's values; 0 for negative sizes."""
+    if min(tensor.dims, default=0) < 0:
         return 0
+    if tensor.data_type in _PACKED:
+        return int(math.ceil(math.prod(tensor.dims) * ir.DataType(tensor.data_type).itemsize))
     dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     return int(math.prod(tensor.dims)) * dtype.itemsize
 

@@ -79,7 +79,7 @@ class Folding:
         self._most = most
 
     def __call__(self, node: ir.Node) -> bool | None:
-        """False to leave a node in the model; None to let the usual rules decide."""
+        """False to leave a node in the model, True to fold it; None to let the usual rules decide."""
         written = [*_written(node)]
         read = [value.const_value.size for value in node.inputs if value is not None and value.const_value is not None]
         cost = float(sum(read) + sum(written))
@@ -90,7 +90,7 @@ class Folding:
         if any(size > self._most for size in written) or cost > self._left:
             return False
         self._left -= cost
-        return None
+        return node.op_type == "ConstantOfShape" or None  # which is else left, though shapes may be computed from it
 
 
 def _written(node: ir.Node) -> Iterator[float]:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from search.errors import ConfigError
+from search.graph.element_types import is_float
 from search.graph.model import Group, Model
 from search.space.rules import KeepRule
 from search.values import FP16_MAX, Assignment, Capability, Precision, Ranges, digest_of
@@ -211,7 +211,7 @@ def _constants(group: Group, model: Model) -> list[str]:
     every = [model.graph.graph.node(name) for name in group.nodes]
     nodes = [node for node in every if node.name in group.anchors or node.op_type in _FACTORS]
     values = [value for node in nodes for value in node.inputs if value is not None and value.is_initializer()]
-    return [value.name or "" for value in values if value.dtype is ir.DataType.FLOAT]
+    return [value.name or "" for value in values if is_float(value)]
 
 
 def _weight(model: Model, name: str) -> NDArray[np.generic]:

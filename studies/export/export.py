@@ -24,7 +24,7 @@ from studies.export.checks import (
 )
 from studies.export.final_samples import write_final_samples
 from studies.export.float_model import write_float_model
-from studies.export.folder import fill_folder, staged_folder
+from studies.export.folder import check_onnx, fill_folder, staged_folder
 from studies.export.handover import check_mix, gather_mix, write_handovers
 from studies.export.handover.mix import Mix, lost_text, rescaled_text
 from studies.export.layer_files import write_layer_files
@@ -186,6 +186,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         if mix is not None:
             found |= _hand_over(final, mix, staging / HANDOVER, request.extras.tools)
         found["float_model"] = write_float_model(staging, final.bench.keeper, final.ledger.target.recovery)
+        check_onnx(staging)
         write_layer_files(staging, final, staging / final.bench.engine_file, chosen.assignment)
         write_final_samples(staging, final)
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import onnx
+
 from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
 from evaluators.calibration import cache as calibration_cache
 from evaluators.lowering.int8.plan import with_shared_scales
 from evaluators.lowering.placement import TENSORRT_WEAK
-from search.errors import ArtifactError
+from search.errors import ArtifactError, ModelError
 from search.graph import onnx_file
 from search.graph.model import Model
 from search.values import Assignment, Ranges, Target
@@ -85,6 +87,15 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
     if triton is not None:
         types = line.diagnoses.read_types(folder / engine_file)
         _write_triton(folder, work, triton, types)
+
+
+def check_onnx(folder: Path) -> None:
+    """Refuse to call an export done whose ONNX files are not valid; ArtifactError names what the checker says."""
+    try:
+        for path in folder.glob("*.onnx"):
+            onnx_file.check(onnx.load(str(path), load_external_data=False), path.name)
+    except ModelError as error:
+        raise ArtifactError(f"exporting: {error}") from error
 
 
 def _write_ranges(folder: Path, work: Work, assignment: Assignment) -> None:

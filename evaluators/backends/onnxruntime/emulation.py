@@ -18,7 +18,7 @@ from evaluators.backends.onnxruntime.cuda import PROVIDER
 from evaluators.backends.onnxruntime.session import first_line
 from evaluators.cores import MOST_THREADS, PATIENT
 from evaluators.engine import Arrays, Backend
-from evaluators.lent_constants import IN_PLACE, session_source
+from evaluators.lent_constants import FOLDER_ENTRY, IN_PLACE, session_source
 from evaluators.lowering.placement import Placement
 from search.errors import EvaluatorError, TargetError
 from search.graph import onnx_file
@@ -98,7 +98,7 @@ class Emulated:
 
 
 def open_file(path: Path, threads: int) -> Emulated:
-    """An ONNX file as it is, on the processor; its external data may be of any size.
+    """An ONNX file as it is, on the processor; its external data may be of any size, and nodes may share a name.
 
     Raises:
         EvaluatorError: ONNX Runtime refuses it.
@@ -107,8 +107,11 @@ def open_file(path: Path, threads: int) -> Emulated:
     options = device.session_options()
     if onnx_file.external_files(path):
         options.add_session_config_entry(*IN_PLACE)
+    renamed = onnx_file.without_repeated_names(path)
+    if renamed is not None:
+        options.add_session_config_entry(FOLDER_ENTRY, str(path.parent.resolve()))
     try:
-        session = device.ort.InferenceSession(str(path), options, providers=device.providers())
+        session = device.ort.InferenceSession(renamed or str(path), options, providers=device.providers())
     except Exception as error:
         raise EvaluatorError(f"opening {path} to run it: ONNX Runtime refuses it: {first_line(error)}.") from error
     return Emulated(device.ort, session)

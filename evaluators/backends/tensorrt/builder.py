@@ -25,6 +25,7 @@ from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.errors import ModelError
 from search.graph import onnx_file
+from search.graph.element_types import is_float
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges
 
@@ -311,7 +312,7 @@ def model_bytes(graph: ir.Model) -> bytes:
 def _float_tensors(model: Model) -> frozenset[str]:
     graph = model.graph.graph
     values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
-    return frozenset(value.name or "" for value in values if value.dtype is ir.DataType.FLOAT)
+    return frozenset(value.name or "" for value in values if is_float(value))
 
 
 def _tensors_in_bodies(model: Model) -> frozenset[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from search.graph.element_types import is_float
 from search.graph.grouping import is_constant
 from search.graph.model import Group
 
@@ -40,9 +41,7 @@ def activation_indices(anchor: ir.Node) -> list[int]:
 
 def float_inputs(node: ir.Node) -> list[int]:
     """Indices of a node's float activations."""
-    return [
-        i for i, v in enumerate(node.inputs) if v is not None and not is_constant(v) and v.dtype is ir.DataType.FLOAT
-    ]
+    return [i for i, v in enumerate(node.inputs) if v is not None and not is_constant(v) and is_float(v)]
 
 
 def residual_adds(group: Group, nodes: Mapping[str | None, ir.Node]) -> list[ir.Node]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 import onnx_ir as ir
 
 from evaluators.lowering.int8.nodes import RESIDUAL, Plan, float_inputs, name_of, only_user, residual_adds
+from search.graph.element_types import is_float
 from search.graph.model import Group
 
 # TensorRT computes these activations in the kernel of the convolution before them, whatever comes next.
@@ -112,7 +113,7 @@ def _leading_to_int8(nodes: Nodes, grouped: Set[str], result: Plan) -> list[ir.N
         made = node.outputs[0]
         uses = list(made.uses())
         needed = all((user, i) in result.reads or user in found for user, i in uses)
-        if uses and needed and float_inputs(node) and not made.is_graph_output() and made.dtype is ir.DataType.FLOAT:
+        if uses and needed and float_inputs(node) and not made.is_graph_output() and is_float(made):
             found[node] = None
     return list(reversed(found))
 

@@ -22,6 +22,7 @@ from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import ConfigError, MetricError
 from search.graph import model as models
+from search.graph.element_types import is_float
 from search.graph.model import Model
 from search.sampler.registry import sampler_named
 from search.space.choices import Space, make_space
@@ -215,7 +216,7 @@ def _check_ranges(config: SearchConfig, loaded: Sequence[Model]) -> None:
     """Refuse a `--range` that names no float tensor; one whose type inference does not know may be of floats."""
     for model in loaded:
         values = values_by_name(model.graph)
-        floats = [name for name, value in values.items() if value.dtype is None or value.dtype.name == "FLOAT"]
+        floats = [name for name, value in values.items() if value.dtype is None or is_float(value)]
         check_matches(config.ranges, floats)
 
 

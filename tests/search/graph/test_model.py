@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from evaluators.lent_constants import session_source
 from search.errors import ModelError
 from search.graph import cleaning, onnx_file
 from search.graph.model import Model, ShapeRequest, load
@@ -149,8 +152,59 @@ def test_external_data_outside_through_a_link_is_refused(tmp_path: Path) -> None
     weights = path.parent / "weights.bin"
     weights.rename(tmp_path / "weights.bin")
     weights.symlink_to(tmp_path / "weights.bin")
-    with pytest.raises(ModelError, match="outside the model's folder"):
+    with pytest.raises(ModelError, match=r"outside the model's folder.*`cp -L net.onnx weights.bin FOLDER/`"):
         load(path)
+
+
+def as_hub_cache(folder: Path) -> Path:
+    """The layout of Hugging Face's cache: model and data are links to files of other names in a folder of their own."""
+    path = external(folder / "real")
+    snapshot, blobs = folder / "snapshots" / "1", folder / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for name, blob in (("net.onnx", "aa"), ("weights.bin", "bb")):
+        (path.parent / name).rename(blobs / blob)
+        (snapshot / name).symlink_to(Path("../../blobs") / blob)
+    return snapshot / "net.onnx"
+
+
+def as_hard_links(folder: Path) -> Path:
+    path = external(folder / "real")
+    (folder / "hard").mkdir()
+    for name in ("net.onnx", "weights.bin"):
+        os.link(path.parent / name, folder / "hard" / name)
+    return folder / "hard" / "net.onnx"
+
+
+def as_linked_folder(folder: Path) -> Path:
+    path = external(folder / "real")
+    (folder / "link").symlink_to(path.parent)
+    return folder / "link" / "net.onnx"
+
+
+def as_linked_model(folder: Path) -> Path:
+    """Only the model is a link; its data lie beside what it leads to, and have a link of their own."""
+    path = external(folder / "real")
+    (folder / "here").mkdir()
+    for name in ("net.onnx", "weights.bin"):
+        (folder / "here" / name).symlink_to(path.parent / name)
+    return folder / "here" / "net.onnx"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("layout", [as_hub_cache, as_hard_links, as_linked_folder, as_linked_model])
+def test_external_data_behind_links_are_read(
+    layout: Callable[[Path], Path], inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = layout(tmp_path)
+    monkeypatch.setattr(onnx_file, "_MOST_INSIDE", 2**30 if inside else 1000)
+    model = load(path)
+    assert model.digest == load(external(tmp_path / "plain")).digest
+    assert_same_outputs(residual_cnn(), model, 1e-5)
+    options = onnxruntime.SessionOptions()
+    with session_source(onnxruntime, model.graph, options, most_copied=1000) as source:
+        session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    assert session.run(None, feeds(model))[0].shape == (4, 10)
 
 
 def test_missing_and_truncated_external_data_are_refused(tmp_path: Path) -> None:
