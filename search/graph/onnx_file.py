@@ -360,7 +360,7 @@ def _bytes_of(tensor: onnx.TensorProto) -> int:
     if min(tensor.dims, default=0) < 0:
         return 0
     if tensor.data_type in _PACKED:
-        return int(math.ceil(math.prod(tensor.dims) * ir.DataType(tensor.data_type).itemsize))
+        return math.ceil(int(math.prod(tensor.dims)) * float(ir.DataType(tensor.data_type).itemsize))
     dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     return int(math.prod(tensor.dims)) * dtype.itemsize
 
