@@ -249,12 +249,14 @@ class Display:
             parts.append(_bar(f"{done} of {total} evaluations, {self._time_text()}", done, total))
         else:
             parts.append(Text(self._time_text()))
-        texts, (_, step_done, step_total) = self._doing.texts(), self._doing.step
-        if step_total > 1:
+        (_, step_done, step_total), step = self._doing.step, self._doing.step_text()
+        if step and step_total > 1:
             left_s = self._doing.step_left_s()
             left = f", about {format_duration_s(round(left_s))} left" if left_s >= 1 else ""
-            parts.append(_bar(f"{texts.pop(0)}{left}", step_done, step_total))
-        return Group(*parts, *map(Text, texts), *self._below)
+            parts.append(_bar(f"{step}{left}", step_done, step_total))
+        elif step:
+            parts.append(Text(step))
+        return Group(*parts, *map(Text, self._doing.trial_texts()), *self._below)
 
     def _time_text(self) -> str:
         return ", ".join(filter(None, (clock_text(self._run), left_text(self._run))))

@@ -58,14 +58,16 @@ def _rough_s(seconds: float) -> int:
 class Doing:
     """What a run is doing at the moment: its step, or its trials, of which several may be under way.
 
+    Another thread draws it while it changes: what belongs together is one attribute, and is read once.
+
     Attributes:
         step: what is done, how much of it, and of how much; zeros where that is not counted.
     """
 
     def __init__(self, text: str = "starting") -> None:
         self.step = text, 0, 0
-        self._since = self._counted_since = time.monotonic()
-        self._counted_from = 0
+        self._since = time.monotonic()
+        self._counted = self._since, 0  # since when steps are counted, and from which number
         self._trials: dict[int, tuple[str, float]] = {}
 
     def note_step(self, text: str, done: int, total: int) -> None:
@@ -74,7 +76,7 @@ class Doing:
         if text != known or done < before:
             self._since = time.monotonic()
         if text != known or done <= before:
-            self._counted_since, self._counted_from = time.monotonic(), done
+            self._counted = time.monotonic(), done
         self.step = text, done, total
 
     def note_stage(self, trial: int, stage: str) -> None:
@@ -91,14 +93,21 @@ class Doing:
 
     def step_left_s(self) -> float:
         """Seconds that the step still takes, by what of it was done since it began; 0 while nothing was."""
-        _, done, total = self.step
-        if not self._counted_from < done < total:
+        (_, done, total), (since, first) = self.step, self._counted
+        if not first < done < total:
             return 0.0
-        return (time.monotonic() - self._counted_since) / (done - self._counted_from) * (total - done)
+        return (time.monotonic() - since) / (done - first) * (total - done)
 
     def texts(self) -> list[str]:
         """The step with its duration, then the trials with theirs, the oldest first."""
+        return [*filter(None, [self.step_text()]), *self.trial_texts()]
+
+    def step_text(self) -> str:
+        """The step with its duration; empty where there is none."""
         text, done, total = self.step
-        found = [lasting_text(step_text(text, done, total), self._since)] if text else []
-        trials = sorted(self._trials.items(), key=lambda item: item[1][1])[:_MOST_SHOWN]
-        return [*found, *(f"trial {trial}: {lasting_text(what, since)}" for trial, (what, since) in trials)]
+        return lasting_text(step_text(text, done, total), self._since) if text else ""
+
+    def trial_texts(self) -> list[str]:
+        """The trials with their durations, the oldest first."""
+        trials = sorted(list(self._trials.items()), key=lambda item: item[1][1])[:_MOST_SHOWN]  # noqa: C414 - a copy
+        return [f"trial {trial}: {lasting_text(what, since)}" for trial, (what, since) in trials]
