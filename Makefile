@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUNS := $(VENV)/.runs
+SITE := $(VENV)/.site
 PEERS := .peers
 WORKERS ?= 2
+# Files are kept together: what a file's tests share is made once.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo wheel test test-quick test-gpu test-peers docs lint format bench clean
+.PHONY: demo wheel test test-all test-quick test-gpu test-peers docs lint format bench clean
 
 demo: $(RUNS)  ## search the shipped example, export the best mix, write the report
 	rm -rf demo
@@ -17,11 +20,14 @@ wheel: $(RUNS)  ## one file in dist/ that `pip install 'dist/bitfront-….whl[cp
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
-test: $(READY)  ## the whole test suite, on two cores
-	$(BIN)/python -m pytest -m 'not peers' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: $(READY)  ## the test suite without its second layer, on two cores
+	$(PYTEST) -m 'not long and not gpu and not peers'
 
-test-quick: $(READY)  ## the fast tests of every package, in under 90 seconds: for every day
-	$(BIN)/python -m pytest -m 'not slow and not gpu and not peers' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test-all: $(READY)  ## both layers: also servers, a browser, storms of kills, builders and long leases
+	$(PYTEST) -m 'not gpu and not peers'
+
+test-quick: $(READY)  ## the fast tests of every package: for every day
+	$(PYTEST) -m 'not slow and not long and not gpu and not peers'
 
 test-gpu: $(READY)  ## what needs a GPU with TensorRT: minutes, most of them its builder's, so three go side by side
 	$(BIN)/python -m pip install --quiet --editable '.[tensorrt]'
@@ -30,8 +36,7 @@ test-gpu: $(READY)  ## what needs a GPU with TensorRT: minutes, most of them its
 test-peers: $(READY) $(PEERS)/.ready  ## what is handed over, read by the other tools themselves
 	BITFRONT_PEERS=$(abspath $(PEERS)) $(BIN)/python -m pytest -m peers
 
-docs: $(READY)  ## the documentation as a site in site/; fails on a link that leads nowhere
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+docs: $(SITE)  ## the documentation as a site in site/; fails on a link that leads nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(READY)  ## style, imports, types
@@ -57,6 +62,10 @@ $(RUNS): pyproject.toml
 $(READY): $(RUNS)
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,dashboard,dev]'
 	touch $(READY)
+
+$(SITE): $(RUNS)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $(SITE)
 
 $(PEERS)/.ready: tests/peers/requirements.txt
 	$(PYTHON) -m venv $(PEERS)

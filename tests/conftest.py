@@ -41,25 +41,18 @@ import_late()
 
 # After these are set, for what they bring in may ask for it.
 from studies.store.store import Store  # noqa: E402
+from tests.layers import SECOND_LAYER, SLOWEST  # noqa: E402
 from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, fresh_url  # noqa: E402
 from tests.support.tensorrt.gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
-
-# Files whose tests take ten seconds of a processor and more, the longest first. Handed out last, one of them is all
-# that a core has left to do while the other has nothing.
-SLOWEST = (
-    "workers killed process sensitivity repair compose search fleet rescoring chaos tensorrt_strong builders "
-    "server_tables export simulator retries leases door samplers status server_search cli_worker shipping guided "
-    "solver store cli_input tensorrt_cli targets unrelated refusals imports benchmark_trust repeatability pace "
-    "recovered_search runner store_processes trial_storage clusters_cli tensor_ranges interrupts pick_biases"
-).split()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        if any(parameter in SERVERS for parameter in parameters if isinstance(parameter, str)):
-            item.add_marker(pytest.mark.slow)  # the quick layer starts no database server
+        on_server = any(parameter in SERVERS for parameter in parameters if isinstance(parameter, str))
+        if on_server or item.path.stem.removeprefix("test_") in SECOND_LAYER:
+            item.add_marker(pytest.mark.long)
     if "BITFRONT_PEERS" not in os.environ:
         for item in items:
             if item.get_closest_marker("peers"):
