@@ -41,7 +41,7 @@ import_late()
 
 # After these are set, for what they bring in may ask for it.
 from studies.store.store import Store  # noqa: E402
-from tests.layers import SECOND_LAYER, SLOWEST  # noqa: E402
+from tests.support.layers import SECOND_LAYER, SLOWEST  # noqa: E402
 from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, fresh_url  # noqa: E402
 from tests.support.tensorrt.gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.layers import SECOND_LAYER, SLOWEST
+from tests.support.layers import SECOND_LAYER, SLOWEST
 from tests.support.paths import ROOT
 
 FILES = Counter(path.stem.removeprefix("test_") for path in (ROOT / "tests").rglob("test_*.py"))
