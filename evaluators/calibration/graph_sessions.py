@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -17,7 +18,7 @@ from evaluators.cores import PATIENT
 from evaluators.data import Batch
 from evaluators.lent_constants import session_source
 from search.errors import ModelError, TargetError
-from search.graph.model import Model
+from search.graph.model import Model, TensorSpec
 from search.installation import install_command
 
 _MOST_COPIED = 2**20  # bytes of constants: a chain is many sessions
@@ -44,6 +45,39 @@ def float_tensors(model: Model, threads: int = 1) -> list[str]:
         for name, value in values.items()
         if types.get(name) in _FLOATS.values() or (isinstance(value.type, ir.TensorType) and value.dtype in _FLOATS)
     ]
+
+
+def make_up_inputs(inputs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """One batch of noise, and of zeros and ones for inputs that are no floats."""
+    random = np.random.default_rng(0)
+    return {
+        spec.name: (
+            random.standard_normal(spec.shape) if spec.dtype.startswith("float") else random.integers(0, 2, spec.shape)
+        ).astype(spec.dtype)
+        for spec in inputs
+    }
+
+
+def measure_shapes(graph: ir.Model, names: Sequence[str], inputs: Mapping[str, NDArray[Any]]) -> dict[str, list[int]]:
+    """The shapes that tensors have in one run of a graph on these inputs.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run it.
+        TargetError: ONNX Runtime is not installed.
+    """
+    copy = graph.clone()
+    values = values_by_name(copy)
+    nodes = [ir.node("Shape", [values[name]], name=f"bitfront.{place}.Shape") for place, name in enumerate(names)]
+    copy.graph.extend(nodes)
+    copy.graph.outputs.clear()
+    for place, node in enumerate(nodes):
+        node.outputs[0].name, node.outputs[0].type = f"bitfront.{place}", ir.TensorType(ir.DataType.INT64)
+        copy.graph.outputs.append(node.outputs[0])
+    RemoveUnusedNodesPass()(copy)
+    read = {str(value.name) for value in copy.graph.inputs}
+    with open_session(copy, 1) as session:
+        found = run_guarded(session.run, [], {name: array for name, array in inputs.items() if name in read})
+    return {name: shape.tolist() for name, shape in zip(names, found, strict=True)}
 
 
 def _runtime_types(model: Model, names: list[str], threads: int) -> dict[str, str]:

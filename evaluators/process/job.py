@@ -16,6 +16,7 @@ class Job:
 
     Attributes:
         shapes: input name → [MIN, OPT, MAX].
+        known_shapes: of tensors that only a run tells, see `BuildRequests.measure_shapes`.
         options: keyword arguments of the backend.
         split_seed: of the division of the data into calibration, search and final.
         metric: name, or None for the default, which follows the model's outputs and the labels.
@@ -42,6 +43,7 @@ class Job:
     folder: str
     batch: int | None = None
     shapes: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    known_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     backend: str = "onnxruntime"
     device: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

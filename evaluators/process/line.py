@@ -110,6 +110,13 @@ class BuildRequests(Protocol):
             EvaluatorError: the engine's builder refuses it.
         """
 
+    def measure_shapes(self) -> Mapping[str, list[int]]:
+        """Run the float model once, on made-up inputs, for the shapes of the tensors that inference does not tell.
+
+        Raises:
+            ModelError, TargetError: ONNX Runtime cannot run it, or not on these inputs.
+        """
+
     def write_source(self, assignment: Assignment, out: Path) -> None:
         """Write the ONNX file that the engine of an assignment is built from."""
 

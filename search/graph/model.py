@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Model:
         digest: 64 hex digits of the user's file, its external data and the requested shapes; for a `scaled` model also
             of the factors.
         profiles: MIN, OPT, MAX shapes of inputs that stay dynamic; empty when all shapes are fixed.
+        measured: of `shapes`, those that inference does not tell and a run has told.
     """
 
     graph: ir.Model
@@ -53,6 +54,7 @@ class Model:
     edges: tuple[Edge, ...]
     digest: str
     profiles: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+    measured: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -91,6 +93,21 @@ class Model:
             value.const_value = ir.tensor(scaled, name=name)
         recovery = Recovery({name: tuple(parts) for name, parts in factors.items()})
         return replace(self, graph=graph, digest=digest_of([self.digest, recovery.digest]))
+
+    def unknown_shapes(self) -> list[str]:
+        """The tensors whose shape nothing has told; none where no group or edge is in want of it."""
+        known = all(group.shape for group in self.groups) and all(edge.tensor in self.shapes for edge in self.edges)
+        values = [] if known else [value for node in self.graph.graph for value in node.outputs]
+        tensors = [value.name for value in values if value.name and isinstance(value.type, ir.TensorType | None)]
+        return [name for name in tensors if name not in self.shapes]
+
+    def with_shapes(self, measured: Mapping[str, Sequence[int]]) -> Model:
+        """The model with shapes that one run has told of tensors that inference knows nothing of, and its groups."""
+        told = {name: tuple(measured[name]) for name in self.unknown_shapes() if name in measured}
+        shapes = {**self.shapes, **told}
+        groups, edges = find_groups(self.graph.graph, shapes)
+        outputs = tuple(replace(spec, shape=shapes.get(spec.name, ())) for spec in self.outputs)
+        return replace(self, shapes=shapes, groups=groups, edges=edges, outputs=outputs, measured=told)
 
     def save(self, path: Path) -> None:
         """Write the clean model to `path`, and weights beyond 2 GiB to `NAME.data` beside it."""

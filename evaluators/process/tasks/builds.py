@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evaluators.calibration.graph_sessions import make_up_inputs, measure_shapes
 from evaluators.diagnose.compare_run import refusals
 from evaluators.engine import Engine
 from evaluators.process.job import discard, discarding
@@ -101,6 +102,10 @@ class Builds:
             seconds = time.perf_counter() - start
         self._first[what] = _First(engine, seconds, opened.job.ranges is not None)
         return seconds
+
+    def measure_shapes(self) -> dict[str, list[int]]:
+        model = self._opened.model
+        return measure_shapes(model.graph, model.unknown_shapes(), make_up_inputs(model.inputs))
 
     def write_source(self, assignment: Assignment, out: Path) -> None:
         self._opened.builder.write_source(assignment, out)

@@ -44,7 +44,8 @@ class OpenModel:
         self._report = report
         self._said_alive = 0.0
         shapes = {name: models.ShapeRequest(*map(tuple, parts)) for name, parts in job.shapes.items()}
-        self._given = models.load(Path(job.model), batch=job.batch, shapes=shapes)
+        given = models.load(Path(job.model), batch=job.batch, shapes=shapes)
+        self._given = given.with_shapes(job.known_shapes) if job.known_shapes else given
         self.model = self._recovered()
         self.backend = open_backend_of(job)
         self.target = self.backend.target()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from evaluators.metrics.registry import get_metric
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
-from search.errors import ConfigError, MetricError
+from search.errors import BitfrontError, ConfigError, MetricError
 from search.graph import model as models
 from search.graph.element_types import is_float
 from search.graph.model import Model
@@ -112,7 +112,9 @@ def checked(
         if events is not None and (text := range_text(model, given)):
             events.note(text)
         caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
-        job = replace(_job(config, folder), undivided=undivided, caches=caches)
+        if events is not None and (text := shape_text(model)):
+            events.note(text)
+        job = replace(_job(config, folder), undivided=undivided, caches=caches, known_shapes=model.measured)
         keeper = stack.enter_context(EvaluatorProcess(job, folder / "log", _bounds(config)))
         if events is not None:
             keeper.on_doing = partial(_tell_doing, events, set())
@@ -242,7 +244,31 @@ def check_steps(config: SearchConfig) -> None:
 def load_model(config: SearchConfig) -> Model:
     """The model that a configuration names, at the shapes it asks for."""
     shapes = {s.name: models.ShapeRequest(s.minimum, s.optimum, s.maximum) for s in config.shapes}
-    return models.load(Path(config.model), batch=config.batch, shapes=shapes)
+    model = models.load(Path(config.model), batch=config.batch, shapes=shapes)
+    return _with_measured_shapes(config, model) if model.unknown_shapes() else model
+
+
+def _with_measured_shapes(config: SearchConfig, model: Model) -> Model:
+    """Take shapes that inference does not tell from one run, in a process of its own; `shape_text` says the rest."""
+    with held_folder() as folder:
+        job = replace(
+            _job(config, folder), backend="onnxruntime", device="cpu", options={}, capabilities=None, only_builds=True
+        )
+        with EvaluatorProcess(job, folder / "log", _bounds_of_trying(config)) as process, suppress(BitfrontError):
+            return model.with_shapes(process.ask("running the float model for its shapes").builds.measure_shapes())
+    return model
+
+
+def shape_text(model: Model) -> str:
+    """Which tensors have a shape that nothing told; empty where there are none."""
+    unknown = model.unknown_shapes()
+    if not unknown:
+        return ""
+    return (
+        f"the shapes of {len(unknown)} tensors are not known, {unknown[0]!r} for example: neither inference nor a "
+        "run of the model on made-up inputs told them. Groups there have no shape, count as small, and a residual Add "
+        "behind them may be left out of its group. A file with the shapes written into it (value_info) helps"
+    )
 
 
 def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Space, Target]:
