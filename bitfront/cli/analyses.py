@@ -29,20 +29,27 @@ def layers(as_json: Json = False, **options: Any) -> None:
     """List the groups of layers of a model, the precisions that each may use on this target, and why not others."""
     from bitfront.cli.printing.output import out, print_json, print_table, say
     from bitfront.verbs import analyses
-    from studies.show.layer_table import edge_rows, layer_rows
+    from studies.run.session.setup import shape_text
+    from studies.show.layer_table import edge_rows, layer_rows, left_out_rows
 
     given = {"data": "-", **{name: value for name, value in options.items() if value is not None}}
     config = read_config(given)
     found = analyses.layers(config if options["data"] else replace(config, data=""))
-    rows, edges = layer_rows(found), edge_rows(found)
+    rows, edges, left_out = layer_rows(found), edge_rows(found), left_out_rows(found)
+    unknown = shape_text(found.model)
     if as_json:
-        print_json("layers", {"target": found.target.to_json(), "groups": rows, "edges": edges})
+        told = {"groups": rows, "edges": edges, "left_out": left_out, "notes": [unknown] if unknown else []}
+        print_json("layers", {"target": found.target.to_json(), **told})
         return
     cells = [{**row, "why_not": "; ".join(f"no {p}: {why}" for p, why in row["why_not"].items())} for row in rows]
     print_table(cells, ["group", "node", "op", "block", "shape", "may", "why_not"], notes=["why_not"])
     out.print()
     print_table(edges, ["source", "target", "tensor", "elements"])
     out.print()
+    for each in left_out:
+        say(f"{each['name']} ({each['op']}) has weights and stays as it is: {each['why']}")
+    if unknown:
+        say(f"note: {unknown}")
     say(
         f"{len(rows)} groups, {len(edges)} edges, {len(found.space.variables)} decisions, "
         f"{found.space.size:.3g} assignments on {found.target.backend} ({found.target.device})"

@@ -1,8 +1,8 @@
 """Clean a graph so that engines and lowering read it in the same way, without changing what it computes.
 
-Only three steps compute: BatchNorm is fused into the convolution before it, a Gemm's alpha and beta are multiplied into
-its constants, and constant expressions are evaluated. All of them stay within float32 rounding (relative 1e-5 of an
-output's magnitude).
+Only four steps compute: BatchNorm is fused into the convolution before it, a Gemm's alpha and beta are multiplied into
+its constants, constant expressions are evaluated, and an Einsum that is a matrix product becomes a MatMul. All of them
+stay within float32 rounding (relative 1e-5 of an output's magnitude).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.rules import common as rules
 
+from search.graph.ordinary_ops import write_out_ops
 from search.graph.shapes import Profile
 from search.graph.sizes import Folding
 
@@ -54,6 +55,7 @@ def clean(model: ir.Model) -> ir.Model:
     )
     settle_shapes(model)
     _remove_identities(model)
+    write_out_ops(model)
     _spread_resizes(model.graph)
     own = {node.name for node in model.graph}
     names = {node.outputs[0].name: _weighted_source(node).name for node in model.graph if node.outputs}

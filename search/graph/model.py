@@ -18,6 +18,7 @@ from search.graph import onnx_file
 from search.graph.cleaning import clean, infer_shapes, skeleton
 from search.graph.element_types import settle_types
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
+from search.graph.left_out import LeftOut, find_left_out
 from search.graph.opset_upgrade import at_least_opset, nodes
 from search.graph.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
 from search.graph.sizes import check_sequences
@@ -43,6 +44,7 @@ class Model:
         digest: 64 hex digits of the user's file, its external data and the requested shapes; for a `scaled` model also
             of the factors.
         profiles: MIN, OPT, MAX shapes of inputs that stay dynamic; empty when all shapes are fixed.
+        left_out: layers with weights that are in no group.
         measured: of `shapes`, those that inference does not tell and a run has told.
     """
 
@@ -54,6 +56,7 @@ class Model:
     edges: tuple[Edge, ...]
     digest: str
     profiles: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+    left_out: tuple[LeftOut, ...] = ()
     measured: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -145,9 +148,9 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
             raise ModelError(_nothing_to_quantize(graph, groups, path))
         _refuse_non_finite(graph, groups, path)
         inputs, outputs = measured_shapes(graph.graph, inferred, profiles, path)
-    return Model(
-        graph, inputs, outputs, inferred, groups, edges, onnx_file.digest(path, proto, request, batch), profiles
-    )
+    digest = onnx_file.digest(path, proto, request, batch)
+    left_out = find_left_out(graph.graph, groups)
+    return Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out)
 
 
 def _refuse_quantized(proto: onnx.ModelProto, path: Path) -> None:

@@ -41,5 +41,10 @@ def layer_rows(found: Layers) -> list[dict[str, Any]]:
     return rows
 
 
+def left_out_rows(found: Layers) -> list[dict[str, Any]]:
+    """Every layer with weights that is in no group, and why."""
+    return [vars(each) for each in found.model.left_out]
+
+
 def edge_rows(found: Layers) -> list[dict[str, Any]]:
     return [vars(edge) for edge in found.model.edges]

@@ -1,0 +1,185 @@
+"""Write fused ops and Einsums as the ordinary ops that they stand for, which are quantized.
+
+ONNX Runtime's optimizer makes the fused ones of ordinary ops, and makes them again when it runs the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+_FUSED = "com.microsoft"
+_ACTIVATION_PARTS = ("activation_alpha", "activation_beta", "activation_gamma")
+# Attributes of an activation, in the order of its parameters in a fused op.
+_PARAMETERS = {
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Elu": ("alpha",),
+    "ThresholdedRelu": ("alpha",),
+}
+_PLAIN = frozenset({"Relu", "Tanh", "Sigmoid", "Softplus", "Softsign"})
+
+
+def write_out_ops(model: ir.Model) -> None:
+    """Replace FusedConv, FusedGemm, FusedMatMul and Einsums that are one matrix product, in place.
+
+    What an op has that ordinary ops do not have, or a rank that is not known, leaves it as it is.
+    """
+    for graph in model.graphs():
+        for node in list(graph):
+            parts = _Parts(node)
+            made = _write_out(parts)
+            if made is not None:
+                ir.convenience.replace_nodes_and_values(graph, node, [node], parts.nodes, node.outputs[:1], [made])
+
+
+def _write_out(parts: _Parts) -> ir.Value | None:
+    """The value that the ordinary ops make; None for an op that stays."""
+    node = parts.node
+    if node.op_type == "Einsum" and not node.domain:
+        return _einsum(parts)
+    if node.domain != _FUSED:
+        return None
+    if node.op_type == "FusedMatMul":
+        return _fused_matmul(parts)
+    if node.op_type in ("FusedConv", "FusedGemm"):
+        return _fused_activation(parts)
+    return None
+
+
+class _Parts:
+    """Collects the ordinary ops of one node."""
+
+    def __init__(self, node: ir.Node) -> None:
+        self.node = node
+        self.nodes: list[ir.Node] = []
+
+    def add(self, op: str, inputs: Sequence[ir.Value | None], name: str = "", **attributes: Any) -> ir.Value:
+        """One more op; without a name it has that of the node, by which the user knows the layer."""
+        full = f"{self.node.name}/{name}" if name else self.node.name
+        made = ir.node(op, inputs, {k: v for k, v in attributes.items() if v is not None}, name=full)
+        self.nodes.append(made)
+        made.outputs[0].name = f"{self.node.outputs[0].name}/{name or 'product'}"
+        made.outputs[0].type = self.node.outputs[0].type
+        return made.outputs[0]
+
+    def constant(self, name: str, array: np.typing.NDArray[np.generic]) -> ir.Value:
+        value = ir.Value(
+            name=f"{self.node.outputs[0].name}/{name}",
+            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+            shape=ir.Shape(array.shape),
+        )
+        value.const_value = ir.tensor(array, name=value.name)
+        assert self.node.graph is not None
+        self.node.graph.register_initializer(value)
+        return value
+
+    def transpose(self, value: ir.Value, order: Sequence[int], name: str) -> ir.Value:
+        return value if list(order) == sorted(order) else self.add("Transpose", [value], name, perm=list(order))
+
+
+def _fused_activation(parts: _Parts) -> ir.Value | None:
+    """A Conv or Gemm, what is added to it, and its activation."""
+    node, op = parts.node, parts.node.op_type.removeprefix("Fused")
+    own = {name: attribute.value for name, attribute in node.attributes.items() if not name.startswith("activation")}
+    kind = node.attributes.get_string("activation", "") or ""
+    given = node.attributes.get_floats("activation_params") if op == "Conv" else None
+    numbers = list(given or [node.attributes.get_float(name, 0.0) for name in _ACTIVATION_PARTS])
+    if kind not in _PLAIN and kind not in _PARAMETERS and kind not in ("Clip", ""):
+        return None
+    inputs = list(node.inputs)
+    made = parts.add(op, inputs[:3], **own)
+    if op == "Conv" and len(inputs) > 3 and inputs[3] is not None:
+        made = parts.add("Add", [made, inputs[3]], "sum")
+    if not kind:
+        return made
+    if kind == "Clip":
+        bounds = [parts.constant(f"bound{i}", np.float32(number)) for i, number in enumerate(numbers[:2])]
+        return parts.add(kind, [made, *bounds], "activation")
+    named = dict(zip(_PARAMETERS.get(kind, ()), map(float, numbers), strict=False))
+    return parts.add(kind, [made], "activation", **named)
+
+
+def _fused_matmul(parts: _Parts) -> ir.Value | None:
+    attributes = parts.node.attributes
+    if any(attributes.get_int(name, 0) for name in ("transBatchA", "transBatchB")):
+        return None
+    factors = []
+    for value, turned in zip(parts.node.inputs[:2], ("transA", "transB"), strict=True):
+        if value is None or (attributes.get_int(turned, 0) and value.shape is None):
+            return None
+        rank = len(value.shape) if value.shape is not None else 0
+        turn = attributes.get_int(turned, 0) == 1 and rank > 1
+        order = [*range(rank - 2), rank - 1, rank - 2] if turn else list(range(rank))
+        factors.append(parts.transpose(value, order, turned))
+    alpha = float(attributes.get_float("alpha", 1.0) or 0.0)
+    made = parts.add("MatMul", factors)
+    return (
+        made
+        if alpha == 1.0
+        else parts.add("Mul", [made, parts.constant("alpha", np.array(alpha, np.float32))], "scaled")
+    )
+
+
+def _einsum(parts: _Parts) -> ir.Value | None:
+    """A MatMul between Transposes, and Reshapes where several axes are multiplied or made at once."""
+    found = _read_equation(parts.node)
+    if found is None:
+        return None
+    (x, left), (y, right), out = found
+    if x.const_value is not None:  # the constant is the second factor, as engines want it
+        (x, left), (y, right) = (y, right), (x, left)
+    batch = [axis for axis in left if axis in right and axis in out]
+    summed = [axis for axis in left if axis in right and axis not in out]
+    rows, columns = ([axis for axis in own if axis not in other] for own, other in ((left, right), (right, left)))
+    if not summed or not rows or not columns or set(out) != {*batch, *rows, *columns}:
+        return None
+    simple = len(summed) == len(columns) == 1
+    if (not simple and y.const_value is None) or (y.const_value is None and len(rows) > 1):
+        return None
+    lead = [*rows[:-1], *batch, rows[-1]]
+    sizes = {axis: size for axis, size in zip(right, y.shape or (), strict=False) if isinstance(size, int)}
+    first = parts.transpose(x, [left.index(axis) for axis in (*lead, *summed)], "first")
+    second = parts.transpose(y, [right.index(axis) for axis in (*batch, *summed, *columns)], "second")
+    if not simple:
+        if len(sizes) < len(right):
+            return None
+        many = [int(np.prod([sizes[axis] for axis in axes])) for axes in (summed, columns)]
+        if len(summed) > 1:
+            first = parts.add("Reshape", [first, parts.constant("flat", np.array([0] * len(lead) + [-1]))], "flattened")
+        shape = parts.constant("matrix", np.array([*(sizes[axis] for axis in batch), *many], np.int64))
+        second = parts.add("Reshape", [second, shape], "weight")
+    made = parts.add("MatMul", [first, second])
+    if len(columns) > 1:
+        shape = parts.constant("parts", np.array([0] * len(lead) + [sizes[axis] for axis in columns], np.int64))
+        made = parts.add("Reshape", [made, shape], "divided")
+    axes = [*lead, *columns]
+    return parts.transpose(made, [axes.index(axis) for axis in out], "ordered")
+
+
+def _read_equation(node: ir.Node) -> tuple[tuple[ir.Value, str], tuple[ir.Value, str], str] | None:
+    """The two factors of an Einsum with their axes as letters, and those of the result; None where it is no product."""
+    terms, arrow, out = (node.attributes.get_string("equation", "") or "").replace(" ", "").partition("->")
+    letters = terms.split(",")
+    x, y = (*node.inputs, None, None)[:2]
+    if len(node.inputs) != 2 or len(letters) != 2 or x is None or y is None:
+        return None
+    if not arrow:  # then the result has every axis that there is once, in the order of the alphabet
+        out = "..." * ("..." in terms) + "".join(
+            sorted(axis for axis in set(terms) - {*".,"} if terms.count(axis) == 1)
+        )
+    spread = ""
+    for index, value in enumerate((x, y)):
+        if "..." in letters[index]:
+            if value.shape is None:
+                return None
+            count = len(value.shape) - len(letters[index]) + 3
+            own = "".join(chr(ord("①") + i) for i in range(count))[::-1]  # aligned at the last, as in broadcasting
+            letters[index], spread = letters[index].replace("...", own), max(spread, own, key=len)
+    out = out.replace("...", spread)
+    if any(len(set(axes)) != len(axes) for axes in (*letters, out)):
+        return None
+    return (x, letters[0]), (y, letters[1]), out
