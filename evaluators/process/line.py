@@ -95,11 +95,7 @@ class BuildRequests(Protocol):
         """
 
     def rebuild(self, assignment: Assignment, out: Path) -> None:
-        """Build the engine of an assignment that was evaluated before.
-
-        Raises:
-            EvaluatorError: the engine's builder refuses it.
-        """
+        """Build the engine of an assignment that was evaluated before; EvaluatorError where its builder refuses it."""
 
     def build_first(self, assignment: Assignment) -> float:
         """Build an assignment, and keep the engine for the evaluation of it; the seconds that the build took, once.
@@ -111,11 +107,7 @@ class BuildRequests(Protocol):
         """
 
     def measure_shapes(self) -> Mapping[str, list[int]]:
-        """Run the float model once, on made-up inputs, for the shapes of the tensors that inference does not tell.
-
-        Raises:
-            ModelError, TargetError: ONNX Runtime cannot run it, or not on these inputs.
-        """
+        """Shapes that only a run tells, by one of the float model on made-up inputs; ModelError where it fails."""
 
     def write_source(self, assignment: Assignment, out: Path) -> None:
         """Write the ONNX file that the engine of an assignment is built from."""

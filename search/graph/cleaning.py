@@ -23,7 +23,7 @@ from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.rules import common as rules
 
-from search.graph.ordinary_ops import write_out_ops
+from search.graph.other_layers import write_out_ops
 from search.graph.shapes import Profile
 from search.graph.sizes import Folding
 

@@ -18,8 +18,8 @@ from search.graph import onnx_file
 from search.graph.cleaning import clean, infer_shapes, skeleton
 from search.graph.element_types import settle_types
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
-from search.graph.left_out import LeftOut, find_left_out
 from search.graph.opset_upgrade import at_least_opset, nodes
+from search.graph.other_layers import LeftOut, find_left_out
 from search.graph.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
 from search.graph.sizes import check_sequences
 from search.values import Recovery, digest_of

@@ -1,15 +1,20 @@
-"""Write fused ops and Einsums as the ordinary ops that they stand for, which are quantized.
+"""Layers with weights that are no Conv, ConvTranspose, Gemm or MatMul: they are written out as one, or named.
 
-ONNX Runtime's optimizer makes the fused ones of ordinary ops, and makes them again when it runs the model.
+ONNX Runtime's optimizer makes fused ops of ordinary ones, and makes them again when it runs the model. What is no
+product of an activation and a constant stays as it is, and so does what is in the bodies of If, Loop and Scan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
+from search.graph.element_types import is_float
+from search.graph.grouping import TRANSPARENT, WEIGHTED, Group, is_constant
 
 _FUSED = "com.microsoft"
 _ACTIVATION_PARTS = ("activation_alpha", "activation_beta", "activation_gamma")
@@ -20,6 +25,13 @@ _PARAMETERS = {
     "Elu": ("alpha",),
     "ThresholdedRelu": ("alpha",),
 }
+# Ops that multiply no matrix, though they may read a constant with several axes.
+_NO_PRODUCTS = TRANSPARENT | frozenset(
+    "And Cast CumSum Equal Gather GatherElements GatherND Greater GridSample GroupNormalization If "
+    "InstanceNormalization LayerNormalization Less Loop Mean Mod OneHot Or RMSNormalization RotaryEmbedding Scan "
+    "ScatterElements ScatterND "
+    "SkipLayerNormalization EmbedLayerNormalization Sum Trilu Where".split()
+)
 _PLAIN = frozenset({"Relu", "Tanh", "Sigmoid", "Softplus", "Softsign"})
 
 
@@ -105,14 +117,14 @@ def _fused_activation(parts: _Parts) -> ir.Value | None:
 
 def _fused_matmul(parts: _Parts) -> ir.Value | None:
     attributes = parts.node.attributes
-    if any(attributes.get_int(name, 0) for name in ("transBatchA", "transBatchB")):
+    if any(attributes.get_int(name) for name in ("transBatchA", "transBatchB")):
         return None
     factors = []
     for value, turned in zip(parts.node.inputs[:2], ("transA", "transB"), strict=True):
-        if value is None or (attributes.get_int(turned, 0) and value.shape is None):
+        if value is None or (attributes.get_int(turned) and value.shape is None):
             return None
         rank = len(value.shape) if value.shape is not None else 0
-        turn = attributes.get_int(turned, 0) == 1 and rank > 1
+        turn = attributes.get_int(turned) == 1 and rank > 1
         order = [*range(rank - 2), rank - 1, rank - 2] if turn else list(range(rank))
         factors.append(parts.transpose(value, order, turned))
     alpha = float(attributes.get_float("alpha", 1.0) or 0.0)
@@ -183,3 +195,50 @@ def _read_equation(node: ir.Node) -> tuple[tuple[ir.Value, str], tuple[ir.Value,
     if any(len(set(axes)) != len(axes) for axes in (*letters, out)):
         return None
     return (x, letters[0]), (y, letters[1]), out
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A layer that no precision is chosen for.
+
+    Attributes:
+        name: ONNX node name.
+        op: op type.
+        why: in words.
+    """
+
+    name: str
+    op: str
+    why: str
+
+
+def find_left_out(graph: ir.Graph, groups: Iterable[Group]) -> tuple[LeftOut, ...]:
+    """Every node with weights that is in none of the groups, bodies of If, Loop and Scan included."""
+    grouped = {name for group in groups for name in group.nodes}
+    return tuple(_each(graph, grouped))
+
+
+def _each(graph: ir.Graph, grouped: set[str]) -> Iterator[LeftOut]:
+    for node in graph.all_nodes():
+        inside = node.graph is not graph
+        if (not inside and (node.name or "") in grouped) or not _has_weights(node):
+            continue
+        if inside and node.op_type in WEIGHTED:
+            why = "it is in the body of an If, Loop or Scan, which runs as it is"
+        elif node.op_type in WEIGHTED and not node.domain:
+            why = "it does not compute in float32 on an activation"
+        elif node.op_type == "Einsum":
+            why = "its equation is no matrix product of an activation and a constant"
+        else:
+            why = f"precisions are chosen for Conv, ConvTranspose, Gemm and MatMul, not for {node.op_type}"
+        yield LeftOut(node.name or "", node.op_type, why)
+
+
+def _has_weights(node: ir.Node) -> bool:
+    if node.op_type in _NO_PRODUCTS:
+        return False
+    constants = [value for value in node.inputs if value is not None and is_constant(value)]
+    return any(
+        (is_float(value) or value.dtype is ir.DataType.DOUBLE) and value.shape is not None and len(value.shape) > 1
+        for value in constants
+    )
