@@ -78,7 +78,9 @@ def _refuse_several(labels: NDArray[Any] | None) -> str:
 def _refuse_classes(labels: NDArray[Any] | None, output: TensorSpec) -> str:
     """Why labels that mean the classes of an output, (n, classes), are no class numbers; empty if they mean others."""
     classes = output.shape[1]
-    if labels is None or not (labels.shape[1:] in ((classes,), (1,)) or _are_whole(labels, classes)):
+    if labels is None or not (
+        labels.shape[1:] in ((classes,), (1,)) or _are_whole(labels, classes) or _are_words(labels, classes)
+    ):
         return ""
     return (
         f"the output {output.name!r} has {classes} classes; expected labels that are class numbers, integers of shape "
@@ -105,6 +107,11 @@ def _are_whole(labels: NDArray[Any], classes: int) -> bool:
     if labels.ndim != 1 or labels.dtype.kind not in "fb":
         return False
     return bool(np.all((labels == np.floor(labels)) & (labels >= 0) & (labels <= classes)))
+
+
+def _are_words(labels: NDArray[Any], classes: int) -> bool:
+    """Whether labels are names of classes."""
+    return labels.ndim == 1 and labels.dtype.kind in "US" and len(np.unique(labels)) <= classes
 
 
 def is_float(spec: TensorSpec) -> bool:

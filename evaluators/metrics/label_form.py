@@ -24,6 +24,8 @@ def class_number_advice(labels: NDArray[Any], axes: int = 1, classes: int | None
     """
     if labels.ndim == axes and labels.dtype.kind in "fb":
         return 'Convert them with .astype("int64").'
+    if labels.ndim == axes and labels.dtype.kind in "US":
+        return "Convert each name to the number of its class in the model's output."
     if labels.ndim != axes + 1:
         return ""
     last = labels.ndim > 2 and _classes_are_last(labels, classes)

@@ -20,7 +20,7 @@ from search.graph.element_types import settle_types
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
 from search.graph.opset_upgrade import at_least_opset, nodes
 from search.graph.other_layers import LeftOut, find_left_out
-from search.graph.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
+from search.graph.shapes import ShapeRequest, TensorSpec, check_reshapes, fix_shapes, measured_shapes
 from search.graph.sizes import check_sequences
 from search.values import Recovery, digest_of
 
@@ -143,6 +143,7 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
         onnx_file.check(ir.to_proto(skeleton(graph)), f"what cleaning made of {path}")
         _refuse_half(graph, path)
         inferred = infer_shapes(graph, profiles)
+        check_reshapes(graph.graph, inferred, path)
         groups, edges = find_groups(graph.graph, inferred)
         if all(group.pinned for group in groups):
             raise ModelError(_nothing_to_quantize(graph, groups, path))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,11 +91,78 @@ def _ask_shapes(
     inputs: Mapping[str, ir.Value], request: Mapping[str, ShapeRequest], batch: int | None, path: Path
 ) -> dict[str, ShapeRequest]:
     """The shape of every input; raises ModelError naming all inputs without a shape or with a wrong one."""
-    problems: list[str] = []
+    problems = [text for name, value in inputs.items() if (text := _batch_elsewhere(value, inputs.values(), path))]
+    if problems:
+        raise ModelError("\n".join(problems))
     found = {name: _ask_shape(value, request.get(name), batch, path, problems) for name, value in inputs.items()}
     if problems:
         raise ModelError("\n".join(problems))
     return {name: asked for name, asked in found.items() if asked is not None}
+
+
+def _batch_elsewhere(value: ir.Value, inputs: Iterable[ir.Value], path: Path) -> str:
+    """What to say of an input whose batch is on another axis, as states of recurrent models have it; else empty."""
+    leading = {str(other.shape[0]) for other in inputs if other.shape and not isinstance(other.shape[0], int)} - {
+        "None"
+    }
+    dims = list(value.shape or ())
+    axes = [axis for axis, dim in enumerate(dims) if axis and str(dim) in leading]
+    if not axes or not isinstance(dims[0], int):
+        return ""
+    return (
+        f"loading {path}: input {value.name!r} has its batch on axis {axes[0]} ({'x'.join(map(_spell, dims))}), but "
+        "samples lie along the first axis: this model cannot be batched. Export it with a fixed batch of 1, and with "
+        "the batch first in that input and the output that it comes from (a Transpose each); or export a whole "
+        "sequence as one sample, with the state inside the model."
+    )
+
+
+def check_reshapes(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """Refuse a model whose Reshapes have the batch of its export written into them, if another one is asked for.
+
+    Raises:
+        ModelError: naming the Reshape and that batch.
+    """
+    written = [(node, target) for node in graph if (target := _written_shape(node)) and target[0] > 0]
+    wrong = [pair for pair in written if not _keeps_elements(*pair, shapes)]
+    if written and not wrong and any(_misses_weight(node, shapes) for node in graph):
+        wrong = written
+    if wrong:
+        node, target = wrong[0]
+        made, given = ("x".join(map(str, sizes)) for sizes in (target, shapes.get(_first_input(node), ())))
+        raise ModelError(
+            f"loading {path}: Reshape {node.name!r} makes {made} of {given or 'its input'}, so the batch of the export "
+            f"is written into the model. Give --batch {target[0]}, or export it with a dynamic batch."
+        )
+
+
+def _written_shape(node: ir.Node) -> tuple[int, ...]:
+    """The constant shape that a Reshape makes; empty for other nodes."""
+    value = node.inputs[1] if node.op_type == "Reshape" and not node.domain and len(node.inputs) > 1 else None
+    return tuple(value.const_value.numpy().tolist()) if value is not None and value.const_value is not None else ()
+
+
+def _first_input(node: ir.Node) -> str:
+    return (node.inputs[0].name if node.inputs[0] is not None else None) or ""
+
+
+def _keeps_elements(node: ir.Node, target: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    given = shapes.get(_first_input(node))
+    if given is None or (0 in target and len(target) > len(given)):
+        return True
+    made = math.prod(size or given[axis] for axis, size in enumerate(target) if size >= 0)
+    return math.prod(given) % made == 0 if -1 in target else math.prod(given) == made
+
+
+def _misses_weight(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a product has an activation and a weight that do not fit each other."""
+    weight = node.inputs[1] if node.op_type in ("MatMul", "Gemm") and not node.domain else None
+    given = shapes.get(_first_input(node)) if weight is not None else None
+    if weight is None or weight.const_value is None or not given or len(weight.const_value.shape) < 2:
+        return False
+    turned = node.op_type == "Gemm" and node.attributes.get_int("transB") == 1
+    depth = weight.const_value.shape[-1 if turned else -2]
+    return bool(given[0 if node.op_type == "Gemm" and node.attributes.get_int("transA") == 1 else -1] != depth)
 
 
 def _ask_shape(
@@ -156,8 +224,8 @@ def _from_batch(value: ir.Value, batch: int | None, path: Path) -> ShapeRequest:
     if batch is not None and not isinstance(dims[0], int):
         dims[0] = batch
     if not all(isinstance(dim, int) and dim > 0 for dim in dims):
-        shown = "x".join(str(dim) for dim in dims)
-        spelling = "x".join(str(dim) if isinstance(dim, int) else "8" for dim in dims)
+        shown = "x".join(_spell(dim) for dim in dims)
+        spelling = "x".join(map(str, suggest_shape(value, dims)))
         rest = all(isinstance(dim, int) for dim in dims[1:])
         raise ModelError(
             f"loading {path}: input {value.name!r} has the dynamic shape {shown}. Give it a size with "
@@ -166,6 +234,21 @@ def _from_batch(value: ir.Value, batch: int | None, path: Path) -> ShapeRequest:
         )
     shape = tuple(dim for dim in dims if isinstance(dim, int))
     return ShapeRequest(shape, shape, shape)
+
+
+def suggest_shape(value: ir.Value, dims: Sequence[object]) -> tuple[int, ...]:
+    """A shape with a plausible size for every dynamic one: of images, a second of sound, or a text."""
+    sizes = [dim if isinstance(dim, int) else None for dim in dims]
+    usual = 128
+    if len(sizes) == 4 and (sizes[1] in (1, 3, 4) or sizes[3] in (1, 3, 4)):
+        usual = 640 if sizes[1:].count(None) == 2 else 320
+    elif len(sizes) == 2 and value.dtype is ir.DataType.FLOAT:
+        usual = 16_000
+    return tuple(size or (usual if axis else 8) for axis, size in enumerate(sizes))
+
+
+def _spell(dim: object) -> str:
+    return "?" if str(dim) in ("None", "") else str(dim)
 
 
 def _check_fits(value: ir.Value, asked: ShapeRequest, path: Path) -> None:

@@ -39,10 +39,7 @@ def _cpu_reasons(now: Standing, slow: Evaluation) -> str:
     if "weight_pairs" in target.options:  # the limit that x86 kernels without VNNI need
         reasons.append("This processor has no VNNI instructions, so its INT8 kernels are slower than on others")
     if slow.engine is not None and slow.engine.moves > _OUTER_MOVES:
-        reasons.append(
-            "Conversions surround the operations that run in FP32: ONNX Runtime has no INT8 kernel for HardSwish, for "
-            "example"
-        )
+        reasons.append("Conversions surround the operations that run in FP32, which `bitfront profile` lists")
     return "".join(f". {reason}" for reason in reasons)
 
 

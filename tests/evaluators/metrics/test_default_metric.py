@@ -68,6 +68,11 @@ def test_the_default_follows_outputs_and_labels(
     [
         ([TEN], np.eye(10)[:3], r"shape \(n,\), got float64 of shape \(n, 10\)\. .*\.argmax\(1\)"),
         ([TEN], np.eye(10, dtype=np.uint8)[:3], r"uint8 of shape \(n, 10\)\. .*\.argmax\(1\)"),
+        (
+            [TEN],
+            np.array(["cat", "dog"] * 30),
+            r"got <U3 of shape \(n,\)\. Convert each name to the number of its class",
+        ),
         ([TEN], FLOATS, r"got float32 of shape \(n,\)\. Convert them with \.astype\(\"int64\"\)"),
         ([TEN], INTEGERS[:, None], r"got int64 of shape \(n, 1\)\. Remove the second axis with \[:, 0\]"),
         ([TEN], SEVERAL, r"several labels, price, demand, .* Give it with --metric file\.py:function"),

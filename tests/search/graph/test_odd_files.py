@@ -15,8 +15,9 @@ from evaluators.backends.onnxruntime.emulation import open_file
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from search.errors import ModelError
-from search.graph.model import load
+from search.graph.model import ShapeRequest, load
 from search.graph.onnx_file import read_input_shapes
+from search.graph.shapes import suggest_shape
 from search.values import Precision, Ranges, TensorRange
 from tests.support.assignments import uniform
 from tests.support.networks import Net, feeds, finish, observed, plain_session, residual_cnn, save, session_of, sqnr_db
@@ -215,3 +216,60 @@ def test_a_file_with_repeated_node_names_runs(beside: bool, tmp_path: Path) -> N
     (expected,) = wanted.run(None, batch)
     np.testing.assert_allclose(open_file(path, 1).run(batch)["logits"], expected, rtol=0, atol=1e-5)
     assert onnx.load(str(path)).graph.node[0].name == "same"
+
+
+def recurrent(layers: int) -> onnx.ModelProto:
+    n = Net()
+    n.linear("x", "project", 8, 6)
+    n.op("Squeeze", ["state", n.const("zero", np.array([0]))], "last")
+    n.op("Add", ["project/bias_out", "last_out"], "sum")
+    n.nodes[-1].output[0] = "y"
+    inputs: dict[str, list[int | str]] = {"x": ["N", 8], "state": [layers, "N", 6]}
+    return finish(n, inputs, {"y": ["N", 6]})
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("shapes", [{}, {"state": ShapeRequest((1, 4, 6), (1, 4, 6), (1, 4, 6))}])
+def test_a_state_with_its_batch_on_another_axis_is_refused_at_once(
+    layers: int, shapes: dict[str, ShapeRequest], tmp_path: Path
+) -> None:
+    path = save(recurrent(layers), tmp_path / "net.onnx")
+    with pytest.raises(ModelError, match=rf"'state' has its batch on axis 1 \({layers}xNx6\).*state inside the model"):
+        load(path, batch=4, shapes=shapes)
+
+
+def with_written_batch(target: list[int], size: int) -> onnx.ModelProto:
+    n = Net()
+    x = n.op("Reshape", [n.conv("image", "conv", 3, 4), n.const("target", np.array(target))], "view")
+    n.gemm(x, "fc", size, 5)
+    n.nodes[-1].output[0] = "y"
+    return finish(n, {"image": ["N", 3, 4, 4]}, {"y": [None, 5]})
+
+
+@pytest.mark.parametrize("target", [[1, -1], [1, 64], [2, -1]])
+def test_a_batch_that_a_reshape_has_written_into_the_model_is_named(target: list[int], tmp_path: Path) -> None:
+    proto = with_written_batch(target, 64)
+    path = save(proto, tmp_path / "net.onnx")
+    assert target[0] == 2 or load(path, batch=1).groups
+    with pytest.raises(ModelError, match=rf"Reshape 'view' makes .*Give --batch {target[0]}, or export"):
+        load(path, batch=8)
+
+
+def test_a_reshape_of_any_batch_is_none(tmp_path: Path) -> None:
+    assert load(save(with_written_batch([-1, 64], 64), tmp_path / "net.onnx"), batch=8).groups
+    assert load(save(with_written_batch([0, 64], 64), tmp_path / "net.onnx"), batch=8).groups
+
+
+@pytest.mark.parametrize(
+    ("dims", "kind", "advice"),
+    [
+        (["N", 3, "H", "W"], TensorProto.FLOAT, "8x3x640x640"),
+        (["N", 3, 48, "W"], TensorProto.FLOAT, "8x3x48x320"),
+        (["N", "H", "W", 3], TensorProto.FLOAT, "8x640x640x3"),
+        (["N", "T"], TensorProto.FLOAT, "8x16000"),
+        (["N", "T"], TensorProto.INT64, "8x128"),
+    ],
+)
+def test_the_advice_on_sizes_is_plausible(dims: list[int | str], kind: int, advice: str, tmp_path: Path) -> None:
+    value = ir.Value(name="x", shape=ir.Shape(dims), type=ir.TensorType(ir.DataType(kind)))
+    assert "x".join(map(str, suggest_shape(value, value.shape or ()))) == advice

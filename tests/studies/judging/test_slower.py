@@ -106,7 +106,8 @@ def test_on_a_processor_the_instructions_and_the_conversions_are_named(opened: S
         "all int8 takes 1.75 times as long as all fp32: its engine runs 120 layers, 60 of them to move"
     )
     assert "This processor has no VNNI instructions" in text
-    assert "Conversions surround the operations that run in FP32: ONNX Runtime has no INT8 kernel for HardSwish" in text
+    assert "Conversions surround the operations that run in FP32" in text
+    assert "HardSwish" not in text
 
 
 def test_a_processor_with_vnni_is_not_blamed(opened: Store) -> None:
