@@ -44,6 +44,7 @@ class Reference:
         scores: (samples,) float64 per-sample scores; per batch for accumulating metrics.
         outputs: names of FP32's outputs where the metric compares with them, else empty; the arrays stay on disk.
         folder: where it is kept.
+        run_s, score_s: seconds that making it took, as `Accuracy` has them; 0 where it was made before.
     """
 
     metric: str
@@ -52,6 +53,8 @@ class Reference:
     scores: Floats
     outputs: tuple[str, ...]
     folder: Path
+    run_s: float = 0.0
+    score_s: float = 0.0
 
     @property
     def samples(self) -> int:
@@ -95,9 +98,12 @@ def reference(
     (folder / MANIFEST).unlink(missing_ok=True)
     excerpt = resemblance.Excerpt(resemblance.first_rows() if kept is None else kept)
     names: tuple[str, ...] = ()
+    start, run_s = time.perf_counter(), 0.0
     with Tally(metric) as tally:
         for index, batch in enumerate(batches):
+            began = time.perf_counter()
             outputs = run_real_rows(session, batch)
+            run_s += time.perf_counter() - began
             if metric.needs_reference:
                 kinds = {name: array.dtype.kind for name, array in outputs.items()}
                 names = tuple(metric.outputs_read(kinds))
@@ -108,7 +114,7 @@ def reference(
     resemblance.save(excerpt, folder / EXCERPT)
     made = Reference(metric.name, tally.value, tuple(tally.counts), tally.scores, names, folder)
     _save(made)
-    return made
+    return replace(made, run_s=run_s, score_s=time.perf_counter() - start - run_s)
 
 
 def load_reference(folder: Path) -> Reference | None:
@@ -181,6 +187,14 @@ def evaluate(
     return replace(found, resemblance=likeness, run_s=run_s, score_s=time.perf_counter() - start - run_s)
 
 
+def reference_accuracy(metric: Metric, reference: Reference, clusters: NDArray[np.int64] | None = None) -> Accuracy:
+    """The accuracy of the engine that made a reference, from what it gave then; `clusters` as `evaluate` takes them."""
+    found = _accuracy(metric, reference, reference, clusters)
+    _, kept = reference.excerpt()
+    likeness = resemblance.resemblance(kept, kept)
+    return replace(found, resemblance=likeness, run_s=reference.run_s, score_s=reference.score_s)
+
+
 class _End:
     """When a candidate has been scored on enough samples; the arguments are those of `evaluate`."""
 
@@ -250,7 +264,7 @@ def _matching(batches: Iterable[Batch], reference: Reference) -> Iterator[Batch]
         raise DataError(f"the data end {left} samples before those that FP32 saw: make the FP32 reference anew")
 
 
-def _losses(metric: Metric, tally: Tally, reference: Reference) -> Floats:
+def _losses(metric: Metric, tally: Tally | Reference, reference: Reference) -> Floats:
     """Loss of each sample (or batch) seen so far."""
     scores = tally.scores
     return np.asarray(metric.loss(reference.scores[: len(scores)], scores), dtype=np.float64)
@@ -268,7 +282,7 @@ def _first(clusters: NDArray[np.int64] | None, losses: Floats) -> NDArray[np.int
 
 def _accuracy(
     metric: Metric,
-    tally: Tally,
+    tally: Tally | Reference,
     reference: Reference,
     clusters: NDArray[np.int64] | None = None,
     *,

@@ -157,7 +157,9 @@ def sample_losses(losses: Floats, most: float | None, clusters: Codes | None = N
         values, counts = np.unique(losses, return_counts=True)
         return LossUnits(values, np.ones(len(values)), counts.astype(np.float64), most)
     _, codes = np.unique(clusters, return_inverse=True)
-    return LossUnits(_sum_by(codes, losses), _sum_by(codes, np.ones(len(codes))), np.ones(codes.max() + 1), most)
+    units = np.stack([_sum_by(codes, losses), _sum_by(codes, np.ones(len(codes)))])
+    alike, counts = np.unique(units, axis=1, return_counts=True)
+    return LossUnits(alike[0], alike[1], counts.astype(np.float64), most)
 
 
 def batch_losses(

@@ -14,7 +14,7 @@ from evaluators.process.child import Child, GoneError
 from evaluators.process.handed_metric.scorer import Scorer
 from evaluators.process.job import Job
 from evaluators.process.line import ALIVE, MODEL_RUN
-from evaluators.process.requests import OPEN, call_handlers
+from evaluators.process.requests import OPEN, PREPARE, call_handlers
 from evaluators.process.results import Description
 from evaluators.process.watch import Watch
 from search import errors
@@ -58,6 +58,10 @@ class ProcessDiedError(EvaluatorError):
         self.log = log
 
 
+class CutOffError(EvaluatorError):
+    """A request was ended by `Connection.cut_off`."""
+
+
 @dataclass(frozen=True)
 class Bounds:
     """How long a request may take; where it `renews`, from one sign of progress to the next."""
@@ -85,7 +89,7 @@ class Connection:
         self._scorer: Scorer | None = None
         self._log_start = 0
         self._metric_error: MetricError | None = None
-        self._canceled = False
+        self._canceled = self._cut_off = self._preparing = False
 
     @property
     def pid(self) -> int | None:
@@ -156,9 +160,17 @@ class Connection:
         if child is not None:
             child.kill()
 
+    def cut_off(self) -> None:
+        """End the request under way, from any thread: it raises CutOffError. The next one starts a fresh process."""
+        self._cut_off = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
     def close(self) -> None:
         """End the process and all that it started; the next request starts a fresh one."""
         child, self._child = self._child, None
+        self._preparing = False
         if child is not None:
             child.end()
 
@@ -167,18 +179,46 @@ class Connection:
         self._log_start = self._log_size()
         if self._child is not None and self._child.process.poll() is not None:
             self.close()  # it died with nothing to do
-        if self._child is None:
+        if self._child is None or self._preparing:
             self._refuse_canceled()
             self._start()
+
+    def prepare(self) -> None:
+        """Start a process that imports what it needs and opens the backend of the job, and do not wait for it.
+
+        Of `job` only what says how its backend is opened has to be final by now.
+        """
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._child, self._preparing = Child(self.log), True
+        line = wire.dumps({"request": PREPARE, "arguments": {"job": self.job}}) + "\n"
+        with suppress(GoneError):  # the first request finds that out, and starts another one
+            self._child.send(line.encode(), lambda: None)
+
+    def _end_preparing(self, bounds: Bounds) -> None:
+        """Wait until the process is prepared; where it did not survive that, one that is not takes its place."""
+        self._preparing = False
+        child = self._child
+        assert child is not None
+        watch = Watch(self._ended, self.pid, PREPARE, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews)
+        try:
+            while not _ENDS & wire.loads(child.receive(watch)).keys():
+                watch.heard()
+        except GoneError:
+            child.end()
+            self._child = Child(self.log)
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._scorer = self._make_scorer()
-        self._child = Child(self.log)
+        self._cut_off = False  # what was cut off is over
+        if not self._preparing:
+            self._child = Child(self.log)
         try:
             self._refuse_canceled()  # since it was looked at, when there was nothing to end yet
             # Starting has nothing to do with the candidate that the limit is meant for; TensorRT alone takes 8 s.
             bounds = Bounds(max(self.limits.timeout_s, _OPEN_S), renews=True)
+            if self._preparing:
+                self._end_preparing(bounds)
             arguments = {"job": self.job, "metric": self._scorer.facts if self._scorer else None}
             found: Description = self._converse(OPEN, arguments, None, bounds)
             self._refuse_changed(found)
@@ -262,8 +302,10 @@ class Connection:
             raise raised(message["message"]) from cause  # whose traceback shows the user's own line
         raise EvaluatorError(f"the evaluator process failed: {message['message']}{_last_lines(self.log_tail())}.")
 
-    def _ended(self, kind: FailureKind, reason: str) -> ProcessDiedError:
+    def _ended(self, kind: FailureKind, reason: str) -> EvaluatorError:
         self.close()
+        if self._cut_off:
+            return CutOffError("the request was cut off, because nobody waits for its answer any more")
         return ProcessDiedError(kind, reason, self.log_tail())
 
 

@@ -19,7 +19,7 @@ from evaluators.process.tasks.first_samples import FirstSamples
 from evaluators.process.tasks.float_baseline import FloatBaseline
 from evaluators.process.tasks.latency_meter import LatencyMeter
 from evaluators.process.tasks.open_data import OpenData
-from evaluators.process.tasks.open_model import OpenModel, Report
+from evaluators.process.tasks.open_model import OpenModel, PreparedBackend, Report
 from evaluators.process.tasks.scores import Scores
 from evaluators.process.tasks.timings import Timings
 from search.errors import EvaluatorError
@@ -88,6 +88,7 @@ class Evaluator:
         job: what to open. Where it is `only_builds`, requests that need data raise EvaluatorError.
         report: told events: the stage that an evaluation reaches, and progress of long steps, or that there is some.
         handed: the metric of the job where it is a function of the keeper's process.
+        prepared: the backend, where it was opened before.
 
     Attributes:
         opened, data: what it works on; there is no data where it only builds.
@@ -96,8 +97,10 @@ class Evaluator:
         InputError: model, data, metric, backend or device cannot be used.
     """
 
-    def __init__(self, job: Job, report: Report, handed: Metric | None = None) -> None:
-        self.opened = opened = OpenModel(job, report)
+    def __init__(
+        self, job: Job, report: Report, handed: Metric | None = None, prepared: PreparedBackend | None = None
+    ) -> None:
+        self.opened = opened = OpenModel(job, report, prepared)
         self.data = None if job.only_builds else OpenData(opened, handed)
         self.setup = Setup(opened, self.data)
         self.builds = Builds(opened)

@@ -42,7 +42,14 @@ MODEL_RUN = "model run"  # whether the model runs now that is only being opened,
 
 
 class OpenRequest(Protocol):
-    """The first request to a process."""
+    """The first requests to a process."""
+
+    def prepare(self, job: Job) -> None:
+        """Import what `open` needs, and open the backend; may come before it, once. What fails here fails there again.
+
+        Args:
+            job: of which only the backend and its options need be the ones that are opened.
+        """
 
     def open(self, job: Job, metric: MetricFacts | None) -> Description:
         """Open what the other requests are about.

@@ -48,7 +48,7 @@ def _without_self(function: Callable[..., Any]) -> inspect.Signature:
 
 REQUESTS: Mapping[str, Request] = _read_requests(EvaluatorLine)
 CALLS: Mapping[str, Request] = _read_requests(KeeperLine)
-OPEN = "open"  # of `OpenRequest`, which comes before all of them
+PREPARE, OPEN = "prepare", "open"  # of `OpenRequest`, which come before all of them
 
 Ask = Callable[[str, Mapping[str, Any]], Any]
 

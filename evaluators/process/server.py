@@ -17,17 +17,20 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from evaluators.engine import DeviceError, OutOfMemoryError
 from evaluators.process import wire
 from evaluators.process.handed_metric.metric_calls import MetricFacts
 from evaluators.process.job import Job
 from evaluators.process.line import EvaluatorLine
-from evaluators.process.requests import OPEN, Ask, connect_back, handlers
+from evaluators.process.requests import OPEN, PREPARE, Ask, connect_back, handlers
 from evaluators.process.results import Description
 from search import errors
 from search.errors import BitfrontError
+
+if TYPE_CHECKING:
+    from evaluators.process.tasks.open_model import PreparedBackend
 
 _PR_SET_PDEATHSIG = 1  # of Linux
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
@@ -36,11 +39,11 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 def main(requests_fd: int, answers_fd: int) -> None:
     """Serve until the request pipe closes.
 
-    Every request is a line `{"request", "arguments"}`, named as in `requests.REQUESTS`, the first of them `OPEN`; the
-    answers to it are any number of `{"event", "value"}` lines and one `{"result"}` or `{"error", "message", "replace"}`
-    line; `replace` asks the keeper for a new process. Before that line the process may make calls itself, as
-    `{"call", "arguments"}` with a name of `requests.CALLS`; the next line that it reads is the answer,
-    `{"result"}` or `{"error", "message"}`.
+    Every request is a line `{"request", "arguments"}`, named as in `requests.REQUESTS`, the first of them `OPEN`, or
+    `PREPARE` and then `OPEN`; the answers to it are any number of `{"event", "value"}` lines and one `{"result"}` or
+    `{"error", "message", "replace"}` line; `replace` asks the keeper for a new process. Before that line the process
+    may make calls itself, as `{"call", "arguments"}` with a name of `requests.CALLS`; the next line that it reads is
+    the answer, `{"result"}` or `{"error", "message"}`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the keeper's to handle
     gc.freeze()  # imported modules stay: whoever measures memory, and collects first, need not look through them
@@ -120,11 +123,19 @@ class _Service:
     def __init__(self, report: Callable[[str, Any], None], call: Ask) -> None:
         self._report = report
         self._call = call
-        self._handlers: Mapping[str, Callable[..., Any]] = {OPEN: self._open}
+        self._handlers: Mapping[str, Callable[..., Any]] = {PREPARE: self._prepare, OPEN: self._open}
+        self._prepared: PreparedBackend | None = None
 
     def answer(self, request: str, arguments: Mapping[str, Any]) -> Any:
         """The answer to one request; raises what it raises."""
         return self._handlers[request](**arguments)
+
+    def _prepare(self, job: Job) -> None:
+        import evaluators.process.evaluator  # noqa: F401 - takes a second
+        from evaluators.process.tasks.open_model import prepare_backend
+
+        with suppress(Exception):  # opening says what is wrong, once it is known that nothing else is
+            self._prepared = prepare_backend(job)
 
     def _open(self, job: Job, metric: MetricFacts | None) -> Description:
         from evaluators.cores import pin_to_one_cpu
@@ -141,7 +152,7 @@ class _Service:
         else:
             back = connect_back(self._call)
             handed = None if metric is None else make_remote_metric(metric, back, Path(job.folder))
-            whole = Evaluator(job, self._report, handed)
+            whole = Evaluator(job, self._report, handed, self._prepared)
             description, evaluator = whole.setup.describe(), whole
         if not job.only_builds and description.target.relative and int(job.options.get("threads", 1)) == 1:
             pin_to_one_cpu()  # before the first session: its threads stay where they are started

@@ -28,7 +28,7 @@ SIDE = 32  # pixels of the sensor
 FULL_WELL = 6000  # electrons that a pixel holds: that of a small sensor
 READ_NOISE = 2.0  # electrons
 LARGEST = 4095  # the largest number of 12 bits
-SCENES = 4000  # of the demo's data
+SCENES = 2000  # of the demo's data
 DEMO_SEED, TRAINING_SEED, FRESH_SEED = 0, 1, 2  # of scenes that never meet
 BLOCK = 250  # scenes that are drawn together
 

@@ -36,17 +36,16 @@ class MeasuredEngine:
 
 
 def check_outputs(keeper: EvaluatorProcess, measured: Path, written: Path) -> None:
-    """Load both engines, each in a fresh process, and compare their outputs bit for bit.
+    """Load both engines, what was written in a fresh process, and compare their outputs bit for bit.
 
     Raises:
         ArtifactError: they differ; it names the outputs.
     """
-    outputs = []
-    for path in (measured, written):
-        keeper.close()
-        outputs.append(keeper.ask("comparing the outputs of the exported engine").scores.run_final(path))
-    names = dict.fromkeys([*outputs[0], *outputs[1]])
-    different = [name for name in names if not identical(outputs[0].get(name), outputs[1].get(name))]
+    doing = "comparing the outputs of the exported engine"
+    expected = keeper.ask(doing).scores.run_final(measured)
+    keeper.close()  # what was written has to run where nothing else was loaded before
+    found = keeper.ask(doing).scores.run_final(written)
+    different = [name for name in {**expected, **found} if not identical(expected.get(name), found.get(name))]
     if different:
         raise ArtifactError(
             f"checking the exported engine: outputs {', '.join(different)} differ from those of the engine that was "

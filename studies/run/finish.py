@@ -149,8 +149,12 @@ class Finish:
             left -= finalists.confirm(self._work, now, rows) == 0
 
     def _tell_left_out(self, count: int) -> None:
-        many = "1 finalist is" if count == 1 else f"{count} finalists are"
-        way = suggestions.command("resume", self._work.ledger.study.name, storage=self._work.problem.config.storage)
-        self._work.events.note(
-            f"the time limit leaves no time for more: {many} not confirmed on the final samples; `{way}` confirms them"
+        """With the command that goes on, unless the run ends early: then its last line has it."""
+        work, many = self._work, "1 finalist is" if count == 1 else f"{count} finalists are"
+        way = suggestions.command("resume", work.ledger.study.name, storage=work.problem.config.storage)
+        early = work.ledger.counts().finished < work.problem.config.trials
+        goes_on = "to resume the study" if early else f"`{way}`"
+        work.events.note(
+            f"the time limit leaves no time for more: {many} not confirmed on the final samples; {goes_on} confirms "
+            f"{'it' if count == 1 else 'them'}"
         )

@@ -14,7 +14,8 @@ def run(ledger: Ledger, claims: Claims, pipeline: Pipeline, hooks: Hooks, stop: 
     """Evaluate until the study has all its evaluations, and return the reason for stopping in words.
 
     If this process is killed, at most its running evaluations are lost. Ctrl-C gives all of them back. Evaluations that
-    run when the study is complete are finished.
+    run when the study is complete are finished; of those that run when a time limit ends it, builds are given back that
+    take longer than there is time.
 
     Raises:
         UnreachableLimitError: FP32 itself misses the accuracy limit, or the time limit is too short for anything.
@@ -26,9 +27,11 @@ def run(ledger: Ledger, claims: Claims, pipeline: Pipeline, hooks: Hooks, stop: 
             reason = stop.reached(now)
             if not reason:
                 hooks.prepare(now)
+            pipeline.bound_builds(stop.build_s(now))
             while pipeline.free and (claim := claims.claim_next(now, searching=not reason)):
                 pipeline.start(claim)
             if reason and not pipeline.busy:
+                claims.give_back()
                 hooks.conclude()
                 return reason
             if not pipeline.busy:

@@ -199,6 +199,10 @@ class Pace:
         each_s = float(between_s.mean()) if between_s.sum() else self.evaluation_s(now)
         return max(self.left_s - self.reserve_s(now), 0.0) / max(each_s, 1e-3)
 
+    def build_s(self, now: Standing) -> float:
+        """Seconds that builds under way may take, so that they can be scored before the finalists need the time."""
+        return max(0.0, self.left_s - self.reserve_s(now) - self._most("scoring"))
+
     def reserve_s(self, now: Standing) -> float:
         """Seconds to keep for confirming `best`, while there is something to confirm.
 

@@ -55,6 +55,10 @@ class Stop:
         workers = 1 + len(self._work.crew.others())
         return min(room, workers * pace.evaluations_left(self._work.ledger.standing()))
 
+    def build_s(self, now: Standing) -> float:
+        """How long builds under way may still take; infinite without a time limit."""
+        return self._work.pace.build_s(now)
+
     def is_complete(self, done: int) -> bool:
         """Whether so many finished evaluations are all that are wanted, or all that can be built."""
         return done >= self.trials or self._repairs.all_built(done)

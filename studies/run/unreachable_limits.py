@@ -63,12 +63,11 @@ def check_time(pace: Pace, now: Standing, storage: str) -> None:
 
 
 def limit_advice(work: Work, now: Standing, left: int) -> str:
-    """How long an evaluation takes, and the command that leaves time for so many more."""
+    """How long an evaluation takes, and the limit that leaves time for so many more."""
     each = format_duration_s(max(1, round(work.pace.evaluation_s(now))))
-    words = ("--time-limit", format_duration_s(work.pace.enough_s(now, left)))
-    way = suggestions.command("resume", now.study.name, *words, storage=work.problem.config.storage)
+    limit = format_duration_s(work.pace.enough_s(now, left))
     many = "the one that is" if left == 1 else f"the {left} that are"
-    return f"an evaluation takes about {each} here; `{way}` leaves time for {many} left"
+    return f"an evaluation takes about {each} here; to resume with --time-limit {limit} leaves time for {many} left"
 
 
 def refuse_late(pace: Pace, study: str, storage: str) -> None:

@@ -68,7 +68,8 @@ class Candidates:
         candidate.enter(Stage.ACCURACY, "score")
         self._opened.tell_stage(Stage.ACCURACY)
         try:
-            scored = self._score(session, latency, limits)
+            exact = self._baseline.score(candidate.evaluation.assignment, session)
+            scored = exact or self._score(session, latency, limits)
         except NonFiniteError as error:
             where = self._where_non_finite(candidate.evaluation.assignment)
             candidate.fail(FailureKind.NON_FINITE, f"{error}; {where}")

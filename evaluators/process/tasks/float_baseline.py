@@ -18,7 +18,7 @@ from evaluators.process.tasks.open_model import OpenModel
 from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.space.choices import make_space
-from search.values import Precision
+from search.values import Accuracy, Assignment, Precision
 
 Classes = NDArray[np.int64]
 _CLASSES = "classes.npy"
@@ -47,7 +47,7 @@ class FloatBaseline:
         out = opened.folder / "baseline.engine"
         first = self._data.first_batch()
         try:
-            self._builds.make(make_space(opened.model, opened.backend.capability()).uniform(Precision.FP32), out)
+            self._builds.make(self._assignment, out)
             session = opened.builder.load(out)
             session.run(first)
         except RefusedError as error:
@@ -62,17 +62,43 @@ class FloatBaseline:
         Raises:
             DataError: FP32 itself is not finite there.
         """
-        data = self._data
-        folder = self._opened.folder / f"reference-{split}"
-        stored = accuracy.load_reference(folder)
+        return self._stored(split) or self._make(split, self.session)
+
+    def score(self, assignment: Assignment, session: Session) -> Accuracy | None:
+        """Score a candidate on the search split that is what the reference there is made of, and keep it as that.
+
+        Returns:
+            None where it is not, or where there is a reference already.
+
+        Raises:
+            DataError: as `reference`.
+        """
+        if assignment != self._assignment or self._stored("search") is not None:
+            return None
+        clusters = self._data.score_orders["search"].clusters
+        return accuracy.reference_accuracy(self._data.metric, self._make("search", session), clusters)
+
+    @property
+    def _assignment(self) -> Assignment:
+        return make_space(self._opened.model, self._opened.backend.capability()).uniform(Precision.FP32)
+
+    def _folder(self, split: str) -> Path:
+        return self._opened.folder / f"reference-{split}"
+
+    def _stored(self, split: str) -> accuracy.Reference | None:
+        data, stored = self._data, accuracy.load_reference(self._folder(split))
         samples = len(data.score_orders[split].indices)
-        if stored is not None and stored.metric == data.metric.name and stored.samples == samples:
-            return stored
+        known = stored is not None and stored.metric == data.metric.name and stored.samples == samples
+        return stored if known else None
+
+    def _make(self, split: str, session: Session) -> accuracy.Reference:
+        data, folder = self._data, self._folder(split)
+        samples = len(data.score_orders[split].indices)
         try:
             # A search may stop after the first samples; elsewhere all are seen, in an order where neighbours are alike.
             stops = split == "search" and data.metric.kind == "per_sample"
             kept = resemblance.first_rows(samples) if stops else resemblance.spread_rows(samples)
-            recorder = ClassRecorder(self.session)
+            recorder = ClassRecorder(session)
             with closing(data.scored_batches(split)) as batches:
                 made = accuracy.reference(recorder, data.metric, batches, folder, kept=kept)
             self._keep_classes(folder, recorder.classes(made.counts))

@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,45 @@ Report = Callable[[str, Any], None]
 _ALIVE_S = 0.2  # between two events that only say that the process is alive
 
 
+@dataclass(frozen=True)
+class PreparedBackend:
+    """A backend that was opened before the model was known; `job` says with which options."""
+
+    backend: Backend
+    job: Job
+
+    def is_of(self, job: Job) -> bool:
+        """Whether it is what `open_backend_of` would give."""
+        return all(
+            getattr(self.job, name) == getattr(job, name)
+            for name in ("backend", "device", "options", "capabilities", "beside")
+        )
+
+
+def prepare_backend(job: Job) -> PreparedBackend:
+    """Open the backend of a job, with all that takes seconds on a GPU; raises as `open_backend_of` and `Backend.check`.
+
+    On a processor no session is opened: its threads would not be where the process is bound to later.
+    """
+    backend = open_backend_of(job)
+    if kind_named(choose_backend(job.backend)).runs_on_gpu(job.device):
+        backend.check()
+    return PreparedBackend(backend, job)
+
+
 class OpenModel:
     """One model on one device, kept warm for a whole study.
 
     Args:
         job: what to open.
         report: told events: the stage that an evaluation reaches, and progress of long steps, or that there is some.
+        prepared: a backend that is taken where it is that of the job.
 
     Raises:
         InputError: model, backend or device cannot be used.
     """
 
-    def __init__(self, job: Job, report: Report) -> None:
+    def __init__(self, job: Job, report: Report, prepared: PreparedBackend | None = None) -> None:
         self.job = job
         self._report = report
         self._said_alive = 0.0
@@ -47,7 +74,7 @@ class OpenModel:
         given = models.load(Path(job.model), batch=job.batch, shapes=shapes)
         self._given = given.with_shapes(job.known_shapes) if job.known_shapes else given
         self.model = self._recovered()
-        self.backend = open_backend_of(job)
+        self.backend = prepared.backend if prepared is not None and prepared.is_of(job) else open_backend_of(job)
         self.target = self.backend.target()
         self.folder = Path(job.folder)
         self.folder.mkdir(parents=True, exist_ok=True)

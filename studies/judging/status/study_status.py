@@ -99,8 +99,8 @@ class TargetStatus:
 
     @property
     def rate_overall(self) -> float | None:
-        """Evaluations an hour from the first one's start to the last one's end, pauses included."""
-        first, last = self.tally.first_started, self.tally.last_finished
+        """Evaluations an hour from the start of the first command to the last one's end, pauses included."""
+        first, last = self.times.began or self.tally.first_started, self.tally.last_finished
         if first is None or last is None:
             return None
         return HOUR_S * self.tally.finished / max((last - first).total_seconds(), 1.0)

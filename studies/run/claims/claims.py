@@ -45,3 +45,8 @@ class Claims:
                 with suppress(Exception):  # what cannot be cleaned up now, on a full disk say, the next run will
                     source.give_back()
             raise
+
+    def give_back(self) -> None:
+        """Let go of all that is begun and will not be settled: it is proposed again, should the study go on."""
+        for source in self._sources:
+            source.give_back()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from evaluators.process.job import Job
+from evaluators.process.connection import CutOffError
+from evaluators.process.job import Job, discard
 from evaluators.process.job import Limits as EarlyLimits
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import STAGE, WAIT
@@ -28,6 +30,7 @@ from studies.run.work import Bench
 from studies.run_clock import count_parts
 from studies.trials.ledger import Ledger
 
+_CUT_AGAIN_S = 0.5  # until a build that was about to begin when it was cut off, and began after all, is cut off again
 _AHEAD = 2  # claims beyond those that are being built: one that is measured, one that waits
 
 
@@ -44,6 +47,11 @@ class _ToMeasure:
 class _BuildDone:
     claim: Claim
     built: Built
+
+
+@dataclass(frozen=True)
+class _BuildCutOff:
+    claim: Claim
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,8 @@ class _Waits:
     holder: str
 
 
-_News = _Waits | _BuildDone | _Evaluated | _StageReached | BaseException
+_Item = TypeVar("_Item")
+_News = _Waits | _BuildDone | _BuildCutOff | _Evaluated | _StageReached | BaseException
 
 
 class ParallelPipeline:
@@ -90,6 +99,7 @@ class ParallelPipeline:
         self._news: queue.Queue[_News] = queue.Queue()
         self._threads: list[threading.Thread] = []
         self._waited_s = 0.0
+        self._builds_end = math.inf  # on the clock of `time.monotonic`
 
     @property
     def free(self) -> bool:
@@ -122,8 +132,11 @@ class ParallelPipeline:
         while self._in_flight:
             start = time.monotonic()
             with time_spent("evaluator"):
-                news = self._news.get()
+                news = self._next_news()
             self._waited_s += time.monotonic() - start
+            if news is None:
+                self._cut_builds()
+                continue
             if isinstance(news, BaseException):
                 raise news
             if isinstance(news, _Evaluated):
@@ -135,11 +148,40 @@ class ParallelPipeline:
                 self._events.stage(news.claim.trial, news.stage.value)
                 continue
             del self._building[news.claim.number]
+            if isinstance(news, _BuildCutOff):
+                self._in_flight.discard(news.claim.number)
+                continue
             if news.built.engine is None:
                 return (self._finish(news.claim, news.built.evaluation),)
             self._to_measure.put(_ToMeasure(news.claim, news.built, early_limits(self._ledger, news.claim)))
             return ()
         return ()
+
+    def _next_news(self) -> _News | None:
+        """What is heard next; None where builds have to end first."""
+        left_s = self._builds_end - time.monotonic()
+        try:
+            return self._news.get(timeout=None if left_s == math.inf else max(0.0, left_s))
+        except queue.Empty:
+            return None
+
+    def bound_builds(self, seconds: float) -> None:
+        """As `Pipeline.bound_builds`; what is built, but not measured by then, is given up too."""
+        self._builds_end = time.monotonic() + seconds
+
+    def _cut_builds(self) -> None:
+        """Forget what no process is at yet, and end builds under way; what is being measured goes on."""
+        for item in _drained(self._to_measure):
+            self._in_flight.discard(item.claim.number)
+            if item.built is not None and item.built.engine is not None:
+                discard(item.built.engine)
+        for waiting in self._to_build:
+            for claim in _drained(waiting):
+                self._in_flight.discard(claim.number)
+                del self._building[claim.number]
+        for place in self._building.values():
+            self._bench.builders[place].process.cut_off()
+        self._builds_end = time.monotonic() + _CUT_AGAIN_S if self._building else math.inf
 
     def _finish(self, claim: Claim, evaluation: Evaluation) -> Result:
         self._in_flight.discard(claim.number)
@@ -189,7 +231,11 @@ class ParallelPipeline:
         while (claim := waiting.get()) is not None:
             hold.wait_released()
             out = bench.folder / f"{claim.number}.engine"
-            built = process.build(claim.assignment, out, self._teller(claim))
+            try:
+                built = process.build(claim.assignment, out, self._teller(claim))
+            except CutOffError:
+                self._news.put(_BuildCutOff(claim))
+                continue
             _check_alike(process, bench.keeper)
             self._news.put(_BuildDone(claim, built))
 
@@ -235,6 +281,15 @@ class _HeldAtLatency:
             if Stage(value) is Stage.LATENCY:
                 self._held.enter_context(self._hold)
         self._tell(event, value)
+
+
+def _drained(waiting: queue.Queue[_Item | None]) -> list[_Item]:
+    """What nobody has taken of a queue."""
+    found: list[_Item] = []
+    with suppress(queue.Empty):
+        while (item := waiting.get_nowait()) is not None:
+            found.append(item)
+    return found
 
 
 def _check_alike(builder: EvaluatorProcess, measurer: EvaluatorProcess) -> None:

@@ -35,6 +35,9 @@ class Pipeline(Protocol):
             EvaluatorError: evaluator processes die again and again before they get anywhere.
         """
 
+    def bound_builds(self, seconds: float) -> None:
+        """Let builds go on for so long at most; `wait_finished` gives nothing of those that are cut off then."""
+
     def close(self) -> None:
         """End what is under way; again changes nothing."""
 

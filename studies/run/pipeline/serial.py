@@ -59,5 +59,8 @@ class SerialPipeline:
         elif event == WAIT:
             self._waiting.tell(claim.trial, value)
 
+    def bound_builds(self, seconds: float) -> None:
+        """Nothing: what is begun is finished by `wait_finished`, and nothing is under way beside that."""
+
     def close(self) -> None:
         """Nothing: the process of the bench is not ended by this."""

@@ -35,7 +35,6 @@ from studies.run.finalists import finalist_rows, trial_text
 from studies.run.session.calibration import seconds_for
 from studies.run.session.setup import adopt_ranges
 from studies.run.work import Work
-from studies.store import suggestions
 from studies.store.records import EvaluationRecord, LostEvaluationError
 
 BIAS = "bias"  # the step of this name corrects all INT8
@@ -111,9 +110,9 @@ class PickBiases:
         return min(spare_s, max(_LEAST_S, seconds_for(self._work.problem.config) / count))
 
     def _tell_left_out(self) -> None:
-        way = suggestions.command("resume", self._work.ledger.study.name, storage=self._work.problem.config.storage)
         self._work.events.note(
-            f"the time limit leaves no time to correct biases for the recommended mixes; `{way}` corrects them"
+            "the time limit leaves no time to correct biases for the recommended mixes; to resume the study corrects "
+            "them"
         )
 
     def _correct(self, now: Standing, row: int, seconds: float) -> None:

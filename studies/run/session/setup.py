@@ -39,6 +39,7 @@ from studies.run.session.data_shapes import open_inputs, range_text, with_shapes
 from studies.run.session.trusted_functions import check_trusted
 
 _LEAST_TRYING_S = 10.0
+_NO_JOB = Job(model="", data="", folder="")
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ def checked(
 ) -> Iterator[Checked]:
     """Check every input of a search. Nothing is created but a folder for temporary files, and what is in `cache`.
 
+    The evaluator process starts, and opens its backend, while the checks are made that need none; it is ended with them
+    where they refuse something.
+
     Args:
         more: checks of the caller's, whose refusals are told together with those of the options and files here.
         scored: whether a metric will score outputs. Where none does, the float model is not tried with it either, so
@@ -101,8 +105,13 @@ def checked(
         EvaluatorError: the evaluator process does not start.
     """
     given = config
-    config, model = load_checked(config, more)
+    check_trusted(config)
     with held_folder() as folder, ExitStack() as stack:
+        keeper = stack.enter_context(EvaluatorProcess(_NO_JOB, folder / "log", _bounds(config)))
+        with suppress(BitfrontError):  # options that make no job are told with all other mistakes
+            keeper.job = _job(config, folder)
+            keeper.prepare()
+        config, model = load_checked(config, more)
         place = cache or folder / "samples"
         if function_sources(config) and config.shapes != given.shapes:  # of a function only one batch was looked at
             open_specs = open_inputs(given, model.inputs)
@@ -114,8 +123,7 @@ def checked(
         caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
         if events is not None and (text := shape_text(model)):
             events.note(text)
-        job = replace(_job(config, folder), undivided=undivided, caches=caches, known_shapes=model.measured)
-        keeper = stack.enter_context(EvaluatorProcess(job, folder / "log", _bounds(config)))
+        keeper.job = replace(_job(config, folder), undivided=undivided, caches=caches, known_shapes=model.measured)
         if events is not None:
             keeper.on_doing = partial(_tell_doing, events, set())
         keeper.limits = _bounds_of_trying(config)

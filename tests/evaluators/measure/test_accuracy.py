@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.measure.accuracy import Reference, evaluate, load_reference, reference, subset_size
+from evaluators.measure.accuracy import (
+    Reference,
+    evaluate,
+    load_reference,
+    reference,
+    reference_accuracy,
+    subset_size,
+)
 from evaluators.measure.intervals import Z99, paired_interval
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.contract import Metric
@@ -53,6 +61,17 @@ def test_fp32_against_itself_has_no_loss_yet_an_interval(fp32: Reference) -> Non
     assert accuracy.complete
     assert accuracy.loss_low < -1 / TOTAL
     assert accuracy.loss_high == pytest.approx(2 / TOTAL, rel=0.05)
+
+
+@pytest.mark.parametrize("clusters", [None, np.arange(TOTAL) // 4])
+def test_what_made_a_reference_scores_as_it_would_again(fp32: Reference, clusters: NDArray[np.int64] | None) -> None:
+    same = Table(y=logits(np.arange(TOTAL) % 10 == 0))
+    again = evaluate(same, TOP1, batched(TOTAL, 32, LABELS), fp32, clusters=clusters)
+    known = reference_accuracy(TOP1, fp32, clusters)
+    assert known.run_s > 0
+    assert np.array_equal(known.scores, again.scores)
+    nothing = {"run_s": 0.0, "score_s": 0.0, "scores": np.empty(0)}
+    assert repr(replace(known, **nothing)) == repr(replace(again, **nothing))
 
 
 def test_loss_of_a_whole_split(fp32: Reference) -> None:

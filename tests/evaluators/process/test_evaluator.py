@@ -134,6 +134,27 @@ def test_without_an_engine_scoring_stops_where_more_is_lost_than_allowed(tmp_pat
     assert score.accuracy.loss_low > 0.01
 
 
+def test_fp32_is_scored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = case(tmp_path)
+    evaluator, splits = opened(made.job), []
+    batches = OpenData.scored_batches
+
+    def noted(data: OpenData, split: str) -> Any:
+        splits.append(split)
+        return batches(data, split)
+
+    monkeypatch.setattr(OpenData, "scored_batches", noted)
+    first = evaluator.candidates.evaluate(made.uniform(FP32), made.out, NOTHING)
+    assert splits == ["search"]
+    again = evaluator.candidates.evaluate(made.uniform(FP32), made.out, NOTHING)
+    assert splits == ["search", "search"]
+    assert first.accuracy is not None
+    assert again.accuracy is not None
+    assert first.accuracy.complete
+    assert first.accuracy.loss == again.accuracy.loss == 0
+    assert first.stage_s["run"] > 0
+
+
 @pytest.mark.slow
 def test_fp32_loses_nothing(warm: Warm) -> None:
     found = warm.evaluate(FP32)

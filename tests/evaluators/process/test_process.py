@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 from evaluators.process.child import Child
-from evaluators.process.connection import ProcessDiedError, ProcessLimits
+from evaluators.process.connection import CutOffError, ProcessDiedError, ProcessLimits
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Limits
 from evaluators.process.keeper import EvaluatorProcess
@@ -517,6 +517,50 @@ def test_other_options_may_make_another_target_and_other_data_may_not_come_with_
         keeper.reopen(options={"threads": 1})
         with pytest.raises(EvaluatorError, match="the data changed"):
             keeper.ask().setup.try_out()
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_process_may_start_before_it_is_known_what_it_opens(kept: Kept, *, survives: bool) -> None:
+    keeper, job = kept.keeper, kept.keeper.job
+    keeper.close()
+    keeper.job = replace(job, model="", data="")
+    keeper.prepare()
+    first = keeper.pid
+    assert first is not None
+    if not survives:
+        os.kill(first, signal.SIGKILL)
+        wait_until_gone([first])
+    keeper.job = job
+    assert keeper.ask().setup.knobs() == keeper.description.knobs
+    assert (keeper.pid == first) is survives
+    assert kept.evaluate().ok
+
+
+def test_a_backend_that_cannot_be_prepared_is_refused_when_it_is_opened(kept: Kept, tmp_path: Path) -> None:
+    job = replace(kept.case.job, device="abacus")
+    with EvaluatorProcess(job, tmp_path / "log") as keeper:
+        keeper.prepare()
+        with pytest.raises(TargetError, match="abacus"):
+            keeper.open()
+        assert keeper.pid is None
+
+
+def test_a_request_that_is_cut_off_is_no_death_and_a_fresh_process_answers_the_next(kept: Kept) -> None:
+    kept.mode("sleep")
+    cut: list[int | None] = []
+
+    def cut_off(event: str, value: Any) -> None:
+        if (event, value) == ("stage", "accuracy"):
+            cut.append(kept.keeper.pid)
+            kept.keeper.cut_off()
+
+    with pytest.raises(CutOffError, match="nobody waits"):
+        kept.evaluate(cut_off)
+    assert kept.case.engines() == []
+    kept.mode("fine")
+    assert kept.evaluate().attempts == 1
+    assert len(cut) == 1
+    assert kept.keeper.pid not in cut
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------

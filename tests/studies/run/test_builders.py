@@ -16,6 +16,7 @@ import pytest
 
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
+from studies.run.pace import Pace
 from studies.run.pipeline import build_hold
 from studies.run.pipeline.build_hold import BuildHold
 from studies.run.pipeline.parallel import ParallelPipeline
@@ -80,6 +81,35 @@ def test_ctrl_c_gives_back_all_that_is_in_flight(here: Path, monkeypatch: pytest
         patched.setattr(ParallelPipeline, "wait_finished", interrupted)
         assert invoke("resume", "s", "--trials", 12, "--builders", 2, "--quiet").exit_code == 130
     assert rows(here, LEFT) == [(0, 0)]
+    assert evaluator_processes() == []
+    ok("resume", "s", "--quiet")
+    check_whole(here, 12)
+
+
+def test_builds_that_outlast_the_time_limit_are_given_back_and_best_is_confirmed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ok(*SEARCH, "--backend", "fake", "--trials", 4, "--sampler", "random", "--time-limit", "1h")
+    held, in_flight = here / "held", []
+    held.mkdir()
+    (held / "build").touch()
+    cut = ParallelPipeline._cut_builds
+
+    def cut_off(pipeline: ParallelPipeline) -> None:
+        in_flight.append(rows(here, LEFT)[0][1])
+        cut(pipeline)
+
+    with monkeypatch.context() as patched:
+        patched.setenv("BITFRONT_TEST_HELD", str(held))
+        patched.setattr(ParallelPipeline, "_cut_builds", cut_off)
+        patched.setattr(Pace, "build_s", lambda pace, now: 0.1)
+        patched.setattr(Pace, "allows_evaluation", lambda pace, now, uniform=False: not in_flight)
+        told = ok("resume", "s", "--trials", 12, "--builders", 2)
+    assert in_flight[0] >= 2
+    assert "the time limit is reached with 4 of 12 evaluations done" in told
+    assert rows(here, "select count(*), count(distinct digest) from bf_evaluation") == [(4, 4)]
+    assert rows(here, LEFT) == [(0, 0)]
+    assert rows(here, "select count(*) > 0 from bf_score where split = 'final'") == [(1,)]
     assert evaluator_processes() == []
     ok("resume", "s", "--quiet")
     check_whole(here, 12)

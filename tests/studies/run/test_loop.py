@@ -31,6 +31,9 @@ class Study:
     def standing(self) -> Any:
         return SimpleNamespace(done=len(self.finished))
 
+    def build_s(self, now: Any) -> float:
+        return 0.0
+
     def reached(self, now: Any) -> str:
         return f"{now.done} evaluations are done" if now.done >= WANTED else ""
 
@@ -94,6 +97,8 @@ class LastFirst:
         if claim is not None and claim.number == self.fails_at:
             raise KeyboardInterrupt
         return () if claim is None else ((claim, Evaluation(claim.assignment)),)
+
+    def bound_builds(self, seconds: float) -> None: ...
 
     def close(self) -> None: ...
 

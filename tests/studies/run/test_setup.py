@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from evaluators.process.keeper import EvaluatorProcess
 from search.errors import ConfigError, TargetError
 from studies.options.config import SearchConfig
 from studies.options.read_options import read_config
 from studies.run.session.backend_values import backend_options, check_backend_options, final_options
 from studies.run.session.levels import START_LEVEL
 from studies.run.session.study_rows import resolved
-from tests.support.command_line import copy_finished, invoke, ok, write_inputs
+from tests.support.command_line import copy_finished, invoke, ok, tree, write_inputs
 
 BASE = {"model": "m.onnx", "data": "d.npz"}
 PLAIN = {
@@ -126,6 +129,29 @@ def test_layers_and_search_refuse_them_with_nothing_made(here: Path) -> None:
         assert refused.exit_code == 2, refused.output
         assert sum(line.startswith("error: ") for line in refused.stderr.splitlines()) == 1
     assert sorted(path.name for path in here.iterdir()) == before
+
+
+def test_where_a_check_refuses_the_process_that_has_started_meanwhile_is_ended(
+    here: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_inputs(here)
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    prepare, started = EvaluatorProcess.prepare, []
+
+    def noted(process: EvaluatorProcess) -> None:
+        prepare(process)
+        started.append(process.pid)
+
+    monkeypatch.setattr(EvaluatorProcess, "prepare", noted)
+    before = tree(here)
+    refused = invoke("search", "model.onnx", "--data", "none.npz")
+    assert refused.exit_code == 2, refused.output
+    assert "none.npz" in refused.stderr
+    assert len(started) == 1
+    assert not psutil.pid_exists(started[0]) or psutil.Process(started[0]).status() == psutil.STATUS_ZOMBIE
+    assert list(temporary.glob("*run*")) == []
+    assert tree(here) == before
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_a_time_limit_that_is_over_says_which_one_is_enough(begun: tuple[Standin
     pace.start_s = 30.0
     work: Any = SimpleNamespace(pace=pace, problem=SimpleNamespace(config=SimpleNamespace(storage=None)))
     assert limit_advice(work, now, 3) == (
-        "an evaluation takes about 1m here; `bitfront resume s --time-limit 6m` leaves time for the 3 that are left"
+        "an evaluation takes about 1m here; to resume with --time-limit 6m leaves time for the 3 that are left"
     )
 
 
