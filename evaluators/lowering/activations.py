@@ -29,6 +29,22 @@ class Activations:
         self._ranges = ranges
         self._placement = placement
         self._bounds = {} if placement.symmetric else bounds_of_values(graph)
+        self._scales: dict[str, dict[ir.Value, ir.DataType | None]] = {}  # name of a root → the constants of its scale
+
+    def rescale(self, ranges: Ranges) -> set[ir.Value]:
+        """Give the scales and zero points that were added the numbers of other ranges; the constants that changed."""
+        self._ranges = ranges
+        changed = set()
+        for root, constants in self._scales.items():
+            scale, zero = self._scale_number(root)
+            for constant, dtype in constants.items():
+                known = array_of(constant)
+                number = zero if dtype is None else np.float16(scale) if dtype is HALF else np.float32(scale)
+                array = np.full(known.shape, number, known.dtype)
+                if not np.array_equal(array, known):
+                    constant.const_value = ir.tensor(array, name=constant.name)
+                    changed.add(constant)
+        return changed
 
     def as_float(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value as a float type: by a Cast where it has another, read back where it exists only in INT8."""
@@ -71,6 +87,7 @@ class Activations:
         scale, zero = (np.repeat(array_of(part), channels) for part in self._scale(value, FLOAT))
         root = self._plan.root(value).name
         parts = [q, constants.add(f"{root}/scale/{channels}", scale), constants.add(f"{root}/zero/{channels}", zero)]
+        self._note(value, parts[1], parts[2], FLOAT)
         axis, name = [ir.AttrInt64("axis", 1)], f"{value.name}/dq/{channels}"
         return self._edits.insert(ir.Node("", "DequantizeLinear", parts, axis, num_outputs=1, name=name), q, FLOAT)
 
@@ -84,26 +101,33 @@ class Activations:
         return self._edits.insert(node, value, integer)
 
     def _scale(self, value: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
-        scale, zero = self._scale_number(value)
+        scale, zero = self._scale_number(self._root_name(value))
         integer = np.int8 if self._placement.signed else np.uint8
         root = self._plan.root(value).name
         scale_name = f"{root}/scale" + ("16" if dtype is HALF else "")
-        return (
+        parts = (
             self._edits.constants.add(scale_name, np.asarray(scale, np.float16 if dtype is HALF else np.float32)),
             self._edits.constants.add(f"{root}/zero", np.asarray(zero, integer)),
         )
+        self._note(value, *parts, dtype)
+        return parts
 
-    def _scale_number(self, value: ir.Value) -> tuple[float, int]:
-        root = self._plan.root(value)
-        found = self._ranges.tensors.get(root.name or "")
+    def _note(self, value: ir.Value, scale: ir.Value, zero: ir.Value, dtype: ir.DataType) -> None:
+        self._scales.setdefault(self._root_name(value), {}).update({scale: dtype, zero: None})
+
+    def _root_name(self, value: ir.Value) -> str:
+        return self._plan.root(value).name or ""
+
+    def _scale_number(self, root: str) -> tuple[float, int]:
+        found = self._ranges.tensors.get(root)
         if found is None:
             raise ModelError(
-                f"quantizing tensor {root.name!r}: calibration has no range for it. Calibrate again with data that "
+                f"quantizing tensor {root!r}: calibration has no range for it. Calibrate again with data that "
                 "reach it, or keep its group in high precision."
             )
         symmetric = self._placement.symmetric
         # A cache holds magnitudes alone: with minus six to six behind a Relu6 no engine would absorb the Relu6.
-        found = cut(found, self._bounds.get(root.name or "", UNBOUNDED))
+        found = cut(found, self._bounds.get(root, UNBOUNDED))
         scale, zero = activation_scale(found, signed=self._placement.signed, symmetric=symmetric)
         return (float(half_scales(np.asarray(scale, np.float32))) if self._placement.half else scale), zero
 

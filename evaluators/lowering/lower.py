@@ -46,13 +46,7 @@ def lower(model: Model, assignment: Assignment, ranges: Ranges, placement: Place
         ModelError: a tensor that must be quantized has no range, a correction does not fit its op, or the model cannot
             reach the opset that half precision needs.
     """
-    copy = model.graph.clone()
-    uses_half = any(p is Precision.FP16 or (p is Precision.INT8 and placement.half) for p in assignment.values())
-    if uses_half:
-        copy = _at_half_opset(copy)
-    _Lowering(copy, model, assignment, ranges, placement).write()
-    copy = passes.RemoveUnusedNodesPass()(copy).model
-    return passes.TopologicalSortPass()(copy).model
+    return Lowered(model, assignment, ranges, placement).model
 
 
 def _at_half_opset(model: ir.Model) -> ir.Model:
@@ -71,6 +65,38 @@ def _at_half_opset(model: ir.Model) -> ir.Model:
     return found
 
 
+class Lowered:
+    """A lowered model that can be given other ranges without lowering it again; the arguments are those of `lower`.
+
+    Attributes:
+        model: what `lower` gives; changed by `rescale`. Whoever spells its halves out may go on with `rescale`.
+    """
+
+    def __init__(self, model: Model, assignment: Assignment, ranges: Ranges, placement: Placement) -> None:
+        copy = model.graph.clone()
+        uses_half = any(p is Precision.FP16 or (p is Precision.INT8 and placement.half) for p in assignment.values())
+        if uses_half:
+            copy = _at_half_opset(copy)
+        self._ranges = ranges
+        self._lowering = _Lowering(copy, model, assignment, ranges, placement)
+        self._lowering.write()
+        copy = passes.RemoveUnusedNodesPass()(copy).model
+        self.model = passes.TopologicalSortPass()(copy).model
+
+    def rescale(self, ranges: Ranges) -> bool:
+        """Make the model what `lower` gives with other ranges of tensors, where only constants change.
+
+        Returns:
+            False where more would have to change, or something else than ranges of tensors differs. The model is of no
+            use then.
+        """
+        known = self._ranges
+        if ranges.recovery is not known.recovery or ranges.observed is not known.observed:
+            return False
+        self._ranges = ranges
+        return self._lowering.rescale(ranges)
+
+
 class _Lowering:
     """Rewrites one clone of a model, node by node."""
 
@@ -87,6 +113,9 @@ class _Lowering:
         self._types = FloatTypes(graph, owner, assignment, ranges, placement, self._plan)
         self._activations = Activations(graph, self._edits, self._types, self._plan, ranges, placement)
         self._weights = Weights(self._edits, placement, owner, corrections)
+
+    def rescale(self, ranges: Ranges) -> bool:
+        return self._weights.rescale(self._activations.rescale(ranges))
 
     def write(self) -> None:
         nodes = list(self._graph)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,27 @@ from search.values import FP16_MAX, Correction
 _BIAS_LIMIT = 2.0**30  # leaves the INT32 accumulator room for the products
 
 
+@dataclass(frozen=True)
+class _QuantizedBias:
+    """A bias as INT32, and what its codes follow from.
+
+    Attributes:
+        array: (…, N) float64.
+        given: (N,) or () scales of the weight, before they were widened to `scales` for the bias.
+        dead: which channels have weights of zero alone.
+        step: the constant that has the scale of the op's input.
+        codes, products: the constants with the codes, and with their scales.
+    """
+
+    array: NDArray[np.float64]
+    given: NDArray[np.float32]
+    scales: NDArray[np.float32]
+    dead: NDArray[np.bool_]
+    step: ir.Value
+    codes: ir.Value
+    products: ir.Value
+
+
 class Weights:
     """Rewrites the constants that nodes read.
 
@@ -37,6 +60,24 @@ class Weights:
         self._placement = placement
         self._owned = owned
         self._corrections = corrections
+        self._biases: list[_QuantizedBias] = []
+
+    def rescale(self, changed: AbstractSet[ir.Value]) -> bool:
+        """Quantize the biases again of ops whose input has another scale now.
+
+        Returns:
+            Whether that is all: False where the codes of a weight would have to change too, for a bias that overflows.
+        """
+        for bias in self._biases:
+            if bias.step not in changed:
+                continue
+            scales = _scales_with_bias(bias.array, float(array_of(bias.step)), bias.given, bias.dead)
+            if not np.array_equal(scales, bias.scales):
+                return False
+            codes, products = _bias_codes(bias.array, float(array_of(bias.step)), scales)
+            bias.codes.const_value = ir.tensor(codes, name=bias.codes.name)
+            bias.products.const_value = ir.tensor(products, name=bias.products.name)
+        return True
 
     def quantize(self, node: ir.Node, dtype: ir.DataType) -> None:
         """Read the weight of an INT8 op from INT8 codes, and its bias from INT32 where the placement says so.
@@ -83,29 +124,26 @@ class Weights:
         A `dead` channel, all of whose weights are zero, takes the scale that its bias is finest in.
         """
         array, step = bias.array.astype(np.float64), self._input_scale(node)
-        largest = np.abs(array).max(axis=tuple(range(array.ndim - 1)), initial=0.0)  # of each column
-        needed = largest / (step * _BIAS_LIMIT)
-        needed = needed if scales.ndim else needed.max(initial=0.0)
-        free = dead & (needed > np.finfo(np.float32).tiny)
-        scales = np.where(free, needed, np.maximum(scales, needed)).astype(np.float32)
-        products = (scales.astype(np.float64) * step).astype(np.float32)
+        given, scales = scales, _scales_with_bias(array, float(array_of(step)), scales, dead)
+        codes, products = _bias_codes(array, float(array_of(step)), scales)
         name = f"{node.name}/bias/int32"
         parts = [
-            self._edits.constants.add(name, np.rint(array / products).astype(np.int32)),
+            self._edits.constants.add(name, codes),
             self._edits.constants.add(f"{name}/scale", products),
             self._edits.constants.add(f"{name}/zero", np.zeros(products.shape, np.int32)),
         ]
+        self._biases.append(_QuantizedBias(array, given, scales, dead, step, parts[0], parts[1]))
         axis = array.ndim - 1 if products.ndim else None
         bias.user.replace_input_with(bias.index, self._dequantized(name, parts, axis, FLOAT))
         return scales
 
-    def _input_scale(self, node: ir.Node) -> float:
+    def _input_scale(self, node: ir.Node) -> ir.Value:
         read = node.inputs[activation_indices(node)[0]]
         producer = read.producer() if read is not None else None
         assert producer is not None
         scale = producer.inputs[1]
         assert scale is not None
-        return float(array_of(scale))
+        return scale
 
     def _scales(self, name: str, scales: NDArray[np.float32], dtype: ir.DataType) -> ir.Value:
         if dtype is HALF:
@@ -133,6 +171,25 @@ class Weights:
                 continue
             half = np.clip(array_of(value), -FP16_MAX, FP16_MAX).astype(np.float16)
             node.replace_input_with(i, self._edits.constants.add(f"{value.name}/half", half))
+
+
+def _scales_with_bias(
+    bias: NDArray[np.float64], step: float, scales: NDArray[np.float32], dead: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """The scales of a weight, widened where its bias would overflow; those of dead channels are the bias's finest."""
+    largest = np.abs(bias).max(axis=tuple(range(bias.ndim - 1)), initial=0.0)  # of each column
+    needed = largest / (step * _BIAS_LIMIT)
+    needed = needed if scales.ndim else needed.max(initial=0.0)
+    free = dead & (needed > np.finfo(np.float32).tiny)
+    return np.where(free, needed, np.maximum(scales, needed)).astype(np.float32)
+
+
+def _bias_codes(
+    bias: NDArray[np.float64], step: float, scales: NDArray[np.float32]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The INT32 codes of a bias, and the scales that they count."""
+    products = (scales.astype(np.float64) * step).astype(np.float32)
+    return np.rint(bias / products).astype(np.int32), products
 
 
 def channel_axis(node: ir.Node, weight: NDArray[Any]) -> int | None:

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class Child:
             os.close(answers_write)
         os.set_blocking(self._requests, False)  # a stopped process reads nothing; its keeper must not stop too
 
-    def send(self, data: bytes, watch: Watch) -> None:
+    def send(self, data: bytes, watch: Callable[[], None]) -> None:
         view = memoryview(data)
         while view:
             if _is_ready(self._requests, select.POLLOUT, _POLL_S):

@@ -9,7 +9,7 @@ from typing import Protocol
 from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.data import Batch
 from evaluators.lowering.float_types import spelled_out
-from evaluators.lowering.lower import lower
+from evaluators.lowering.lower import Lowered
 from evaluators.lowering.placement import Placement
 from search.graph.model import Model
 from search.values import Assignment, Ranges, Recovery, TensorRange
@@ -81,5 +81,8 @@ class RecoveryContext:
 
     def open_int8(self, ranges: Ranges) -> Emulated:
         """What is to be recovered, under these ranges and what they recovered, ready to run."""
-        model = self.model(ranges.recovery)
-        return self.emulator.open(spelled_out(lower(model, self.int8, ranges, self.placement)))
+        return self.emulator.open(spelled_out(self.lower_int8(ranges).model))
+
+    def lower_int8(self, ranges: Ranges) -> Lowered:
+        """What is to be recovered, lowered, for several ranges one after the other."""
+        return Lowered(self.model(ranges.recovery), self.int8, ranges, self.placement)

@@ -15,9 +15,12 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.backends.onnxruntime.emulation import Emulated
 from evaluators.calibration.activations import AUTO
 from evaluators.engine import Arrays
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.int8.plan import plan
+from evaluators.lowering.lower import Lowered
 from evaluators.measure.group_tensors import batches_in
 from evaluators.measure.output_noise import sample_noise
 from evaluators.recovery.context import RecoveryContext
@@ -77,6 +80,7 @@ class OutputErrors:
     def __init__(self, context: RecoveryContext, ranges: Ranges) -> None:
         self._context = context
         self._batch = context.given.batch
+        self._lowered: Lowered | None = None
         self._judged = list(islice(context.held_out(), batches_in(context.given, _JUDGED, _JUDGED_BYTES)))
         exact = context.open_float(ranges.recovery)
         self._outputs: list[Arrays] = [exact.run(batch.inputs) for batch in self._judged]
@@ -89,7 +93,7 @@ class OutputErrors:
 
     def errors(self, ranges: Ranges, before: Floats | None) -> Floats | None:
         """(samples,) error, at most 1; None once the first samples show no gain over `before`, errors of the same."""
-        rough = self._context.open_int8(ranges)
+        rough = self._open(ranges)
         found = np.zeros(0)
         for batch, exact in zip(self._judged, self._outputs, strict=True):
             noise = sample_noise(rough.run(batch.inputs), exact, self._batch)[: batch.count]
@@ -98,6 +102,13 @@ class OutputErrors:
             if before is not None and len(found) >= _FIRST and found.mean() >= before[: len(found)].mean():
                 return None
         return found
+
+    def _open(self, ranges: Ranges) -> Emulated:
+        """As `RecoveryContext.open_int8`; only scales are written anew where only they change, which is most of it."""
+        if self._lowered is None or not self._lowered.rescale(ranges):
+            self._lowered = self._context.lower_int8(ranges)
+            spelled_out(self._lowered.model)
+        return self._context.emulator.open(self._lowered.model)
 
 
 def scale_owners(model: Model, context: RecoveryContext) -> dict[str, str]:

@@ -13,13 +13,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from evaluators.lowering.exposure import expose_groups
-from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from evaluators.lowering.float_types import spelled_out
+from evaluators.lowering.lower import Lowered, lower
+from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, TENSORRT_WEAK, Placement
 from evaluators.lowering.weights import channel_axis
 from search.errors import ModelError
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange
-from tests.support.assignments import mixes, precisions_of, uniform
+from tests.support.assignments import mixes, precisions_of, uniform, uniform_and_mixed
 from tests.support.networks import (
     NETWORKS,
     ODD,
@@ -460,3 +461,29 @@ def test_a_resize_that_fills_up_with_a_number_has_a_range_of_its_own(tmp_path: P
         lowered = lower(model, uniform(model, Precision.INT8), observed(model), placement)
         found = plain_session(ir.to_proto(lowered)).run(None, batch)[0]
         assert np.square(found - expected).mean() < 1e-3 * np.square(expected).mean()
+
+
+@pytest.mark.parametrize("placement", ["cpu", "tensorrt", "weak"])
+@pytest.mark.parametrize("name", ALL)
+def test_other_ranges_in_a_lowered_model_are_as_lowering_with_them(name: str, placement: str) -> None:
+    model, ranges = loaded(name), ranged(name)
+    where = {**PLACEMENTS, "weak": TENSORRT_WEAK}[placement]
+    tensors = {tensor: TensorRange(0.7 * known.low, 0.6 * known.high) for tensor, known in ranges.tensors.items()}
+    other = replace(ranges, tensors=tensors)
+    for mix in uniform_and_mixed(model)[2:]:
+        again = Lowered(model, mix, ranges, where)
+        assert again.rescale(other)
+        assert ir.to_proto(again.model).SerializeToString() == lowered(model, mix, other, where).SerializeToString()
+        spelled = Lowered(model, mix, ranges, where)
+        spelled_out(spelled.model)
+        assert spelled.rescale(other)
+        expected = spelled_out(lower(model, mix, other, where))
+        assert ir.to_proto(spelled.model).SerializeToString() == ir.to_proto(expected).SerializeToString()
+
+
+def test_ranges_that_change_more_than_constants_are_lowered_anew() -> None:
+    """A bias that would overflow widens the scales of its weight, and other observed values may rule half out."""
+    model, ranges = loaded("residual"), ranged("residual")
+    tiny = {name: TensorRange(known.low * 1e-12, known.high * 1e-12) for name, known in ranges.tensors.items()}
+    for other in (replace(ranges, tensors=tiny), replace(ranges, observed=dict(ranges.observed))):
+        assert not Lowered(model, uniform(model, INT8), ranges, ONNXRUNTIME_CPU).rescale(other)
