@@ -181,7 +181,8 @@ def _scales_with_bias(
     needed = largest / (step * _BIAS_LIMIT)
     needed = needed if scales.ndim else needed.max(initial=0.0)
     free = dead & (needed > np.finfo(np.float32).tiny)
-    return np.where(free, needed, np.maximum(scales, needed)).astype(np.float32)
+    found: NDArray[np.float32] = np.where(free, needed, np.maximum(scales, needed)).astype(np.float32)
+    return found
 
 
 def _bias_codes(

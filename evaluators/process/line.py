@@ -45,21 +45,14 @@ class OpenRequest(Protocol):
     """The first requests to a process."""
 
     def prepare(self, job: Job) -> None:
-        """Import what `open` needs, and open the backend; may come before it, once. What fails here fails there again.
-
-        Args:
-            job: of which only the backend and its options need be the ones that are opened.
-        """
+        """Import what `open` needs and open the backend, which is all that need be final of `job`; never raises."""
 
     def open(self, job: Job, metric: MetricFacts | None) -> Description:
-        """Open what the other requests are about.
+        """Open what the other requests are about; InputError where model, data, metric, backend or device are unusable.
 
         Args:
             metric: what is known of the job's metric where it is a function of the keeper's process, which the process
                 calls then by `KeeperLine`; else None.
-
-        Raises:
-            InputError: model, data, metric, backend or device cannot be used.
         """
 
 
