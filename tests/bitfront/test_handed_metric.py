@@ -109,7 +109,7 @@ def test_messages_say_how_to_resume_with_it(
     monkeypatch.setattr(Pace, "finalists_in_time", lambda self, now, wanted: 0)
     with caplog.at_level("INFO", logger="bitfront"):
         bf.search("model.onnx", "data.npz", metric=make_metric(), study="late", **OPTIONS)
-    assert "not confirmed on the final samples; `bitfront.resume('late', metric=balanced)` confirms them" in caplog.text
+    assert "not confirmed on the final samples; `bitfront.resume('late', metric=balanced)` confirms" in caplog.text
     with pytest.raises(
         BitfrontError, match=r"more time: bitfront\.resume\('m', metric=balanced, time_limit='\.\.\.'\)$"
     ):
