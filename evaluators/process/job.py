@@ -16,6 +16,7 @@ class Job:
 
     Attributes:
         shapes: input name → [MIN, OPT, MAX].
+        input_values: `NAME=VALUE` each, of inputs that are constants.
         known_shapes: of tensors that only a run tells, see `BuildRequests.measure_shapes`.
         options: keyword arguments of the backend.
         split_seed: of the division of the data into calibration, search and final.
@@ -43,6 +44,7 @@ class Job:
     folder: str
     batch: int | None = None
     shapes: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    input_values: Sequence[str] = ()
     known_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     backend: str = "onnxruntime"
     device: str | None = None

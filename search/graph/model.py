@@ -20,7 +20,15 @@ from search.graph.element_types import settle_types
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
 from search.graph.opset_upgrade import at_least_opset, nodes
 from search.graph.other_layers import LeftOut, find_left_out
-from search.graph.shapes import ShapeRequest, TensorSpec, check_reshapes, fix_shapes, measured_shapes
+from search.graph.shapes import (
+    ShapeRequest,
+    TensorSpec,
+    check_reshapes,
+    fix_inputs,
+    fix_shapes,
+    measured_shapes,
+    read_input_values,
+)
 from search.graph.sizes import check_sequences
 from search.values import Recovery, digest_of
 
@@ -117,13 +125,20 @@ class Model:
         onnx_file.write_any_size(self.graph, path)
 
 
-def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequest] | None = None) -> Model:
+def load(
+    path: Path,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, ShapeRequest] | None = None,
+    values: Sequence[str] = (),
+) -> Model:
     """Load, check and clean an ONNX file and find its groups.
 
     Args:
         path: the ONNX file; external data must lie in its folder.
         batch: leading dimension for inputs whose leading dimension is dynamic.
         shapes: shapes for dynamic inputs by name; a range of shapes keeps the input dynamic.
+        values: `NAME=VALUE` of inputs that become constants.
 
     Raises:
         ModelError: the file is missing, not ONNX, damaged, already quantized or in half precision; or it has dynamic
@@ -134,6 +149,7 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
     _refuse_quantized(proto, path)
     _refuse_repeated_outputs(proto, path)
     _refuse_sequences(proto, path)
+    fix_inputs(proto, read_input_values(proto, values, path))
     with onnx_file.understanding(path):
         graph = onnx_file.to_graph(at_least_opset(proto, path), path)
         profiles = fix_shapes(graph, request, batch, path)
@@ -149,7 +165,7 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
             raise ModelError(_nothing_to_quantize(graph, groups, path))
         _refuse_non_finite(graph, groups, path)
         inputs, outputs = measured_shapes(graph.graph, inferred, profiles, path)
-    digest = onnx_file.digest(path, proto, request, batch)
+    digest = onnx_file.digest(path, request, batch, values)
     left_out = find_left_out(graph.graph, groups)
     return Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out)
 

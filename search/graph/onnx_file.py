@@ -6,7 +6,7 @@ import errno
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -243,15 +243,16 @@ def refer_to(proto: onnx.ModelProto, location: str) -> None:
         next(entry for entry in tensor.external_data if entry.key == "location").value = location
 
 
-def digest(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, ShapeRequest], batch: int | None) -> str:
-    """Digest of the file's bytes, its external data and the requested shapes. It does not depend on the path."""
+def digest(path: Path, shapes: Mapping[str, ShapeRequest], batch: int | None, values: Sequence[str] = ()) -> str:
+    """Digest of the file, its external data, and the shapes and values that were asked for; not of the path."""
     content = hashlib.sha256(path.read_bytes())
     for location in external_files(path):
         with (path.parent / location).open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 content.update(chunk)
     requested = {name: [list(shape) for shape in (r.low, r.best, r.high)] for name, r in shapes.items()}
-    return digest_of({"file": content.hexdigest(), "shapes": requested, "batch": batch})
+    fixed = {"values": sorted(values)} if values else {}
+    return digest_of({"file": content.hexdigest(), "shapes": requested, "batch": batch, **fixed})
 
 
 def external_files(path: Path) -> list[str]:

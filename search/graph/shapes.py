@@ -6,11 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from search.errors import ModelError
 
+_MOST_VALUES = 4096  # of an input that has one value everywhere
 Profile = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
@@ -54,6 +59,46 @@ class ShapeRequest:
     @property
     def fixed(self) -> bool:
         return self.low == self.high
+
+
+def read_input_values(proto: onnx.ModelProto, texts: Sequence[str], path: Path) -> dict[str, NDArray[Any]]:
+    """The values of `--input-value`, by input, in its type and shape; sizes that are dynamic are 1.
+
+    Args:
+        texts: `NAME=VALUE` each.
+
+    Raises:
+        ModelError: a text is of another form, there is no such input, or it is too large for one value.
+    """
+    inputs = {value.name: value.type.tensor_type for value in proto.graph.input}
+    found = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        if name not in inputs:
+            raise ModelError(
+                f"--input-value {text}: expected NAME=VALUE with an input of {path} as the name; its inputs are "
+                f"{', '.join(inputs)}."
+            )
+        sizes = [dim.dim_value or 1 for dim in inputs[name].shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(inputs[name].elem_type)
+        try:
+            value = np.array(int(number) if dtype.kind in "iu" else float(number)).astype(dtype)
+        except (ValueError, OverflowError):
+            raise ModelError(
+                f"--input-value {text}: expected a number of type {dtype}. Write it as sr=16000."
+            ) from None
+        if math.prod(sizes) > _MOST_VALUES:
+            raise ModelError(f"--input-value {text}: expected an input of few values, but it has {math.prod(sizes):,}.")
+        found[name] = np.full(sizes, value)
+    return found
+
+
+def fix_inputs(proto: onnx.ModelProto, values: Mapping[str, NDArray[Any]]) -> None:
+    """Make inputs constants of the model, in place."""
+    kept = [value for value in proto.graph.input if value.name not in values]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in values.items())
 
 
 def fix_shapes(
@@ -213,8 +258,7 @@ def _from_batch(value: ir.Value, batch: int | None, path: Path) -> ShapeRequest:
     if value.shape is not None and not dims:
         raise ModelError(
             f"loading {path}: input {value.name!r} is a scalar, but bitfront needs samples along a first axis. Make it "
-            "a "
-            "constant of the model, or give it a batch axis."
+            f"a constant with --input-value {value.name}=VALUE, or give it a batch axis."
         )
     if not dims:
         raise ModelError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator, beside_others, every_core, open_file, quickest
@@ -33,6 +34,7 @@ from evaluators.process.results import EmulatedScore, FloatComparison
 from evaluators.process.tasks.float_baseline import FloatBaseline
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
+from search.graph.shapes import read_input_values
 from search.space.choices import make_space
 from search.values import Assignment, Precision, Ranges
 
@@ -137,11 +139,13 @@ class Diagnoses:
 
     def compare_float(self, file: Path, samples: int) -> FloatComparison:
         opened, data = self._opened, self._data
+        path = Path(opened.job.model)
+        fixed = read_input_values(onnx.load(str(path), load_external_data=False), opened.job.input_values, path)
         with every_core() as cores:
-            user, written = (open_file(path, cores) for path in (Path(opened.job.model), file))
+            user, written = (open_file(path, cores) for path in (path, file))
             noise, equal, floats = OutputNoise(by_channel=False), True, False
             for batch in data.final_batches(samples):
-                reference, outputs = user.run(batch.inputs), written.run(batch.inputs)
+                reference, outputs = user.run({**batch.inputs, **fixed}), written.run(batch.inputs)
                 noise.add(outputs, reference, np.ones(batch.count))
                 equal &= all(np.array_equal(outputs[name], array) for name, array in reference.items())
                 floats = any(array.dtype.kind == "f" for array in reference.values())

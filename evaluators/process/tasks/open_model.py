@@ -71,7 +71,7 @@ class OpenModel:
         self._report = report
         self._said_alive = 0.0
         shapes = {name: models.ShapeRequest(*map(tuple, parts)) for name, parts in job.shapes.items()}
-        given = models.load(Path(job.model), batch=job.batch, shapes=shapes)
+        given = models.load(Path(job.model), batch=job.batch, shapes=shapes, values=job.input_values)
         self._given = given.with_shapes(job.known_shapes) if job.known_shapes else given
         self.model = self._recovered()
         self.backend = prepared.backend if prepared is not None and prepared.is_of(job) else open_backend_of(job)

@@ -236,3 +236,15 @@ class StudyFields:
         panel="Target",
         from_json=kinds.shapes_from_json,
     )
+    input_values: tuple[str, ...] = option(
+        kinds.TEXT,
+        "Value of an input that is the same for all samples and has no batch axis, as sr=16000. It becomes a "
+        "constant of the model. Can be repeated.",
+        (),
+        name="input-value",
+        metavar="NAME=VALUE",
+        verbs=("search", *Verbs.ANALYSES),
+        many=True,
+        panel="Target",
+        from_json=tuple,
+    )

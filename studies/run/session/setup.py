@@ -252,7 +252,7 @@ def check_steps(config: SearchConfig) -> None:
 def load_model(config: SearchConfig) -> Model:
     """The model that a configuration names, at the shapes it asks for."""
     shapes = {s.name: models.ShapeRequest(s.minimum, s.optimum, s.maximum) for s in config.shapes}
-    model = models.load(Path(config.model), batch=config.batch, shapes=shapes)
+    model = models.load(Path(config.model), batch=config.batch, shapes=shapes, values=config.input_values)
     return _with_measured_shapes(config, model) if model.unknown_shapes() else model
 
 
@@ -350,6 +350,7 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         data=config.data,
         folder=str(folder / "evaluator"),
         batch=config.batch,
+        input_values=config.input_values,
         shapes={s.name: [list(s.minimum), list(s.optimum), list(s.maximum)] for s in config.shapes},
         backend=choose_backend(config.backend),
         device=device_of(config),

@@ -17,7 +17,7 @@ from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from search.errors import ModelError
 from search.graph.model import ShapeRequest, load
 from search.graph.onnx_file import read_input_shapes
-from search.graph.shapes import suggest_shape
+from search.graph.shapes import read_input_values, suggest_shape
 from search.values import Precision, Ranges, TensorRange
 from tests.support.assignments import uniform
 from tests.support.networks import Net, feeds, finish, observed, plain_session, residual_cnn, save, session_of, sqnr_db
@@ -273,3 +273,52 @@ def test_a_reshape_of_any_batch_is_none(tmp_path: Path) -> None:
 def test_the_advice_on_sizes_is_plausible(dims: list[int | str], kind: int, advice: str, tmp_path: Path) -> None:
     value = ir.Value(name="x", shape=ir.Shape(dims), type=ir.TensorType(ir.DataType(kind)))
     assert "x".join(map(str, suggest_shape(value, value.shape or ()))) == advice
+
+
+def with_rate(shape: list[int | str]) -> onnx.ModelProto:
+    """Whether there is a layer more depends on an input that is the same for all samples."""
+    n = Net()
+    x = n.gemm("x", "first", 8, 8)
+    bodies = []
+    for name in ("high", "low"):
+        body = Net(1)
+        body.gemm(x, name, 8, 8)
+        made = helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)
+        bodies.append(helper.make_graph(body.nodes, name, [], [made], body.weights))
+    rate = n.op("Reshape", ["rate", n.const("none", np.array([], np.int64))], "scalar")
+    high = n.op("Equal", [rate, n.const("wide", np.int64(16000))], "is_high")
+    n.op("If", [high], "if", then_branch=bodies[0], else_branch=bodies[1])
+    n.nodes[-1].output[0] = "y"
+    return finish(n, {"x": ["N", 8], "rate": shape}, {"y": ["N", 8]}, rate=TensorProto.INT64)
+
+
+@pytest.mark.parametrize("shape", [[], [1], ["M"]])
+@pytest.mark.parametrize(("rate", "name"), [(16000, "high"), (8000, "low")])
+def test_an_input_of_one_value_becomes_a_constant(shape: list[int | str], rate: int, name: str, tmp_path: Path) -> None:
+    proto = with_rate(shape)
+    path = save(proto, tmp_path / "net.onnx")
+    model = load(path, batch=4, values=[f"rate={rate}"])
+    assert [spec.name for spec in model.inputs] == ["x"]
+    assert [(group.name, group.op) for group in model.groups] == [("first", "Gemm"), ("if", "Gemm")]
+    given = feeds(model)
+    fixed = read_input_values(proto, [f"rate={rate}"], path)
+    wanted = plain_session(proto).run(None, {**given, **fixed})[0]
+    found = plain_session(ir.to_proto(model.graph)).run(None, given)[0]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+    assert model.digest != load(path, batch=4, values=["rate=1"]).digest
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("speed=1", "its inputs are x, rate"),
+        ("rate", "its inputs are x, rate"),
+        ("rate=fast", "a number of type int64"),
+    ],
+)
+def test_values_that_fit_no_input_are_refused(text: str, says: str, tmp_path: Path) -> None:
+    path = save(with_rate([]), tmp_path / "net.onnx")
+    with pytest.raises(ModelError, match="--input-value rate=VALUE"):
+        load(path, batch=4)
+    with pytest.raises(ModelError, match=says):
+        load(path, batch=4, values=[text])
