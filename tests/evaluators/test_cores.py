@@ -60,7 +60,7 @@ def started(code: str, *wrapper: str) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
         finally:
-            process.communicate("\n", timeout=60)
+            process.communicate("\n", timeout=400)
 
 
 def said(process: subprocess.Popen[str]) -> int:
@@ -104,7 +104,7 @@ def test_a_link_in_place_of_a_lock_file_is_not_followed(two_cores: set[int], tmp
 
 def _wait_until_free(lock: Path) -> None:
     """The children of a killed process end when they find nobody to read from."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while not _is_free(lock):
         assert time.monotonic() < until, f"{lock} is still kept"
         time.sleep(0.02)

@@ -23,7 +23,7 @@ USED = "print('sympy.core' in sys.modules)"
 
 def printed(code: str, *arguments: object) -> list[str]:
     words = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -74,5 +74,5 @@ def test_what_a_forked_command_starts_is_forked_by_a_helper_that_ends_with_it() 
             assert (evaluator.pid, helper.ppid()) == (pid, process.pid)
         finally:
             process.kill()
-    assert psutil.wait_procs([helper], timeout=60)[1] == []
+    assert psutil.wait_procs([helper], timeout=400)[1] == []
     evaluator.kill()

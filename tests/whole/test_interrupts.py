@@ -80,7 +80,7 @@ def handler() -> Iterator[None]:
 
 def linger() -> None:
     """Sleep in pieces: a signal that comes right before one is handled only after it."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         time.sleep(0.01)
 
@@ -164,7 +164,7 @@ def test_a_verb_in_another_thread_handles_nothing() -> None:
             return signal.getsignal(signal.SIGINT)
 
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(other).result(60) is signal.getsignal(signal.SIGINT)
+        assert pool.submit(other).result(300) is signal.getsignal(signal.SIGINT)
 
 
 @pytest.mark.usefixtures("handler")
@@ -182,14 +182,14 @@ def test_other_threads_are_not_interrupted_and_hold_nothing_back() -> None:
         def other() -> None:
             with held_back():
                 inside.set()
-                over.wait(60)
+                over.wait(300)
 
         running = pool.submit(other)
-        inside.wait(60)
+        inside.wait(300)
         with pytest.raises(KeyboardInterrupt):
             send()
         over.set()
-        running.result(60)
+        running.result(300)
 
 
 def test_ctrl_c_is_handled_as_before_afterwards() -> None:
@@ -287,7 +287,7 @@ def test_sigterm_in_a_finalizer_ends_what_a_shell_started_in_the_background(tmp_
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
@@ -317,7 +317,7 @@ def test_a_database_can_be_used_at_once_after_an_interrupt(
 
         def work() -> None:
             signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0005, 0.02))
-            end = time.monotonic() + 30
+            end = time.monotonic() + 300
             while time.monotonic() < end:
                 trial = storage.create_new_trial(trials)
                 storage.set_trial_state_values(trial, TrialState.COMPLETE, [1.0])

@@ -43,13 +43,13 @@ def test_a_worker_joins_a_search_and_is_interrupted(here: Path) -> None:
             until(lambda: len(rows(url, live)) == 2)
             until(lambda: rows(url, "select 1 from bf_lease l join bf_worker w on w.name = l.worker where w.id = 2"))
             second.send_signal(signal.SIGINT)
-            said, _ = second.communicate(timeout=60)
+            said, _ = second.communicate(timeout=400)
         (here / "hold").unlink()
         assert second.returncode == 130, said
         assert "go on with: bitfront worker s\n" in said
         assert "Traceback" not in said
         assert "s3cret" not in said
-        output, _ = first.communicate(timeout=200)
+        output, _ = first.communicate(timeout=400)
     assert first.returncode == 0, output
     assert "8 evaluations are done." in output
     assert_whole(url, 8)
@@ -66,7 +66,7 @@ def test_on_sqlite_one_process_at_a_time(here: Path) -> None:
         assert done.exit_code == 2, done
         assert "another process" in done.stderr
         first.send_signal(signal.SIGTERM)
-        first.communicate(timeout=60)
+        first.communicate(timeout=400)
     total = len(stored(here)) + 1
     done = invoke("worker", "s", "--trials", total, "--quiet")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")

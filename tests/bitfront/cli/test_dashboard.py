@@ -36,7 +36,7 @@ pytestmark = [
     ),
     pytest.mark.slow,
 ]
-WAIT_S = 120
+WAIT_S = 400
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def serving(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 def answers(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://localhost:{port}/api/studies", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://localhost:{port}/api/studies", timeout=300) as answer:
             return int(answer.status) == 200
     except OSError:
         return False

@@ -110,7 +110,7 @@ def run(*arguments: Any, redirected: str = "", **env: str) -> subprocess.Complet
         env=environment(env),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=400,
     )
 
 
@@ -143,7 +143,7 @@ def test_a_reader_that_has_enough(here: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(timeout=100) == 1
+    assert process.wait(timeout=400) == 1
 
 
 def test_nobody_can_be_asked_where_standard_input_is_closed(here: Path) -> None:
@@ -165,13 +165,13 @@ def test_an_encoding_that_lacks_characters(here: Path) -> None:
 
 def ended(process: subprocess.Popen[str], number: int, when: Callable[[], bool]) -> tuple[int, str]:
     """Send a signal once something is so; exit code and what was printed."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 300
     while not when():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(number)
-    printed, _ = process.communicate(timeout=100)
+    printed, _ = process.communicate(timeout=400)
     return process.returncode, printed
 
 

@@ -201,7 +201,7 @@ def late_when_it_hangs(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while alive := [pid for pid in pids if is_running(pid)]:
         assert time.monotonic() < deadline, f"{alive} still run"
         time.sleep(0.02)
@@ -714,7 +714,7 @@ def test_a_hang_takes_all_it_started_with_it(kept: Kept, monkeypatch: pytest.Mon
 
     def seen_at_once(child: Child) -> None:
         close(child)
-        child.process.wait(60)
+        child.process.wait(300)
 
     monkeypatch.setattr(Child, "_close_pipes", seen_at_once)
     kept.keeper.ask().setup.try_out()
@@ -980,7 +980,7 @@ def parent(kept: Kept, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], 
         process.stdin.write(json.dumps(asdict(kept.keeper.job)))
         process.stdin.close()
         child = int(process.stdout.readline())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not kept.hangs():
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -1002,7 +1002,7 @@ def test_the_process_ends_when_its_keeper_is_killed(kept: Kept, parent: tuple[su
 def test_ctrl_c_ends_the_process_through_its_keeper(kept: Kept, parent: tuple[subprocess.Popen[str], int]) -> None:
     process, child = parent
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=400) == 0
     assert process.stdout is not None
     assert process.stdout.read() == "interrupted None\n"
     wait_until_gone([child, *kept.started()])

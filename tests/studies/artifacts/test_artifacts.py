@@ -127,7 +127,7 @@ except ArtifactError as error:
 
 def run_child(code: str, folder: Path) -> list[str]:
     command = [sys.executable, "-c", code, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert done.stderr == ""
     return done.stdout.splitlines()
 

@@ -90,7 +90,7 @@ def at_once(*calls: Callable[[], T]) -> list[T]:
         return [done.result() for done in [pool.submit(run, call) for call in calls]]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 90) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 300) -> Any:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = condition()
@@ -528,7 +528,7 @@ def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store,
         waiting = threading.Thread(target=wait_for_it)
         waiting.start()
         grow_old(store, tables.Task)
-        waiting.join(90)
+        waiting.join(300)
         assert [task.worker for task in held] == [lease.name]
 
 

@@ -63,7 +63,7 @@ answers = []
 for pid, out in children:
     answers.append(json.loads(os.read(out, 1000)))
     os.waitpid(pid, 0)
-end = time.monotonic() + 30
+end = time.monotonic() + 300
 while guard.state().breaker.value != "open" and time.monotonic() < end:
     time.sleep(0.02)
 print(json.dumps([answers, guard.state().breaker.value, told]))
@@ -73,7 +73,7 @@ os._exit(0)
 
 def test_children_forked_under_load_go_on_guarding(tmp_path: Path) -> None:
     words = [sys.executable, "-W", "ignore", "-c", BUSY, str(tmp_path / "guard.json"), str(tmp_path / "samples")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=ROOT, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=400, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     answers, parent, told = json.loads(done.stdout)
     assert len(answers) == 12
@@ -115,5 +115,5 @@ def test_engines_of_onnx_runtime_are_opened_again_in_a_child(tmp_path: Path) -> 
         manifest = {"model": {"digest": "a" * 64}, "target": target, "files": {}}
         (tmp_path / name / "manifest.json").write_text(json.dumps(manifest))
     words = [sys.executable, "-W", "ignore", "-c", OPENED, str(tmp_path / "fast"), str(tmp_path / "safe")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=ROOT, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=400, cwd=ROOT, check=False)
     assert done.stdout.split() == ["0"] * 4, done.stderr

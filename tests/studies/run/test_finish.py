@@ -71,7 +71,7 @@ def test_a_worker_whose_own_signs_of_life_came_late_waits_until_it_knows(
     beat, back = store.workers.beat, threading.Event()
 
     def late(name: str, spent: Mapping[str, float] | None = None) -> None:
-        back.wait(60)
+        back.wait(300)
         beat(name, spent)
 
     monkeypatch.setattr(store.workers, "beat", late)

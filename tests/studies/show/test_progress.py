@@ -149,7 +149,7 @@ def test_a_pipe_is_told_what_goes_on_where_nothing_else_is_told(monkeypatch: pyt
         lines.timing(RunTime(time.monotonic(), 240.0))
         lines.stage(7, "build")
         told.clear()
-        assert told.wait(60)
+        assert told.wait(300)
     assert re.search(r"^0:\d\d of 4:00; trial 7: building", written.getvalue().splitlines()[-1])
 
 

@@ -249,7 +249,7 @@ def test_a_read_only_database(shared_folder: Path, newer: bool, read: str) -> No
     path.chmod(0o444)
     shared_folder.chmod(0o555)
     command = [sys.executable, "-c", AS_NOBODY.format(nobody=NOBODY, newer=newer), url_of(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert (done.stderr, done.stdout.split()) == ("", ["True", read])
 
 

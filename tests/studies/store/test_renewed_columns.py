@@ -168,7 +168,7 @@ def test_of_two_results_stored_at_once_the_second_waits_for_the_first(store: Sto
         assert not done.wait(0.5)
         if store.shared:  # readers of a server do not wait
             known = store.evaluations.table(target, known)
-    thread.join(60)
+    thread.join(300)
     known = store.evaluations.table(target, known)
     assert_same(known, store.evaluations.table(target))
     assert (list(known.status), known.revision) == ([RUNNING, OK], 2)

@@ -267,7 +267,7 @@ def test_the_victim_of_a_deadlock_runs_again(url: str) -> None:
                     study = tables.Study.id == number
                     connection.execute(update(tables.Study).where(study).values(state=f"of {name}"))
                     if step == 0 and tries[name] == 1:
-                        both.wait(60)
+                        both.wait(300)
 
         with ThreadPoolExecutor(2) as pool:
             done = [pool.submit(change, "x", *ids), pool.submit(change, "y", *reversed(ids))]
@@ -291,7 +291,7 @@ def test_a_serialization_failure_runs_again(tmp_path: Path) -> None:
             with reported("move", parse_url(url)), database.writing(strict) as connection:
                 state = connection.scalar(select(tables.Study.state).where(tables.Study.id == other))
                 if tries[mine] == 1:
-                    both.wait(60)
+                    both.wait(300)
                 connection.execute(update(tables.Study).where(tables.Study.id == mine).values(state=f"{state}+"))
 
         with ThreadPoolExecutor(2) as pool:
@@ -343,7 +343,7 @@ def test_a_process_that_is_stopped_in_a_transaction_holds_nobody_up_for_ever(url
             finally:
                 child.send_signal(signal.SIGCONT)
                 child.stdin.close()
-            assert child.wait(60) == 1
+            assert child.wait(300) == 1
         assert store.studies.load("demo").state == "ours"
 
 

@@ -64,7 +64,7 @@ def at_once(url: str, *what: str) -> list[str]:
             assert child.stdin is not None
             child.stdin.write("go\n")
             child.stdin.flush()
-        return [child.communicate(timeout=120)[0].strip() for child in children]
+        return [child.communicate(timeout=400)[0].strip() for child in children]
     finally:
         for child in children:
             child.kill()

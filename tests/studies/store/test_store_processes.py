@@ -46,7 +46,7 @@ def test_a_killed_worker_leaves_one_running_row_and_half_of_nothing(store: Store
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=60)
+    child.communicate(timeout=400)
     (running,) = store.claims.running(target)
     assert (running.worker, running.trial) == ("killed", 0)
     with pytest.raises(StudyError, match="trials 0 to 0"):
@@ -85,7 +85,7 @@ def test_processes_that_race_share_the_work(store: Store, target: int, url: str)
         assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
-    won = [json.loads(child.communicate(timeout=120)[0]) for child in children]
+    won = [json.loads(child.communicate(timeout=400)[0]) for child in children]
     assert sorted(code for part in won for code in part) == list(range(27))
     assert (list(store.evaluations.table(target).status), count(store, tables.Trial)) == (["ok"] * 27, 81)
 
@@ -112,7 +112,7 @@ def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     with Store.open(url, create=True) as store:
         target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
-    said, _ = start_child(FULL_DISK, url, str(target)).communicate(timeout=60)
+    said, _ = start_child(FULL_DISK, url, str(target)).communicate(timeout=400)
     assert "Could not record an evaluation" in said
     assert "Try again when" in said
     with Store.open(url) as store:

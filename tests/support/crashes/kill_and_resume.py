@@ -55,7 +55,7 @@ def rows(folder: Path, query: str, *values: Any) -> list[Row]:
     path = folder / DATABASE
     if not path.exists():
         return []
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=300)
     try:
         return connection.execute(query, values).fetchall()
     except sqlite3.OperationalError as error:
@@ -89,7 +89,7 @@ def started(*arguments: Any, cwd: Path, **env: str) -> Iterator[subprocess.Popen
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=400)
 
 
 def evaluator_of(process: subprocess.Popen[str]) -> psutil.Process | None:
@@ -97,7 +97,7 @@ def evaluator_of(process: subprocess.Popen[str]) -> psutil.Process | None:
     return next(iter(evaluators_of(process.pid)), None)
 
 
-def wait_for_end(pids: Sequence[int], seconds: float = 60) -> None:
+def wait_for_end(pids: Sequence[int], seconds: float = 300) -> None:
     """Wait until processes are gone: an evaluator ends by itself when its keeper does."""
     found = []
     for pid in pids:
@@ -162,7 +162,7 @@ def _kill(process: subprocess.Popen[str], story: Story, chance: random.Random, *
         story.late += process.poll() is not None
     last = evaluator_of(process)
     process.kill()
-    process.wait(timeout=60)
+    process.wait(timeout=400)
     wait_for_end([found.pid for found in (evaluator, last) if found is not None])
 
 
