@@ -23,6 +23,16 @@ SECOND_LAYER = frozenset(
     ).split()
 )
 
+# Folders and files of which even a quick test takes a tenth of a second of a processor and more: `make test-quick`
+# leaves them out, and `python -m pytest FOLDER` runs them where they are changed.
+SLOW_PLACES = (
+    "evaluators/recovery/",
+    "search/sampler/",
+    "studies/crew/",
+    "studies/store/",
+    "studies/guard/test_forks.py",
+)
+
 # Files whose tests take ten seconds of a processor and more, the longest first. Handed out last, one of them is all
 # that a core has left to do while the other has nothing.
 SLOWEST = (
