@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # these are slow to import or may not be installed
     import pandas
     import plotly.graph_objects
 
-    from bitfront.verbs.results import Front
+    from bitfront.verbs.readings import Front
     from studies.export import Export
 
 _ALL = "all-"  # `all-int8`: the uniform baseline
@@ -210,8 +210,6 @@ class Study:
             InputError: nothing keeps the limits, there is no such pick or trial, or the folder cannot be used.
             ArtifactError: the written engine does not work.
         """
-        from studies.export import Extras
-
         with lend(self.metric):
             done = verbs.export(
                 self.name,
@@ -219,7 +217,8 @@ class Study:
                 {**self._limits, "trust_functions": trust_functions},
                 pick=pick,
                 trial=trial,
-                extras=Extras(triton, tuple(tools)),
+                triton=triton,
+                tools=tools,
                 storage=self.storage,
                 target=self.target,
             )
@@ -256,7 +255,7 @@ class Study:
     @cached_property
     def _read(self) -> Front:
         with python_words():
-            found: Front = verbs.front(self.name, self._limits, storage=self.storage, target=self.target)
+            found: Front = verbs.front(self.name, self._limits, every=True, storage=self.storage, target=self.target)
         return found
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from bitfront.cli.printing.talk import log_file, verbose
+from bitfront.printing.talk import talk
 from search.errors import BitfrontError, RunError
 from studies import interrupts, outputs
 
@@ -21,10 +21,7 @@ Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 def verb(function: Verb) -> Verb:
-    """Let the errors of a verb become one message and an exit code.
-
-    A verb that takes `**options` gets the rows of the option table that name it, see `bitfront.cli.parameters`.
-    """
+    """Let the errors of a command become one message and an exit code."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -77,14 +74,14 @@ def _find_damage(storage: str | Sequence[str] | None) -> str:
 
 def _print_error(text: str, kind: str = "") -> None:
     """One message on stderr, its first word coloured where a terminal has colours."""
-    from bitfront.cli.printing.output import print_error
+    from bitfront.printing.output import print_error
 
     print_error(text, kind)
 
 
 def _print_ways(texts: Sequence[str]) -> None:
     """How to continue, on stderr; such a line has a command, so it is not broken."""
-    from bitfront.cli.printing.output import err
+    from bitfront.printing.output import err
 
     for text in texts:
         err.print(text, markup=False, soft_wrap=True)
@@ -97,7 +94,7 @@ def progress_for(quiet: bool) -> Iterator[SearchEvents]:
     Raises:
         ConfigError: the log file cannot be written.
     """
-    from bitfront.cli.printing.output import err, is_screen
+    from bitfront.printing.output import err, is_screen
     from studies.events import Quiet
     from studies.show.log_file import Logged
     from studies.show.progress_display import Display, Lines
@@ -107,10 +104,10 @@ def progress_for(quiet: bool) -> Iterator[SearchEvents]:
         if quiet:
             shown = Quiet()
         elif is_screen(err):
-            shown = stack.enter_context(Display(err, verbose=verbose()))
+            shown = stack.enter_context(Display(err, verbose=talk().verbose))
         else:
-            shown = stack.enter_context(Lines(err, verbose=verbose()))
-        path = log_file()
+            shown = stack.enter_context(Lines(err, verbose=talk().verbose))
+        path = talk().log_file
         yield shown if path is None else stack.enter_context(Logged(shown, path))
 
 

@@ -1,4 +1,4 @@
-"""The program: the modules of all verbs, and the exit codes. Only this package prints and exits.
+"""The program: the modules of all verbs, and the exit codes.
 
 Exit codes: 0 done, 2 refused before anything was made, 1 a run that could not go on or a gate that fails, 3 a gate that
 was not judged, 130 interrupted.
@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from bitfront.cli.printing.help_panels import WIDEST, PanelCommand, PanelGroup
+from bitfront.cli.help_panels import WIDEST, PanelCommand, PanelGroup
 from search.errors import BitfrontError, ConfigError
 from studies import __version__, outputs
 
@@ -36,7 +36,8 @@ class VerbRow:
     """A verb as `--help` lists it.
 
     Attributes:
-        module: that has its function; a process imports that of its own verb alone.
+        module: that has its function, in `bitfront.verbs` if it has no dots; a process imports that of its own verb
+            alone.
         panel: the heading that it stands under.
         summary: one line; empty for that of its function.
     """
@@ -47,31 +48,35 @@ class VerbRow:
 
 
 VERBS: dict[str, VerbRow] = {
-    "search": VerbRow("bitfront.cli.search", SEARCH, "Search for the fastest mix of precisions within your limits."),
-    "resume": VerbRow("bitfront.cli.search", SEARCH, "Continue a study that was interrupted, or extend it."),
-    "worker": VerbRow("bitfront.cli.search", SEARCH, "Work on a study together with other processes and hosts."),
-    "demo": VerbRow("bitfront.cli.results", SEARCH, "Search an example, export the best mix, write the report."),
-    "front": VerbRow("bitfront.cli.reading", LOOK, "Show the best evaluations of a study beside FP32 and INT8."),
-    "trials": VerbRow("bitfront.cli.reading", LOOK, "List all evaluations of a study."),
-    "show": VerbRow("bitfront.cli.reading", LOOK, "Show one evaluation, layer by layer."),
-    "status": VerbRow("bitfront.cli.reading", LOOK, "Show the progress of a study and its workers."),
-    "report": VerbRow("bitfront.cli.results", LOOK, "Write a report about a study as one HTML file."),
-    "export": VerbRow("bitfront.cli.results", DELIVER, "Write the chosen engine to a folder and check it."),
-    "gate": VerbRow("bitfront.cli.engine_files", DELIVER, "Judge a new engine against a baseline, for example in CI."),
-    "drift": VerbRow("bitfront.cli.fresh_data", DELIVER, "Test whether fresh data resemble the calibration data."),
-    "renew": VerbRow("bitfront.cli.fresh_data", DELIVER, "Calibrate a study again on fresh data."),
-    "recover": VerbRow("bitfront.cli.recover", DIAGNOSE, "Reduce the loss of INT8 at no cost in latency."),
-    "evaluate": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Measure one given mix of precisions beside FP32."),
-    "sensitivity": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Show how much each layer alone loses in INT8, and why."),
-    "compare": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Compare the outputs of an engine with ONNX Runtime's."),
-    "profile": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Show how long each layer of an engine takes."),
-    "remeasure": VerbRow("bitfront.cli.analyses", DIAGNOSE, "Measure doubtful latencies again."),
-    "layers": VerbRow("bitfront.cli.analyses", DIAGNOSE, "List the layers of a model and their possible precisions."),
-    "inspect": VerbRow("bitfront.cli.engine_files", DIAGNOSE, "Show what an engine file runs, layer by layer."),
-    "studies": VerbRow("bitfront.cli.reading", KEEP, "List the studies of a database."),
-    "delete": VerbRow("bitfront.cli.results", KEEP, "Delete a study with its engines."),
-    "doctor": VerbRow("bitfront.cli.results", KEEP, "Show what is installed and what is missing."),
-    "dashboard": VerbRow("bitfront.cli.results", KEEP, "Start optuna-dashboard on the studies of a database."),
+    "search": VerbRow("searches", SEARCH, "Search for the fastest mix of precisions within your limits."),
+    "resume": VerbRow("searches", SEARCH, "Continue, extend, measure or calibrate a study again."),
+    "worker": VerbRow("searches", SEARCH, "Work on a study together with other processes and hosts."),
+    "demo": VerbRow("example", SEARCH, "Search an example, export the best mix, write the report."),
+    "front": VerbRow("readings", LOOK, "Show the best evaluations of a study beside FP32 and INT8."),
+    "show": VerbRow("readings", LOOK, "Show one evaluation, layer by layer, or its layers' times."),
+    "status": VerbRow("readings", LOOK, "Show the progress of a study, or list the studies."),
+    "report": VerbRow("deliveries", LOOK, "Write a report about a study as one HTML file."),
+    "export": VerbRow("deliveries", DELIVER, "Write the chosen engine to a folder and check it."),
+    "gate": VerbRow("engine_files", DELIVER, "Judge a new engine against a baseline, for example in CI."),
+    "drift": VerbRow("analyses", DELIVER, "Test whether fresh data still resemble the calibration data."),
+    "recover": VerbRow("recovery", DIAGNOSE, "Reduce the loss of INT8 at no cost in latency."),
+    "evaluate": VerbRow("analyses", DIAGNOSE, "Measure one given mix of precisions beside FP32."),
+    "sensitivity": VerbRow("analyses", DIAGNOSE, "Show how much each layer alone loses in INT8, and why."),
+    "compare": VerbRow("analyses", DIAGNOSE, "Compare the outputs of an engine with ONNX Runtime's."),
+    "inspect": VerbRow("engine_files", DIAGNOSE, "Show the layers of an engine, or those of a float model."),
+    "delete": VerbRow("deletion", KEEP, "Delete a study with its engines."),
+    "doctor": VerbRow("host_check", KEEP, "Show what is installed and what is missing."),
+    "dashboard": VerbRow("dashboard_server", KEEP, "Start optuna-dashboard on the studies of a database."),
+}
+
+
+_MOVED = {  # verbs of earlier versions, and what does their work
+    "trials": "front STUDY --all",
+    "studies": "status",
+    "remeasure": "resume STUDY --remeasure doubtful",
+    "layers": "inspect MODEL",
+    "profile": "show STUDY TRIAL --profile",
+    "renew": "resume STUDY --as NAME --data DATA",
 }
 
 
@@ -83,7 +88,7 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
 
 
 def register_verb(name: str, module: str) -> None:
-    """Add a verb: a function of this name in a module, made by `bitfront.cli.base.verb`.
+    """Add a verb: a function of this name in a module, with a printer, see `bitfront.verbs.command`.
 
     Raises:
         ConfigError: there is a verb of this name.
@@ -129,11 +134,11 @@ def program(verbs: Iterable[str] | None = None) -> typer.Typer:
 
 def _function_of(verb: str) -> Callable[..., None]:
     """What runs a verb, with its options."""
-    from bitfront.cli.parameters import with_options  # it imports NumPy, which the list of verbs does without
+    from bitfront.cli.calling import make_command  # it imports NumPy, which the list of verbs does without
     from studies.options.limits import add_installed_limits
 
     add_installed_limits()
-    return with_options(_load(verb))
+    return make_command(verb, _load(verb))
 
 
 def _not_loaded() -> None:
@@ -147,11 +152,11 @@ def _load(verb: str) -> Callable[..., None]:
         ConfigError: it is one of another package, whose module cannot be imported or has no such function.
     """
     module = VERBS[verb].module
+    if "." not in module:
+        return getattr(importlib.import_module(f"bitfront.verbs.{module}"), verb)  # type: ignore[no-any-return]
     try:
         return getattr(importlib.import_module(module), verb)  # type: ignore[no-any-return]
     except Exception as error:
-        if module.startswith("studies."):
-            raise
         raise ConfigError(
             f"adding the verb {verb} of another package: importing {verb} from {module} failed with "
             f"{type(error).__name__}: {error}. Correct or remove that package."
@@ -187,10 +192,12 @@ def main() -> None:
         if words[:1] and words[0] in VERBS and "--help" not in words:
             _begin_run()
         start = program_for(words)
+        if words and words[0] in _MOVED.keys() - VERBS.keys():
+            raise ConfigError(f"bitfront {words[0]}: this is bitfront {_MOVED[words[0]]} now.")
     except KeyboardInterrupt:  # while modules are imported, which takes a while
         sys.stderr.write("interrupted\n")
         sys.exit(130)
-    except BitfrontError as error:  # of another package, which adds verbs or limits
+    except BitfrontError as error:  # also of another package, which adds verbs or limits
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     start()

@@ -1,25 +1,30 @@
-"""Parameters of the command line: those of single verbs, and those of the option table."""
+"""The parameters of a command, made from the signature and the docstring of its verb and from the option table."""
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from bitfront.cli.printing.help_panels import FOLDED, show_all_help
-from bitfront.cli.printing.talk import Talk, talking
+from bitfront.cli.help_panels import FOLDED, show_all_help
+from bitfront.verbs.command import Typed, printers_of
 from search.errors import BitfrontError
 from studies.options.option import Option
 from studies.options.table import options_of
 from studies.options.urls import DEFAULT_STORAGE
 
-_DEFAULTS_OF = ("search", "layers", "evaluate")  # a study that is there has values of its own
+_DEFAULTS_OF = ("search", "inspect", "evaluate")  # a study that is there has values of its own
 # Single options are lists too, so that one given twice is refused and not silently overridden.
 Many = list[str] | None
+# Parameters that stand for rows of the option table, and the one for what is told meanwhile.
+FROM_TABLE = ("config", "changes", "limits", "thresholds")
+EVENTS = "events"
+_EMPTY, _KEYWORD = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
 
 
 def complete_study(incomplete: str) -> list[str]:
@@ -27,7 +32,7 @@ def complete_study(incomplete: str) -> list[str]:
     from bitfront.verbs import readings
 
     try:
-        return [study.name for study in readings.studies() if study.name.startswith(incomplete)]
+        return [study.name for study in readings.read_studies() if study.name.startswith(incomplete)]
     except BitfrontError:  # there is no database here
         return []
 
@@ -36,85 +41,128 @@ def _own(name: str, text: str, metavar: str | None = None) -> Any:
     return typer.Option(f"--{name}", help=text, metavar=metavar)
 
 
-Storage = Annotated[
-    str | None, _own("storage", f"URL of the database that keeps the study. [default: {DEFAULT_STORAGE}]", "URL")
-]
-Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY", autocompletion=complete_study)]
-Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
-Picks = Annotated[Many, _own("pick", "Also recommend by a weighted score, as score:0.6,0.4. Can be repeated.", "PICK")]
+# What verbs share, by the name of the parameter.
+SHARED: Mapping[str, Any] = {
+    "name": typer.Argument(help="Name of the study.", metavar="STUDY", autocompletion=complete_study),
+    "trial": typer.Argument(help="Number of the trial.", metavar="TRIAL"),
+    "storage": _own("storage", f"URL of the database that keeps the study. [default: {DEFAULT_STORAGE}]", "URL"),
+    "picks": _own("pick", "Also recommend by a weighted score, as score:0.6,0.4. Can be repeated.", "PICK"),
+    "target": _own(
+        "target", "Target of the study: its number, its fingerprint or a part of its name. [default: 1]", "TARGET"
+    ),
+    "new_target": _own("new-target", "Add this host to the targets of the study."),
+}
 Quiet = Annotated[bool, _own("quiet", "Print nothing but errors.")]
 Json = Annotated[bool, _own("json", "Print JSON.")]
 Csv = Annotated[bool, _own("csv", "Print CSV.")]
+Yes = Annotated[bool, _own("yes", "Do it without asking.")]
 ConfigFile = Annotated[Path | None, _own("config", "TOML file with the names of these options as keys.", "FILE")]
-WhichTarget = Annotated[
-    str | None,
-    _own("target", "Target of the study: its number, its fingerprint or a part of its name. [default: 1]", "TARGET"),
+LogFile = Annotated[Path | None, _own("log-file", "Append all messages to this file.", "FILE")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show details too: forecasts, audits and what recovery tried.")
 ]
-NewTarget = Annotated[bool, _own("new-target", "Add this host to the targets of the study.")]
-
-
 HelpAll = Annotated[
     bool,
     typer.Option("--help-all", help="Show the options of backends too.", is_eager=True, callback=show_all_help),
 ]
-# Verbs that run something, and so take time to tell of.
-_RUNNING = (
-    *("search", "resume", "worker", "recover", "export", "profile", "remeasure", "compare", "sensitivity"),
-    *("evaluate", "gate", "drift", "renew", "demo"),
-)
-_TALKING = {
-    "verbose": (
-        (*_RUNNING, "show"),
-        Annotated[
-            bool, typer.Option("--verbose", "-v", help="Show details too: forecasts, audits and what recovery tried.")
-        ],
-        False,
-    ),
-    "log_file": (
-        _RUNNING,
-        Annotated[Path | None, _own("log-file", "Append all messages to this file.", "FILE")],
-        None,
-    ),
-}
 
 
-def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with a parameter for each row of the option table in the place of its `**options`.
-
-    Arguments come first, then the options of the table, then the verb's own. Verbs that take time also have `--verbose`
-    and `--log-file`.
-    """
-
-    @functools.wraps(verb)
-    def run(**given: Any) -> None:
-        given.pop("help_all", None)
-        asked = Talk(given.pop("verbose", False), given.pop("log_file", None))
-        with talking(asked):
-            verb(**given)
-
-    run.__signature__ = _signature_of(verb)  # type: ignore[attr-defined]
-    return run
+def own_parameters(
+    function: Callable[..., Any], *, printer: bool = False
+) -> Iterator[tuple[inspect.Parameter, Any, Typed | None]]:
+    """The parameters that a verb or its printer has options of its own for, each with its type and how it is typed."""
+    space = inspect.unwrap(function).__globals__
+    for each in inspect.signature(function).parameters.values():
+        if each.name not in (*FROM_TABLE, EVENTS) and not (printer and each.kind is not _KEYWORD):
+            kind, *facts = _types_of(each.annotation, space)
+            yield each, kind, next((fact for fact in facts if isinstance(fact, Typed)), None)
 
 
-def _signature_of(function: Callable[..., None]) -> inspect.Signature:
-    signature = inspect.signature(function, eval_str=True)
-    own, verb, keyword = list(signature.parameters.values()), function.__name__, inspect.Parameter.KEYWORD_ONLY
-    own += [
-        inspect.Parameter(name, keyword, default=default, annotation=annotation)
-        for name, (verbs, annotation, default) in _TALKING.items()
-        if verb in verbs
+def _types_of(annotation: Any, space: Mapping[str, Any]) -> tuple[Any, ...]:
+    kind = eval(annotation, dict(space)) if isinstance(annotation, str) else annotation
+    return get_args(kind) if get_origin(kind) is Annotated else (kind,)
+
+
+def signature_of(name: str, function: Callable[..., Any]) -> inspect.Signature:
+    rows = _rows_of(name, function)
+    wanted = {parameter_name(row) for row in rows}
+    texts = argument_texts(function)
+    own = [_own_parameter(*facts, texts) for facts in own_parameters(function) if facts[0].name not in wanted]
+    for printer in printers_of(function):
+        texts = argument_texts(printer.text)
+        own += [_own_parameter(*facts, texts) for facts in own_parameters(printer.text, printer=True)]
+    common = [
+        inspect.Parameter(key, _KEYWORD, default=default, annotation=annotation)
+        for key, annotation, default in _common(name, function)
     ]
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
-        return signature.replace(parameters=own)
-    named = [each.replace(kind=keyword) for each in own if each.kind is not each.VAR_KEYWORD]
-    known = {each.name for each in named}
-    rows = [row for row in options_of(verb) if parameter_name(row) not in known]
+    known = {each.name for each in own}
+    table = [_parameter(row, name) for row in rows if parameter_name(row) not in known]
     if any(row.panel.startswith(FOLDED) for row in rows):
-        named.append(inspect.Parameter("help_all", keyword, default=False, annotation=HelpAll))
-    table = [_parameter(row, verb) for row in rows]
-    is_argument = {each.name: _is_argument(each) for each in (*named, *table)}
-    ordered = sorted((*table, *named), key=lambda each: not is_argument[each.name])
-    return signature.replace(parameters=ordered)
+        common.append(inspect.Parameter("help_all", _KEYWORD, default=False, annotation=HelpAll))
+    every = [*table, *own, *common]
+    is_argument = {each.name: _is_argument(each) for each in every}
+    return inspect.Signature(sorted(every, key=lambda each: not is_argument[each.name]))
+
+
+def _rows_of(name: str, function: Callable[..., Any]) -> list[Option]:
+    """The rows of the option table that a verb takes."""
+    names = inspect.signature(function).parameters
+    return list(options_of(name)) if any(each in names for each in FROM_TABLE) else []
+
+
+def _common(name: str, function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    """What verbs take that is no parameter of their functions: name, type, default."""
+    printers = printers_of(function)
+    if name == "search":
+        yield "config", ConfigFile, None
+    if "question" in function.__dict__:
+        yield "yes", Yes, False
+    if any(printer.quiet for printer in printers):
+        yield "quiet", Quiet, False
+    yield "as_json", Json, False
+    if any(printer.csv is not None for printer in printers):
+        yield "as_csv", Csv, False
+    if EVENTS in inspect.signature(function).parameters:
+        yield "verbose", Verbose, False
+        yield "log_file", LogFile, None
+
+
+def _own_parameter(
+    each: inspect.Parameter, kind: Any, typed: Typed | None, texts: Mapping[str, str]
+) -> inspect.Parameter:
+    made = inspect.Parameter(each.name, _KEYWORD, default=None if each.default == () else each.default)
+    if typed is None and each.name in SHARED:
+        return made.replace(annotation=Annotated[_shell_type(kind), SHARED[each.name]])
+    text, typed = texts.get(each.name, ""), typed or Typed()
+    shell = str | None if typed.read is not None and each.default is None else _shell_type(kind, typed.read)
+    if each.kind is not _KEYWORD and not typed.name:
+        return made.replace(annotation=Annotated[shell, typer.Argument(help=text, metavar=typed.metavar or None)])
+    info = typer.Option(
+        typed.name or f"--{each.name.replace('_', '-')}",
+        help=text,
+        metavar=typed.metavar or None,
+        show_default=each.default is not _EMPTY,
+    )
+    return made.replace(annotation=Annotated[shell, info])
+
+
+def _shell_type(kind: Any, read: Callable[..., Any] | None = None) -> Any:
+    """What Typer reads for a type: of several the text, of a sequence a list."""
+    parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    plain = [part for part in parts if part in (str, int, float, bool, Path)]
+    if read is not None:
+        return str
+    if not plain:
+        return Many
+    chosen = str if str in plain else plain[0]
+    return chosen | None if types.NoneType in parts else chosen
+
+
+def argument_texts(function: Callable[..., Any]) -> dict[str, str]:
+    """What a docstring says of each argument."""
+    part = re.search(r"^Args:\n((?: .*\n?|\n(?= ))*)", inspect.getdoc(function) or "", re.MULTILINE)
+    entries = re.findall(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", part[1] if part else "", re.MULTILINE)
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 def parameter_name(row: Option) -> str:
@@ -123,12 +171,12 @@ def parameter_name(row: Option) -> str:
 
 
 def _parameter(row: Option, verb: str) -> inspect.Parameter:
-    made = inspect.Parameter(parameter_name(row), inspect.Parameter.KEYWORD_ONLY, default=False if row.flag else None)
+    made = inspect.Parameter(parameter_name(row), _KEYWORD, default=False if row.flag else None)
     if verb in row.argument:
         info = typer.Argument(help=row.help, metavar=row.name.upper())
         if verb == "search":  # its file may name it
             return made.replace(annotation=Annotated[str | None, info])
-        return made.replace(annotation=Annotated[str, info], default=made.empty)
+        return made.replace(annotation=Annotated[str, info], default=_EMPTY)
     info = typer.Option(
         f"--{row.name}",
         help=_help(row, verb),

@@ -1,7 +1,7 @@
-"""The verbs of the command line as functions of the same names.
+"""The verbs: functions that take typed arguments, tell `events` what happens, and return small objects.
 
-The functions take typed arguments, report events to an `events` object, raise the errors of `search.errors` and return
-small objects. They print nothing, and do not use a terminal.
+They raise the errors of `search.errors`. The command line is made of their signatures and docstrings; below each stands
+the printer of its result, which the command alone calls.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import Any
 # function: importing it would put it in the function's place.
 _MODULES = {
     **dict.fromkeys(("search", "check_search", "resume", "worker"), "searches"),
-    **dict.fromkeys(("front", "trials", "show", "status", "watch", "studies", "targets", "exists"), "readings"),
-    **dict.fromkeys(("layers", "profile", "remeasure", "compare", "sensitivity", "evaluate"), "analyses"),
+    **dict.fromkeys(("front", "show", "status", "watch_status", "read_studies", "read_targets", "exists"), "readings"),
+    **dict.fromkeys(("compare", "sensitivity", "evaluate", "drift"), "analyses"),
     **dict.fromkeys(("export", "report"), "deliveries"),
     **dict.fromkeys(("inspect", "gate"), "engine_files"),
     "recover": "recovery",
-    **dict.fromkeys(("drift", "renew"), "fresh_data"),
     "delete": "deletion",
     "doctor": "host_check",
-    **dict.fromkeys(("dashboard", "dashboard_command"), "dashboard_server"),
+    "dashboard": "dashboard_server",
     **dict.fromkeys(("demo", "write_example"), "example"),
 }
 

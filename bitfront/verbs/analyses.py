@@ -1,14 +1,16 @@
-"""Analyses of models and engines: the verbs `layers`, `profile`, `compare`, `sensitivity`, `evaluate` as functions."""
+"""The verbs that measure what a mix or an engine loses, and on which data: `compare` to `drift`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from search.errors import ConfigError
-from studies.events import Quiet
+from bitfront.verbs.command import Typed, prints
+from search.errors import ConfigError, EvaluatorError
+from studies.artifacts.shipping import here
+from studies.events import Events, Quiet
 from studies.inspect.comparison import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, Comparison
 from studies.judging.search_events import SearchEvents
 from studies.judging.study_lookup import find_target, standing_of
@@ -16,108 +18,15 @@ from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.read_options import change_config, check_config
 from studies.options.table import option_rows
-from studies.show.layer_table import Layers
 from studies.store.store import Store, default_url
 from studies.store.target_options import config_of
 
 if TYPE_CHECKING:  # these belong to single verbs
+    from studies.inspect.drift.drift_report import DriftReport
     from studies.inspect.mix.report import MixReport
-    from studies.inspect.profile import Profile
     from studies.judging.findings.sensitivity_table import Sensitivities
-    from studies.run.noise.remeasurement import Remeasured
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-def layers(config: SearchConfig) -> Layers:
-    """List the groups and edges of a model and their possible precisions on a target, as `bitfront layers` does.
-
-    Args:
-        config: the model and its target. If `data` is not empty, the model is calibrated, because ranges decide which
-            groups may run in FP16.
-
-    Raises:
-        InputError: the model, a rule or the target cannot be used.
-    """
-    from studies.run.session.setup import look_at_layers
-
-    model, space, target = look_at_layers(check_config(config, needs_data=False), calibrated=bool(config.data))
-    return Layers(model, space, target)
-
-
-def profile(
-    name: str,
-    trial: int,
-    *,
-    count: int = 50,
-    again: bool = False,
-    against: int | None = None,
-    changes: Mapping[str, Any] = NOTHING,
-    storage: str | None = None,
-    target: str | None = None,
-    events: SearchEvents | None = None,
-) -> tuple[Profile, ...]:
-    """Read how long each layer of a trial's engine takes, as `bitfront profile` does; measure and store it if missing.
-
-    Args:
-        count: the number of inferences to profile.
-        again: measure again even if a stored result exists.
-        against: another trial of the study, which is profiled too.
-        changes: `model`, `data` where files have moved.
-
-    Returns:
-        The trial's profile and, if asked for, that of the other; `inspect.profile.delta_rows` puts them side by side.
-
-    Raises:
-        StudyError: no such study or trial, a trial without an engine, or model, data or target are not the study's.
-        EvaluatorError: an engine cannot be loaded or run here.
-    """
-    from studies.inspect.profile_trials import profile_trials
-
-    url = storage or default_url()
-    with Store.open(url, write=False) as store:
-        now = standing_of(store, name, wanted=target)
-    trials = (trial,) if against is None else (trial, against)
-    return profile_trials(url, now, trials, count=count, again=again, changes=changes, progress=events or Quiet())
-
-
-def remeasure(
-    name: str,
-    trials: Sequence[int] = (),
-    *,
-    every: bool = False,
-    changes: Mapping[str, Any] = NOTHING,
-    storage: str | None = None,
-    target: str | None = None,
-    events: SearchEvents | None = None,
-) -> tuple[Remeasured, ...]:
-    """Measure latencies of a study again, beside the baseline and each other, as `bitfront remeasure` does.
-
-    Each is measured until nothing is doubtful in it, a few times at most. Older measurements stay stored.
-
-    Args:
-        trials: these, doubtful or not; empty for what is doubtful and matters: uniform baselines, front, picks and
-            what is within reach of the latency budget.
-        every: of all that is doubtful, whether it matters or not.
-        changes: `model`, `data` where files have moved.
-
-    Returns:
-        What changed, in order of the evaluations; empty if nothing was to be measured.
-
-    Raises:
-        ConfigError: `trials` and `every` are both given.
-        StudyError: no such study or trial, a trial without a latency, another process works on the study on SQLite, or
-            model, data or target are not the study's.
-        EvaluatorError: engines cannot be loaded or run here.
-    """
-    from studies.run.noise.remeasurement import remeasure_study
-
-    if trials and every:
-        raise ConfigError("measuring again: --trial and --all were both given. Give one of them.")
-    url = storage or default_url()
-    with Store.open(url, write=False) as store:
-        now = standing_of(store, name, wanted=target)
-    return remeasure_study(url, now, tuple(trials), every=every, changes=changes, progress=events or Quiet())
 
 
 def compare(
@@ -125,22 +34,21 @@ def compare(
     trial: int,
     *,
     groups: bool = False,
-    samples: int = DEFAULT_SAMPLES,
-    threshold_db: float = DEFAULT_THRESHOLD_DB,
-    outputs: Path | None = None,
+    samples: Annotated[int, Typed("N")] = DEFAULT_SAMPLES,
+    threshold_db: Annotated[float, Typed("DB", "--threshold")] = DEFAULT_THRESHOLD_DB,
+    outputs: Annotated[Path | None, Typed("FILE")] = None,
     changes: Mapping[str, Any] = NOTHING,
     storage: str | None = None,
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> Comparison:
-    """Compare a trial's engine with ONNX Runtime on the same data, as `bitfront compare` does.
+    """Run an engine and ONNX Runtime on the same data, and show how far their outputs differ, and where.
 
     Args:
-        groups: compare group by group too.
-        samples: of the final split, at most.
-        threshold_db: fall of a group's SQNR below its inputs' from which on it is marked; and by how much a fault of
-            `outputs`, mended, has to bring these nearer.
-        outputs: `.npz` file of what the user's own program gives on the same data, by output name, to look for faults.
+        groups: Compare the output of every group of layers, and name the first that differs.
+        samples: Largest number of final samples to compare.
+        threshold_db: Mark groups of layers whose SQNR falls by more than this, in dB.
+        outputs: File with the outputs of your own program, which are compared too.
         changes: `model`, `data` where files have moved.
 
     Raises:
@@ -148,7 +56,6 @@ def compare(
         DataError: `outputs` cannot be compared: outputs are missing, not finite or of another shape.
         EvaluatorError: the engine cannot be loaded or run here.
     """
-    from studies.artifacts.shipping import here
     from studies.inspect.compare_trial import compare_trial
 
     url = storage or default_url()
@@ -170,8 +77,38 @@ def compare(
         )
 
 
+@prints(compare, tells=True)
+def _print_comparison(found: Comparison) -> None:
+    from bitfront.printing.output import out, print_texts, say
+    from studies.inspect import comparison
+
+    say(f"trial {found.trial}: {found.mix}, on {found.samples} samples of the final split")
+    names = ["output", "compared", "max_abs", "mean_abs", "relative", "cosine", "sqnr_db", "agreement", "non_finite"]
+    print_texts(comparison, found.output_rows(), names)
+    if found.groups is not None:
+        levels = ["sqnr_db", "inputs_db", "fall_db", "to_float_db", "emulation_to_float_db"]
+        print_texts(comparison, found.group_rows(), ["group", "node", "op", "precision", *levels, "parts"])
+    out.print()
+    for line in found.verdicts():
+        say(line)
+
+
+def _read_plot(text: str, option: str) -> Path:
+    from studies.show import sensitivity_plot
+
+    sensitivity_plot.check_path(Path(text))
+    return Path(text)
+
+
+def _write_plot(found: Sensitivities, plot: Path | None) -> None:
+    from studies.show import sensitivity_plot
+
+    if plot is not None:
+        sensitivity_plot.write_plot(found, plot)
+
+
 def sensitivity(
-    subject: str | SearchConfig,
+    subject: Annotated[str | SearchConfig, Typed("STUDY_OR_MODEL")],
     *,
     thresholds: Thresholds | None = None,
     again: bool = False,
@@ -180,16 +117,16 @@ def sensitivity(
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> Sensitivities:
-    """Measure the error that each group alone adds in a lower precision, as `bitfront sensitivity` does.
+    """Show how much error each layer alone adds in a lower precision, and why. No engine is built.
 
     Args:
-        subject: the name of a study, whose stored pass is read or which is given one; or what to look at without a
-            study, of which nothing is stored.
+        subject: Name of a study, or an ONNX file.
         thresholds: beyond which a group is sensitive.
-        again: measure again what is stored.
-        changes: of a study: `sensitivity_time_s`, and `model`, `data` where files have moved.
+        again: Measure again, even where a stored result exists.
+        changes: of a study, whose stored pass is read or which is given one: `sensitivity_time_s`, and `model`, `data`
+            where files have moved. Of an ONNX file, of which nothing is stored: its data, and all that they are
+            measured by.
         storage, target: of a study; None for the default database and the study's first target.
-        events: told what happens.
 
     Raises:
         StudyError: no such study, or model, data or target are not the study's.
@@ -200,6 +137,8 @@ def sensitivity(
 
     judged, told = thresholds or Thresholds(), events or Quiet()
     judged.check()
+    if not isinstance(subject, SearchConfig) and (subject.endswith(".onnx") or Path(subject).is_file()):
+        subject = _without_study(subject, changes, target=target, storage=storage)
     if isinstance(subject, SearchConfig):
         return sensitivities.of_model(check_config(subject), judged, told)
     foreign = sorted(changes.keys() - {"model", "data", "sensitivity_time_s", "trust_functions"})
@@ -213,22 +152,64 @@ def sensitivity(
     return sensitivities.of_study(url, subject, judged, again=again, changes=changes, progress=told, wanted=target)
 
 
+def _without_study(model: str, changes: Mapping[str, Any], *, target: str | None, storage: str | None) -> SearchConfig:
+    """What to measure of an ONNX file.
+
+    Raises:
+        ConfigError: an option is given that belongs to a study, or there are no data.
+    """
+    of_study = {"--target": target, "--model": changes.get("model"), "--storage": storage}
+    for name, value in of_study.items():
+        if value:
+            raise ConfigError(f"{name}: this option is for a study, but {model} is an ONNX file. Leave the option out.")
+    if not changes.get("data"):
+        raise ConfigError(f"measuring the sensitivity of {model}: expected --data to run it on. Add --data DATA.")
+    return change_config(SearchConfig(model, changes["data"]), changes)
+
+
+@prints(sensitivity, csv=lambda found, plot: found.table(), json=lambda found, plot: found.to_json(), write=_write_plot)
+def _print_sensitivities(
+    found: Sensitivities,
+    *,
+    plot: Annotated[Path | None, Typed("FILE", read=_read_plot)] = None,
+) -> None:
+    """Print the table of the groups, its headline, and what helps.
+
+    Args:
+        plot: HTML file to write a figure to.
+    """
+    from bitfront.printing.output import out, print_table, print_texts, say
+    from studies.judging.findings import sensitivity_table
+
+    print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
+    say(found.headline())
+    if rows := found.cause_rows():
+        out.print()
+        print_table(rows, sensitivity_table.CAUSE_COLUMNS)
+    for remedy in found.remedies():
+        count = len(remedy.groups)
+        out.print()
+        say(f"{remedy.cause.name}, {count} group{'s' * (count > 1)}: {remedy.text}")
+
+
 def evaluate(
     config: SearchConfig,
-    assign: str,
+    assign: Annotated[str, Typed("MIX", "--assign")],
     *,
     keep_sensitive: bool = False,
     bisect: bool = False,
     thresholds: Thresholds | None = None,
     events: SearchEvents | None = None,
 ) -> MixReport:
-    """Build and measure one mix of a model beside FP32, without a study, as `bitfront evaluate` does. Stores nothing.
+    """Build and measure one given mix of precisions beside FP32, and show what is lost, and where.
+
+    Nothing is stored.
 
     Args:
         config: the model, its data and what it is to run on.
-        assign: the mix: `all=int8`, `REGEX=fp16,REGEX=int8`, or the path of a JSON file.
-        keep_sensitive: keep groups in float that are sensitive in what the mix gives them.
-        bisect: find the smallest set of groups, in sequence or of one kind, that explains the loss.
+        assign: The precisions to use: all=int8, 'REGEX=fp16,REGEX=int8' or a JSON file.
+        keep_sensitive: Keep layers in FP16 or FP32 that are sensitive in the given mix.
+        bisect: Find the smallest set of layers that explains the loss.
         thresholds: the thresholds beyond which a group is sensitive.
 
     Raises:
@@ -241,3 +222,82 @@ def evaluate(
     judged.check()
     request = MixRequest(assign, keep_sensitive, bisect)
     return evaluate_mix(check_config(config), request, judged, events or Quiet())
+
+
+def _warn_of_mix(found: MixReport) -> None:
+    from bitfront.printing.output import warn
+
+    for text in found.warnings():
+        warn(text)
+    if found.failure is not None:
+        raise EvaluatorError(f"evaluating the mix: it failed at {found.failure.stage.value}: {found.failure.message}")
+
+
+@prints(evaluate, warn=_warn_of_mix)
+def _print_mix(found: MixReport) -> None:
+    from bitfront.printing.output import out, print_cells, print_table, say
+    from studies.inspect.mix import report as mix_report
+    from studies.judging.findings import rescue_table
+
+    say(found.headline())
+    print_table(found.engine_texts(), mix_report.ENGINE_COLUMNS)
+    if cells := found.rescue_cells():
+        out.print()
+        print_cells(rescue_table.HEADER, cells)
+    out.print()
+    print_table(found.group_texts(), mix_report.GROUP_COLUMNS)
+    if trials := found.trial_texts():
+        out.print()
+        print_table(trials, mix_report.TRIAL_COLUMNS)
+    out.print()
+    for line in found.verdicts():
+        say(line)
+
+
+def drift(
+    name: str,
+    data: str,
+    changes: Mapping[str, Any] = NOTHING,
+    *,
+    storage: str | None = None,
+    target: str | None = None,
+    events: Events | None = None,
+) -> DriftReport:
+    """Test whether fresh data still resemble the data that a study was calibrated on.
+
+    Nothing is stored.
+
+    Args:
+        data: the fresh data, in any form that `search` takes; labels may be missing.
+        changes: `model`, where the file has moved.
+        storage: URL of the database; None for the default one.
+        target: which of the study's; None for the first.
+        events: told what happens.
+
+    Raises:
+        StudyError: no such study or target, it has not been calibrated, or the model is another one.
+        DataError: the fresh data cannot be used.
+        ArtifactError: the study's ranges or statistics are gone or damaged.
+        EvaluatorError: the model or the engine cannot be run.
+    """
+    from studies.inspect.drift.find_drift import find_drift
+
+    if not data:
+        raise ConfigError("looking for drift: expected fresh data to compare with the study's. Add --data DATA.")
+    url = storage or default_url()
+    with Store.open(url, write=False) as store:
+        now = standing_of(store, name, wanted=target)
+        config = change_config(config_of(now.study, now.target, url), {**changes, "data": data})
+        told = events or Quiet()
+        return find_drift(store, now, here(store, now.study, config, told), told)
+
+
+@prints(drift, exit_code=lambda found: {"no drift": 0, "drift": 1, "not judged": 3}[found.verdict.value])
+def _print_drift(found: DriftReport) -> None:
+    from bitfront.printing.output import out, print_table, say
+    from studies.inspect.drift.drift_report import COLUMNS
+
+    print_table(found.cells(), COLUMNS)
+    out.print()
+    for line in found.lines():
+        say(line)

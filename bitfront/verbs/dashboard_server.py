@@ -1,4 +1,4 @@
-"""Starting optuna-dashboard on a database: the verb `dashboard` as a function."""
+"""The verb that starts optuna-dashboard on a database: `dashboard`."""
 
 from __future__ import annotations
 
@@ -6,52 +6,84 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from search.errors import StudyError
+from bitfront.verbs.command import Typed, prints
+from search.errors import ConfigError, StudyError
 from search.installation import install_command
 from studies.store.store import Store, default_url
 
 
-def dashboard(storage: str | None = None, port: int = 8080) -> int:
-    """Run optuna-dashboard on a database until it ends, in a process of its own; its exit code.
+@dataclass(frozen=True)
+class Dashboard:
+    """A dashboard that is ready to start: `run` serves it until it ends."""
 
-    Raises:
-        StudyError: there is no such database, or optuna-dashboard is not installed.
-    """
-    command, environment = dashboard_command(storage, port)
-    return subprocess.run(command, env=environment).returncode
+    storage: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Where it is seen on this machine."""
+        return f"http://localhost:{self.port}/"
+
+    def run(self) -> int:
+        """Serve it in a process of its own, until that ends; its exit code."""
+        command, environment = self.command(f"Listening on {self.url}; Ctrl-C ends it.")
+        return subprocess.run(command, env=environment).returncode
+
+    def command(self, said: str) -> tuple[list[str], dict[str, str]]:
+        """Command line and environment of its process.
+
+        Args:
+            said: line that it prints when it listens.
+        """
+        # Not on the command line, where every user of the machine could read a password in it.
+        environment = {**os.environ, "BITFRONT_STORAGE": self.storage}
+        # wsgiref answers a Ctrl-C that comes within a request with "server error" and serves on, so nobody catches it.
+        start = (
+            "import os, signal\n"
+            "if signal.getsignal(signal.SIGINT) is signal.default_int_handler:\n"
+            "    signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+            "from studies.show.dashboard import serve\n"
+            f"serve(os.environ['BITFRONT_STORAGE'], {self.port}, {said!r})\n"
+        )
+        return [sys.executable, "-c", start], environment
 
 
-def dashboard_command(storage: str | None = None, port: int = 8080, said: str = "") -> tuple[list[str], dict[str, str]]:
-    """Command line and environment of optuna-dashboard on a database, for what `bitfront dashboard` becomes.
+def dashboard(storage: str | None = None, *, port: Annotated[int, Typed("N")] = 8080) -> Dashboard:
+    """Start optuna-dashboard on the studies of a database.
 
     Args:
-        said: line that it prints when it listens; empty for a sentence.
+        port: Port on this machine where the dashboard is served.
 
     Raises:
+        ConfigError: there is no such port.
         StudyError: there is no such database, or optuna-dashboard is not installed.
     """
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"--port {port}: expected a port from 1 to 65535. Give another.")
     url = storage or default_url()
     Store.open(url, write=False).close()
     if importlib.util.find_spec("optuna_dashboard") is None:
         raise StudyError(f"starting the dashboard: it is not installed. Install it: {install_command('dashboard')}")
-    # Not on the command line, where every user of the machine could read a password in it.
-    environment = {**os.environ, "BITFRONT_STORAGE": url}
-    # wsgiref answers a Ctrl-C that comes within a request with "server error" and serves on, so nobody may catch it.
-    start = (
-        "import os, signal\n"
-        "if signal.getsignal(signal.SIGINT) is signal.default_int_handler:\n"
-        "    signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
-        "from studies.show.dashboard import serve\n"
-        f"serve(os.environ['BITFRONT_STORAGE'], {port}, {said or _listening_text(port)!r})\n"
-    )
-    return [sys.executable, "-c", start], environment
+    return Dashboard(url, port)
 
 
-def dashboard_url(port: int) -> str:
-    """Where it is seen on this machine."""
-    return f"http://localhost:{port}/"
+def _become(found: Dashboard, said: str) -> Any:
+    """Let this process be the server: killed as its parent it would leave it behind, with the port taken."""
+    command, environment = found.command(said)
+    os.execve(command[0], command, environment)
 
 
-def _listening_text(port: int) -> str:
-    return f"Listening on {dashboard_url(port)}; Ctrl-C ends it."
+def _serve_json(found: Dashboard) -> Mapping[str, Any]:
+    from bitfront.printing.output import json_line
+
+    _become(found, json_line("dashboard", {"url": found.url}))
+    raise AssertionError("the server took its place")
+
+
+@prints(dashboard, json=_serve_json)
+def _serve(found: Dashboard) -> None:
+    _become(found, f"Listening on {found.url}; Ctrl-C ends it.")

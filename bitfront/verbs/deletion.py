@@ -1,12 +1,16 @@
-"""Deleting a study: the verb `delete` as a function."""
+"""The verb that deletes a study: `delete`."""
 
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import optuna
 
+from bitfront.verbs.command import asks, prints
+from bitfront.verbs.readings import read_studies
+from search.errors import BitfrontError, InputError
 from studies.artifacts.leftovers import clear, drop
 from studies.artifacts.locations import inputs_folder, open_artifacts
 from studies.options.config import SearchConfig
@@ -23,8 +27,13 @@ def remove_inputs(name: str, storage: str) -> None:
         folder.parent.rmdir()
 
 
-def delete(name: str, storage: str | None = None) -> None:
-    """Delete a study with its evaluations and engines, as `bitfront delete` does."""
+@asks("Delete study {name!r} with all its evaluations and engines?")
+def delete(name: str, storage: str | None = None) -> str:
+    """Delete a study with its evaluations and engines.
+
+    Returns:
+        The name of the study.
+    """
     url = storage or default_url()
     with Store.open(url) as store:
         study = store.studies.load(name)
@@ -43,3 +52,24 @@ def delete(name: str, storage: str | None = None) -> None:
             clear(store, artifacts, own=config.artifacts is None)
             drop(store, artifacts, store.studies.delete(name))
             remove_inputs(name, url)
+    return name
+
+
+@prints(delete, json=lambda name: {"deleted": name})
+def _print_deleted(name: str) -> None:
+    from bitfront.printing.output import say
+
+    say(f"Deleted study {name!r}.")
+
+
+@contextmanager
+def taken_back(config: SearchConfig) -> Iterator[None]:
+    """A study that is new, where its inputs are refused after all, say by calibration: there is nothing to resume."""
+    try:
+        yield
+    except InputError:
+        with suppress(BitfrontError):  # the first error says more; and a study that others work on is theirs
+            made = [study for study in read_studies(config.storage) if study.name == config.study]
+            if made and not made[0].ok + made[0].failed + made[0].running:
+                delete(config.study, config.storage)
+        raise

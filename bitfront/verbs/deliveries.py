@@ -1,18 +1,19 @@
-"""Exports and reports of a study: the verbs `export` and `report` as functions."""
+"""The verbs that write what a study found: `export` and `report`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
+from bitfront.verbs.command import Typed, prints
 from evaluators.backends.registry import kind_named
 from search.errors import ConfigError
 from studies.artifacts.shipping import here
 from studies.events import Events, Quiet
 from studies.export import export as exports
-from studies.export.export import NO_EXTRAS, Export, Extras
+from studies.export.export import Export, Extras
 from studies.export.handover import check_tools
 from studies.export.triton import check_triton_name, check_triton_platform
 from studies.judging.search_events import RunTime, SearchEvents
@@ -21,6 +22,7 @@ from studies.judging.standing import Standing
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.builder_options import FINAL, export_options
 from studies.options.config import SearchConfig
+from studies.options.quantities import parse_tolerance
 from studies.options.read_options import change_config
 from studies.run.session.backend_values import final_options
 from studies.run.session.data_caches import study_cache
@@ -42,29 +44,35 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 def export(
     name: str,
-    out: Path,
+    out: Annotated[Path, Typed("DIR", "--out")],
     changes: Mapping[str, Any] = NOTHING,
     *,
-    pick: str | None = None,
-    trial: int | None = None,
-    extras: Extras = NO_EXTRAS,
-    latency_tolerance: float | None = None,
+    pick: Annotated[str | None, Typed("PICK")] = None,
+    trial: Annotated[int | None, Typed("N", "--trial")] = None,
+    triton: Annotated[str | None, Typed("NAME")] = None,
+    tools: Annotated[Sequence[str], Typed("TOOL", "--for")] = (),
+    latency_tolerance: Annotated[float | None, Typed("SHARE", read=parse_tolerance)] = None,
     storage: str | None = None,
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> Export:
-    """Write the chosen engine to a folder, as `bitfront export` does.
+    """Write the chosen engine to a folder, with a description and a program that runs it, and check it.
+
+    If a pick was not scored on the final split, it is scored first, and replaced by the next one if it fails the
+    limits there. An export beyond the latency tolerance is kept, and `Export.warning` says so.
 
     Args:
-        pick: `best` (the default), `accurate`, `fast`, `knee` or `score:0.6,0.4`; or give a trial. If a pick was not
-            scored on the final split, it is scored first, and replaced by the next one if it fails the limits there.
-        extras: further files: a Triton model repository entry, files for other tools.
+        out: New or empty folder.
+        pick: The recommendation to export: best, accurate, fast, knee or score:0.6,0.4. [default: best]
+        trial: Number of the trial to export instead of a recommendation.
+        triton: Also write a model of this name for the Triton server.
+        tools: Also write files for other tools: nncf, polygraphy, modelopt, qat. Can be repeated; commas work too.
+        latency_tolerance: Largest allowed difference between the latencies of the exported and the measured engine,
+            for example 5%. [default: the study's tie band]
         changes: limits, options of the builder for this engine (`final_optimization_level`), and `model` and `data` if
             files have moved; as for `resume`.
         storage: the URL of the database; None for the default one.
         target: the target of the study; None for the first. The engine is exported where it was measured.
-        latency_tolerance: the largest relative difference to the measured latency; None for the study's tie band. An
-            export beyond it is kept, and `Export.warning` says so.
 
     Raises:
         StudyError: nothing keeps the limits, or there is no such study, target, trial or pick.
@@ -72,6 +80,7 @@ def export(
         ArtifactError: the written engine does not work.
     """
     exports.check_folder(out)
+    extras = Extras(triton, tuple(dict.fromkeys(name for text in tools for name in text.split(","))))
     _check_extras(extras)
     url, told = storage or default_url(), events or Quiet()
     told.timing(RunTime(limit_start()))  # behind a search its time limit counts no more
@@ -92,6 +101,35 @@ def export(
                     int(now.table.trial[row]), how, final_options(good.config), extras, latency_tolerance
                 )
                 return exports.export_evaluation(work, now, row, request, out)
+
+
+def warn_of_export(done: Export) -> None:
+    """Print the warnings of an export, even where nothing else is printed."""
+    from bitfront.printing.output import warn
+
+    for text in (*done.manifest["warnings"], done.warning):
+        if text:
+            warn(text)
+
+
+def _export_json(done: Export) -> Mapping[str, Any]:
+    return {"folder": str(done.folder), "trial": done.trial, "manifest": done.manifest}
+
+
+@prints(export, json=_export_json, warn=warn_of_export, quiet=True)
+def print_exported(done: Export) -> None:
+    """Print where an export lies and what is to be said of it."""
+    from bitfront.printing.output import say
+    from studies.judging.findings.optimization_levels import compared_levels_text
+
+    say(f"exported trial {done.trial} to {done.folder}")
+    if text := compared_levels_text(done.manifest):
+        say(text)
+    say(done.final_text)
+    if text := done.manifest["no_gain"]:
+        say(f"{text}.")
+    if done.manifest["final"]["disagreement"] is not None:
+        say(f"{done.manifest['final']['disagreement']['text']}.")
 
 
 def _confirm(work: Work, now: Standing, row: int, pick: str | None, trial: int | None) -> tuple[Standing, int, str]:
@@ -143,19 +181,21 @@ def _final_items(config: SearchConfig) -> set[str]:
 
 def report(
     name: str,
-    out: Path,
+    out: Annotated[Path, Typed("FILE", "--out")],
     limits: LimitChanges = NO_LIMITS,
     *,
     storage: str | None = None,
-    targets: Sequence[str] = (),
+    targets: Annotated[Sequence[str], Typed("TARGET", "--target")] = (),
     picks: Sequence[str] = (),
 ) -> Path:
-    """Write the HTML report, as `bitfront report` does.
+    """Write a report about a study as one HTML file that needs no network.
 
     Args:
+        out: The HTML file to write.
         limits: as of `front`.
         storage: URL of the database; None for the default one.
-        targets: of the study, to lay side by side; empty for all. The first of them is shown in full.
+        targets: Target to show. Can be repeated, to show several side by side; the first is shown in full.
+            [default: all]
         picks: beside the usual ones: `score:0.6,0.4`.
     """
     with Store.open(storage or default_url(), write=False) as store:
@@ -165,3 +205,10 @@ def report(
         found = [standing_of(store, name, limits, one, picks) for one in wanted]
         write_report(build_report(store, found[0], found[1:]), out)
     return out
+
+
+@prints(report, json=lambda written: {"file": str(written)})
+def _print_written(written: Path) -> None:
+    from bitfront.printing.output import say
+
+    say(f"Wrote {written}.")

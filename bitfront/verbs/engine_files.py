@@ -1,102 +1,170 @@
-"""Engine files of any origin: the verbs `inspect` and `gate` as functions."""
+"""The verbs for engine files of any origin: `inspect` and `gate`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from evaluators.engine_files import EngineFile, read_engine_file
+from bitfront.verbs.command import Typed, prints
+from evaluators.engine_files import FLOAT_ONNX, EngineFile, read_engine_file
 from search.errors import BitfrontError, ConfigError, TargetError
 from studies.events import Events, Quiet
-from studies.gate.limits import GateLimits, check_limits
+from studies.gate.limits import PROCESSES, GateLimits, check_limits
 from studies.inspect.engine_report import EngineReport
 from studies.options.config import SearchConfig
-from studies.options.read_options import change_config
+from studies.options.quantities import Amount, parse_drop, parse_tolerance
+from studies.options.read_options import change_config, check_config
+from studies.options.table import options_of
+from studies.outputs import check_file
 from studies.store.store import default_url
 
-if TYPE_CHECKING:  # it belongs to one verb
+if TYPE_CHECKING:  # these belong to one verb
     from studies.gate.report import GateReport
+    from studies.show.layer_table import Layers
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+# -- what an engine runs -----------------------------------------------------------------------------------------------
+
+
 def inspect(
-    file: str | Path,
+    file: Annotated[str | Path, Typed("FILE")],
+    changes: Mapping[str, Any] = NOTHING,
     *,
-    profile: str | Path | None = None,
-    against: str | Path | None = None,
-    against_profile: str | Path | None = None,
-) -> EngineReport:
-    """Read what an engine runs, layer by layer, as `bitfront inspect` does.
+    profile: Annotated[Path | None, Typed("FILE")] = None,
+    against: Annotated[Path | None, Typed("OTHER")] = None,
+    against_profile: Annotated[Path | None, Typed("FILE")] = None,
+) -> EngineReport | Layers:
+    """Show what an engine file runs, layer by layer; or what the layers of a float model may run in on this target.
 
     Args:
-        file: a TensorRT plan, a layer listing of `trtexec --exportLayerInfo`, or an ONNX file with Q/DQ, with QLinear
-            ops or as ONNX Runtime optimized it, or a folder that `bitfront export` wrote.
-        profile: times by layer, of `trtexec --exportProfile`.
-        against: another such file, to be laid beside it by ONNX node.
-        against_profile: its times.
+        file: An ONNX file, a TensorRT plan, trtexec's JSON of layers or an exported folder.
+        changes: of a float model: how it is to be run, as of `search`. If `data` are given, the model is calibrated,
+            because ranges decide which groups may run in FP16.
+        profile: File with the time of each layer, as trtexec --exportProfile writes it.
+        against: Another engine to show beside it.
+        against_profile: File with the time of each layer of the other engine.
 
     Raises:
-        InputError: a file is missing or none of these.
+        InputError: a file is missing or none of these; or the float model, a rule or the target cannot be used.
         TargetError: a plan, and TensorRT or its GPU is not here.
     """
+    if against_profile is not None and against is None:
+        raise ConfigError(
+            "--against-profile was given without --against. Give --against with the engine of that profile."
+        )
     engine = _read(file, profile)
+    if engine.kind == FLOAT_ONNX and Path(file).is_file() and profile is None and against is None:
+        return layers_of(change_config(SearchConfig(str(file), ""), changes))
+    if changes:
+        rows = {row.key: row for row in options_of("inspect")}
+        raise ConfigError(
+            f"{rows[next(iter(changes))].shown}: this option is for float models, but {file} is an engine, whose "
+            "layers are shown as they run. Leave the option out."
+        )
     return EngineReport(engine, None if against is None else _read(against, against_profile))
 
 
-def gate(
-    candidate: str | Path,
-    baseline: str | Path,
-    data: str,
-    limits: GateLimits,
-    *,
-    trials: tuple[int | None, int | None] = (None, None),
-    reference: str | Path | None = None,
-    changes: Mapping[str, Any] = NOTHING,
-    storage: str | None = None,
-    target: str | None = None,
-    events: Events | None = None,
-) -> GateReport:
-    """Judge a candidate engine against a baseline, as `bitfront gate` does. Nothing is stored.
+def layers_of(config: SearchConfig) -> Layers:
+    """The groups and edges of a float model and their possible precisions on a target; calibrated if there are data."""
+    from studies.run.session.setup import look_at_layers
+    from studies.show.layer_table import Layers
 
-    Args:
-        candidate, baseline: the name of a study, an exported folder, an ONNX file, or a plan.
-        data: samples that both are scored on, in any form that a search takes.
-        limits: what the candidate may be worse by: `GateLimits(max_drop=0.01, max_slowdown=0.03)`.
-        trials: of candidate and baseline, where these are studies; None for the pick `best`.
-        reference: engine file that metrics which compare outputs compare with; None for the baseline.
-        changes: `metric`, `decode`, `preprocess`, `batch`, `backend`, `device`, `threads`.
-        storage, target: of studies; None for the default database and the study's first target.
+    model, space, target = look_at_layers(check_config(config, needs_data=False), calibrated=bool(config.data))
+    return Layers(model, space, target)
 
-    Raises:
-        InputError: an engine, the data, the metric or a limit cannot be used, or a side is of another target.
-        EvaluatorError: the evaluator process dies.
-    """
-    from studies.gate.gate import GateInputs, run_gate
-    from studies.gate.side import Wanted, find_side
 
-    check_limits(limits)
-    if reference is not None and not Path(reference).is_file():
-        raise ConfigError(f"--reference {reference}: there is no such file. Name an engine file of the float model.")
-    url = storage or default_url()
-    wanted = (
-        Wanted(str(candidate), "CANDIDATE", trials[0], "--trial"),
-        Wanted(str(baseline), "--against", trials[1], "--against-trial"),
+def _layers_json(found: Layers) -> Mapping[str, Any]:
+    from studies.run.session.setup import shape_text
+    from studies.show.layer_table import edge_rows, layer_rows, left_out_rows
+
+    told = {"groups": layer_rows(found), "edges": edge_rows(found), "left_out": left_out_rows(found)}
+    return {"target": found.target.to_json(), **told, "notes": list(filter(None, [shape_text(found.model)]))}
+
+
+@prints(inspect, kind="Layers", json=_layers_json)
+def _print_layers(found: Layers) -> None:
+    from bitfront.printing.output import out, print_table, say
+    from studies.run.session.setup import shape_text
+    from studies.show.layer_table import edge_rows, layer_rows, left_out_rows
+
+    rows, edges = layer_rows(found), edge_rows(found)
+    cells = [{**row, "why_not": "; ".join(f"no {p}: {why}" for p, why in row["why_not"].items())} for row in rows]
+    print_table(cells, ["group", "node", "op", "block", "shape", "may", "why_not"], notes=["why_not"])
+    out.print()
+    print_table(edges, ["source", "target", "tensor", "elements"])
+    out.print()
+    for each in left_out_rows(found):
+        say(f"{each['name']} ({each['op']}) has weights and stays as it is: {each['why']}")
+    if unknown := shape_text(found.model):
+        say(f"note: {unknown}")
+    say(
+        f"{len(rows)} groups, {len(edges)} edges, {len(found.space.variables)} decisions, "
+        f"{found.space.size:.3g} assignments on {found.target.backend} ({found.target.device})"
     )
-    config = change_config(SearchConfig(model="gate", data=data), changes)
-    told = events or Quiet()
-    sides = [find_side(each, url, target, config.backend, told) for each in wanted]
-    inputs = GateInputs(
-        candidate=sides[0],
-        baseline=sides[1],
-        reference=None if reference is None else Path(reference).absolute(),
-        config=config,
-        limits=limits,
-    )
-    return run_gate(inputs, told)
+
+
+def _engine_rows(found: EngineReport) -> list[dict[str, Any]]:
+    from studies.inspect import engine_report
+
+    if found.other is not None:
+        return engine_report.node_rows(found.engine, found.other)
+    return engine_report.layer_rows(found.engine.layers)
+
+
+@prints(inspect, kind="EngineReport", csv=_engine_rows)
+def _print_engine(found: EngineReport) -> None:
+    from bitfront.printing.output import out, say
+    from studies.inspect import engine_report
+
+    for engine in (found.engine, found.other):
+        if engine is not None:
+            say(f"{engine.path}: {engine.kind}, {len(engine.layers)} layers")
+            for note in engine.notes:
+                say(f"note: {note}")
+    layers = found.engine.layers
+    rows = [_with_texts(row) for row in _engine_rows(found)]
+    if found.other is None:
+        _print_rows(rows, ("layer", "kind", "precision", "inputs", "outputs", "details", "ms"))
+    else:
+        _print_rows(rows, ("node", "precision", "other_precision", "formats", "other_formats", "ms", "other_ms"))
+    _print_rows([_with_texts(row) for row in engine_report.precision_rows(layers)])
+    if bottlenecks := engine_report.bottleneck_rows(layers):
+        out.print()
+        say("Not in INT8, the costliest first:")
+        _print_rows(
+            [_with_texts(row) for row in bottlenecks], ("layer", "kind", "precision", "ms", "macs", "why_not_int8")
+        )
+
+
+def _print_rows(rows: list[dict[str, Any]], names: tuple[str, ...] | None = None) -> None:
+    from bitfront.printing.output import out, print_table
+
+    if rows:
+        out.print()
+        shown = [name for name in names or rows[0] if any(row[name] not in (None, "", []) for row in rows)]
+        print_table(rows, shown)
+
+
+def _with_texts(row: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds to a microsecond, shares in percent, numbers of MACs with a unit."""
+    texts = dict(row)
+    for name, value in row.items():
+        if value is None:
+            continue
+        if name.endswith("share"):
+            texts[name] = f"{value:.1%}"
+        elif name.endswith("ms"):
+            texts[name] = f"{value:.4g}"
+        elif name == "macs":
+            texts[name] = f"{value / 1e6:.3g} M"
+        elif isinstance(value, list):
+            texts[name] = "; ".join(value)
+    return texts
 
 
 def _read(file: str | Path, profile: str | Path | None) -> EngineFile:
@@ -124,3 +192,119 @@ def _inspect_plan(path: Path) -> str:
             "built for. There, or with `trtexec --loadEngine=… --exportLayerInfo=layers.json`, its layers are written "
             "to a file that can be inspected anywhere."
         ) from error
+
+
+# -- the gate ----------------------------------------------------------------------------------------------------------
+
+
+def gate(
+    candidate: Annotated[str | Path, Typed("CANDIDATE")],
+    baseline: Annotated[str | Path, Typed("BASELINE", "--against")],
+    data: str,
+    *,
+    max_drop: Annotated[float | Amount | None, Typed("LOSS", read=parse_drop)] = None,
+    max_slowdown: Annotated[float | None, Typed("SHARE", read=parse_tolerance)] = None,
+    trial: Annotated[int | None, Typed("TRIAL", "--trial")] = None,
+    against_trial: Annotated[int | None, Typed("TRIAL")] = None,
+    reference: Annotated[Path | None, Typed("FILE")] = None,
+    processes: Annotated[int, Typed("N")] = PROCESSES,
+    changes: Mapping[str, Any] = NOTHING,
+    storage: str | None = None,
+    target: str | None = None,
+    events: Events | None = None,
+) -> GateReport:
+    """Judge a new engine against a baseline. The exit code is 0 if it passes, 1 if it fails, 3 if it was not judged.
+
+    Nothing is stored.
+
+    Args:
+        candidate: The engine to judge: a study, an exported folder, an ONNX file or a TensorRT plan.
+        baseline: The engine to compare with: a study, an exported folder, an ONNX file or a TensorRT plan.
+        data: samples that both are scored on, in any form that a search takes.
+        max_drop: Largest allowed loss of accuracy against the baseline, for example 1% or 0.01.
+        max_slowdown: Largest allowed increase of the latency against the baseline, for example 3%.
+        trial: Number of the trial, if the candidate is a study. [default: its best]
+        against_trial: Number of the trial, if the baseline is a study.
+        reference: Engine of the float model. Metrics that compare outputs with it need this option.
+        processes: How many fresh processes measure the latencies.
+        changes: `metric`, `decode`, `preprocess`, `batch`, `backend`, `device`, `threads`.
+        storage, target: of studies; None for the default database and the study's first target.
+
+    Raises:
+        InputError: an engine, the data, the metric or a limit cannot be used, or a side is of another target.
+        EvaluatorError: the evaluator process dies.
+    """
+    from studies.gate.gate import GateInputs, run_gate
+    from studies.gate.side import Wanted, find_side
+
+    if not data:
+        raise ConfigError(
+            "gating: expected --data with samples to score both engines on, but it is missing. Add --data DATA."
+        )
+    limits = GateLimits(max_drop, max_slowdown, processes)
+    check_limits(limits)
+    if reference is not None and not reference.is_file():
+        raise ConfigError(f"--reference {reference}: there is no such file. Name an engine file of the float model.")
+    url = storage or default_url()
+    wanted = (
+        Wanted(str(candidate), "CANDIDATE", trial, "--trial"),
+        Wanted(str(baseline), "--against", against_trial, "--against-trial"),
+    )
+    config = change_config(SearchConfig(model="gate", data=data), changes)
+    told = events or Quiet()
+    sides = [find_side(each, url, target, config.backend, told) for each in wanted]
+    inputs = GateInputs(
+        candidate=sides[0],
+        baseline=sides[1],
+        reference=None if reference is None else reference.absolute(),
+        config=config,
+        limits=limits,
+    )
+    return run_gate(inputs, told)
+
+
+def _written_to(doing: str) -> Callable[[str, str], Path]:
+    """Reads the path of a file that can be written; before an engine is measured for it."""
+
+    def read(text: str, option: str) -> Path:
+        check_file(Path(text), doing)
+        return Path(text)
+
+    return read
+
+
+def _write_gate(found: GateReport, junit: Path | None, markdown: Path | None) -> None:
+    """After the verdict is told: a disk that is full by now does not hide it."""
+    from studies.gate.files import junit_text, markdown_text
+
+    for file, text in ((junit, junit_text), (markdown, markdown_text)):
+        if file is not None:
+            file.write_text(text(found), encoding="utf-8")
+
+
+@prints(
+    gate,
+    json=lambda found, **_: found.to_json(),
+    write=_write_gate,
+    exit_code=lambda found: {"holds": 0, "fails": 1, "not judged": 3}[found.verdict.value],
+)
+def _print_gate(
+    found: GateReport,
+    *,
+    junit: Annotated[Path | None, Typed("FILE", read=_written_to("writing JUnit XML to"))] = None,
+    markdown: Annotated[Path | None, Typed("FILE", read=_written_to("writing a summary to"))] = None,
+) -> None:
+    """Print the verdict of a gate.
+
+    Args:
+        junit: File to write the result to as JUnit XML.
+        markdown: File to write a summary to, in Markdown.
+    """
+    from bitfront.printing.output import out, print_table, say
+
+    say(found.headline())
+    out.print()
+    print_table(list(found.rows()), ("check", "verdict", "estimate", "bounds", "limit", "smallest_detectable"))
+    out.print()
+    for line in found.sentences():
+        say(line)

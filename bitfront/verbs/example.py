@@ -1,30 +1,64 @@
-"""Searching the shipped example: the verb `demo` as a function."""
+"""The verb that searches the shipped example: `demo`."""
 
 from __future__ import annotations
 
 import runpy
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
-from bitfront.verbs.deliveries import export, report
-from bitfront.verbs.results import Demo
+from bitfront.verbs.command import Typed, prints
+from bitfront.verbs.deliveries import export, print_exported, report, warn_of_export
 from bitfront.verbs.searches import search
 from search.errors import ConfigError
+from studies.export.export import Export
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.options.quantities import Amount
+from studies.run.search_result import SearchResult
+from studies.store.records import OK
 
 _MOST_S = 240.0  # so that all ends within five minutes, even where noisy latencies are measured again
 
 
-def demo(folder: Path, *, trials: int = 24, events: SearchEvents | None = None) -> Demo:
-    """Search the shipped example, export the best pick and write the report, all into `folder`.
+@dataclass(frozen=True)
+class Demo:
+    """What the demo left behind; `engine` is None where nothing keeps the limit."""
+
+    finished: SearchResult
+    engine: Export | None
+    report: Path
+    storage: str
+
+    @property
+    def missed_point(self) -> str:
+        """Why the demo did not show what it is for, a mix that is better than one precision; empty if it did."""
+        now = self.finished.standing
+        best, mixes = now.picks.best, int(((now.table.status == OK) & (now.table.role == "")).sum())
+        if best is not None and not now.table.role[best]:
+            return ""
+        found = "nothing keeps the limit" if best is None else f"all {now.point(best).baseline.upper()} is recommended"
+        if mixes:
+            return f"{found}, although {mixes} mix{'es were' if mixes > 1 else ' was'} evaluated"
+        return f"no mix was evaluated, so that {found}"
+
+
+def demo(
+    folder: Annotated[Path, Typed("DIR", "--out")] = Path("demo"),
+    *,
+    trials: Annotated[int, Typed("N")] = 24,
+    events: SearchEvents | None = None,
+) -> Demo:
+    """Search the example that comes with bitfront, export the best mix and write the report.
 
     The database is the one that every command takes by default in that folder. Nothing is exported where nothing keeps
     the limit.
 
     Args:
-        trials: how many evaluations, at most: the search has a time limit of four minutes.
+        folder: New or empty folder.
+        trials: How many mixes of precisions are evaluated, at most: the search ends after 4 minutes.
     """
     folder = folder.absolute()
     if folder.exists() and any(folder.iterdir()):
@@ -46,6 +80,38 @@ def demo(folder: Path, *, trials: int = 24, events: SearchEvents | None = None) 
     if finished.standing.picks.best is not None:
         engine = export("exposures", folder / "engine", storage=storage, events=events)
     return Demo(finished, engine, report("exposures", folder / "report.html", storage=storage), storage)
+
+
+def _demo_json(done: Demo) -> Mapping[str, Any]:
+    found: dict[str, Any] = {"folder": None, "trial": None}
+    if done.engine is not None:
+        found = {"folder": str(done.engine.folder), "trial": done.engine.trial}
+    places = {"storage": done.storage, "report": str(done.report)}
+    return {**places, **found, "missed_point": done.missed_point or None}
+
+
+def _warn_of_demo(done: Demo) -> None:
+    from bitfront.printing.output import warn
+
+    if done.missed_point:
+        warn(f"THE DEMO DID NOT SHOW ITS POINT, which is that a mix beats every single precision: {done.missed_point}.")
+
+
+@prints(demo, json=_demo_json, warn=_warn_of_demo, quiet=True)
+def _print_demo(done: Demo) -> None:
+    """What was found, where it lies, and commands that work from the current folder."""
+    from bitfront.printing.output import out, say, say_command
+    from bitfront.printing.study_results import print_finished
+    from studies.store.suggestions import command
+
+    print_finished(done.finished, exported=True)
+    out.print()
+    if done.engine is not None:
+        warn_of_export(done.engine)
+        print_exported(done.engine)
+    say(f"Report: {done.report}")
+    say(f"Database: {done.report.parent / 'bitfront.db'}")
+    say_command("Judge by another limit:", command("front", "exposures", "--max-drop", "3%", storage=done.storage))
 
 
 def write_example(folder: Path, scenes: int | None = None) -> tuple[Path, Path]:

@@ -1,11 +1,12 @@
-"""Checking what this machine can run, and how to install what is missing."""
+"""The verb that checks what this machine can run, and says how to install what is missing: `doctor`."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
+from bitfront.verbs.command import Typed, prints
 from evaluators.backends.kind import BackendKind, Check, Machine
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.doctor import gpu_checks
@@ -18,13 +19,13 @@ from studies import environment
 _LOCK_WAIT_S = 3.0
 
 
-def doctor(backend: str | None = None) -> list[Check]:
-    """Check what is installed here, what can run, and what is missing, as `bitfront doctor` does.
+def doctor(backend: Annotated[str | None, Typed("NAME", "--backend")] = None) -> list[Check]:
+    """Show what is installed, what can run here, and what is missing.
 
     Versions come first, then GPUs, then every backend: what it needs, and what it runs natively here.
 
     Args:
-        backend: the only one to look at, by a name or as `package.module:Class`; None for all.
+        backend: Check this backend only, for example tensorrt.
 
     Raises:
         TargetError, DataError: there is no such backend.
@@ -42,6 +43,26 @@ def doctor(backend: str | None = None) -> list[Check]:
         _docker_check(bool(machine.gpus)),
     ]
     return [*lines, *(check for kind in kinds for check in _backend_checks(kind, machine, asked=backend is not None))]
+
+
+def _exit_code(checks: Sequence[Check]) -> int:
+    return 0 if any(check.good and check.name.startswith("backend") for check in checks) else 1
+
+
+@prints(doctor, json=lambda checks: {"checks": [vars(check) for check in checks]}, exit_code=_exit_code)
+def _print_checks(checks: Sequence[Check]) -> None:
+    from rich.text import Text
+
+    from bitfront.printing.output import out, terminal_width
+    from studies.show.terminal.wrapping import wrapped
+
+    for check in checks:
+        mark = ("ok      ", "green") if check.good else ("missing ", "red")
+        said = f"{check.name}: {check.found}" + (f". {check.advice}" if check.advice else "")
+        first, *others = wrapped(said, None if (width := terminal_width()) is None else width - 8)
+        out.print(Text.assemble(mark, first), soft_wrap=True)
+        for line in others:
+            out.print(Text(" " * 8 + line), soft_wrap=True)
 
 
 def _docker_check(gpu: bool) -> Check:

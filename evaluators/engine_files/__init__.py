@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from evaluators.engine_files.exported import KnownGroup, with_profile, write_layers
 from evaluators.engine_files.layer import EngineFile, Layer, Tensor
+from evaluators.engine_files.onnx_layers import FLOAT_ONNX
 from evaluators.engine_files.reading import read_engine_built_here, read_engine_file
 
 __all__ = [
+    "FLOAT_ONNX",
     "EngineFile",
     "KnownGroup",
     "Layer",

@@ -25,6 +25,7 @@ _FLOATS = {
     ir.DataType.FLOAT16: Precision.FP16,
 }
 _OPTIMIZED = "ONNX with INT8 kernels"
+FLOAT_ONNX = "ONNX without quantization"  # the kind of a file that asks for no INT8
 _ATTRIBUTES = {"kernel": "kernel_shape", "stride": "strides", "padding": "pads", "dilation": "dilations"}
 
 
@@ -73,7 +74,7 @@ def _kind(nodes: list[ir.Node]) -> str:
         return _OPTIMIZED
     if ops & {"QuantizeLinear", "DequantizeLinear"}:
         return "ONNX with Q/DQ"
-    return "ONNX without quantization"
+    return FLOAT_ONNX
 
 
 def _fused_into_int8(nodes: list[ir.Node]) -> set[ir.Node]:

@@ -230,7 +230,7 @@ def _kept(groups: Sequence[Group], capability: Capability, keep: Sequence[KeepRu
         matched = [group for group in groups if any(re.search(rule.pattern, name) for name in group.nodes)]
         if not matched:
             raise ConfigError(
-                f"{text}: the pattern matches no layer name. `bitfront layers MODEL` lists them; "
+                f"{text}: the pattern matches no layer name. `bitfront inspect MODEL` lists them; "
                 f"the first is {groups[0].name!r}."
             )
         for group in matched:

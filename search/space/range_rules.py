@@ -61,7 +61,7 @@ def check_matches(rules: Sequence[RangeRule], names: Iterable[str]) -> None:
             shown = ", ".join(known[:3])
             raise ConfigError(
                 f"--range {rule}: expected a pattern for float tensors of the model, but none of {len(known)} matches; "
-                f"names are like {shown}. `bitfront layers` shows the layers"
+                f"names are like {shown}. `bitfront inspect` shows the layers"
             )
 
 

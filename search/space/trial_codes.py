@@ -35,7 +35,7 @@ def refusal(params: Mapping[str, Any], space: Space) -> str:
     also = f" ({others} other parameter{'s are' if others > 1 else ' is'} wrong too)" if others else ""
     return (
         f"parameter {first.id} holds {reprlib.repr(params[first.id])}{also}, expected an integer from 0 to "
-        f"{len(first.precisions) - 1}: {meant}. `bitfront layers MODEL` lists the precisions of each group in the "
+        f"{len(first.precisions) - 1}: {meant}. `bitfront inspect MODEL` lists the precisions of each group in the "
         "order "
         f"of its codes; parameters that are left out are sampled"
     )

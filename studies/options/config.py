@@ -61,7 +61,7 @@ class SearchConfig(DataFields, StudyFields):
         "What is given a precision: each group of layers, or each block of a repeated structure.",
         "group",
         metavar="KIND",
-        verbs=("search", "layers"),
+        verbs=("search", "inspect"),
         panel="Search",
     )
     keep: tuple[KeepRule, ...] = option(

@@ -283,7 +283,7 @@ def limit_options() -> tuple[Option, ...]:
             limit.kind,
             limit.help,
             limit.metavar,
-            verbs=("search", "resume", "front", "trials", "export", "report", *(("evaluate",) * limit.bounds_accuracy)),
+            verbs=("search", "resume", "front", "export", "report", *(("evaluate",) * limit.bounds_accuracy)),
             panel="Limits",
             item=limit.name,
             clearable=True,

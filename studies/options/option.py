@@ -17,11 +17,10 @@ from search.errors import ConfigError
 class Verbs:
     """Sets of verbs that take an option."""
 
-    READING_STUDIES = ("resume", "worker", "sensitivity", "export", "profile", "remeasure", "compare")  # with files
-    ANALYSES = ("layers", "sensitivity", "evaluate", "recover")  # look at a model that needs no study
+    READING_STUDIES = ("resume", "worker", "sensitivity", "export", "show", "compare")  # with files
+    ANALYSES = ("inspect", "sensitivity", "evaluate", "recover")  # look at a model that needs no study
     BUILDING = ("search", "evaluate", "recover")  # decide how engines are built and scored
     RECOVERING = ("search", "resume", "sensitivity", "evaluate", "recover")  # make INT8 lose less, or made it
-    FRESH = ("drift", "renew")  # look at a study's model on fresh data
     JOINING = ("search", "resume", "worker")
     CONTINUING = ("search", "resume")
     NAMING_AGAIN = ("resume", "worker", "export")  # take what a study names once more, which allows it

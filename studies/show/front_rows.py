@@ -133,7 +133,7 @@ def front_json(
 
 
 def trials_json(now: Standing, points: Sequence[Point], mixes: Mapping[int, str]) -> dict[str, Any]:
-    """The whole answer of `bitfront trials --json`."""
+    """The whole answer of `bitfront front --all --json`."""
     return {
         "study": now.study.name,
         "state": now.study.state,

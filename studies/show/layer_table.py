@@ -1,4 +1,4 @@
-"""The groups and edges of a model as rows with their possible precisions, as `bitfront layers` prints them."""
+"""The groups and edges of a model as rows with their possible precisions, as `bitfront inspect` prints them."""
 
 from __future__ import annotations
 

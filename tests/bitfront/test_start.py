@@ -39,7 +39,7 @@ def test_a_users_module_of_the_same_name_is_named(tmp_path: Path, name: str) -> 
     assert done.returncode == 1
     assert f"ImportError: {says}" in done.stderr
     assert f"Python finds {own} first. Rename that file or folder" in done.stderr
-    done = run(tmp_path, "-m", "bitfront", "studies")
+    done = run(tmp_path, "-m", "bitfront", "status")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(f"error: {says}")
 

@@ -402,7 +402,9 @@ def test_drift_scores_the_best_engine_and_renew_builds_it_again(folder: Path) ->
     found = invoke("drift", "s", "--data", "labelled.npz")
     assert found.exit_code == 1, f"{found.output}\n{found.exception!r}"
     assert "on 600 fresh samples" in " ".join(found.stdout.split())
-    said = invoke("renew", "s", "--data", "labelled.npz", "--max-drop", "60%", "--out", "renewed", "--json")
+    said = invoke(
+        "resume", "s", "--as", "s-renewed", "--data", "labelled.npz", "--max-drop", "60%", "--out", "renewed", "--json"
+    )
     assert said.exit_code in (0, 3), f"{said.output}\n{said.exception!r}"
     renewal = json.loads(said.stdout)
     assert (renewal["study"], renewal["renewed_from"]) == ("s-renewed", "s")

@@ -51,7 +51,7 @@ def test_the_front_and_an_evaluation_are_shown(study):
 
 def test_a_baseline_s_profile_is_stored_and_another_is_measured(study):
     for trial in ("0", "4"):
-        assert "g001" in ok("profile", "s", trial)
+        assert "g001" in ok("show", "s", trial, "--profile")
 
 
 def test_the_engine_is_compared_with_onnx_runtime(study):

@@ -57,7 +57,7 @@ def test_the_doctor_and_layers_take_it_too(here: Path) -> None:
     assert result.exit_code == 0
     assert lines["toy"]["found"] == "runs wherever onnx does"
     assert "native precisions: fp32, int8" in lines["backend toy on cpu"]["found"]
-    assert "on toy (any machine)" in ok("layers", "model.onnx", "--backend", REFERENCE)
+    assert "on toy (any machine)" in ok("inspect", "model.onnx", "--backend", REFERENCE)
 
 
 def test_an_installed_package_registers_one_under_a_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

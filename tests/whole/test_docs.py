@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bitfront import verbs
+from bitfront.cli import main
 from bitfront.cli.reference import write_reference
 from evaluators.backends.kind import Check
 from evaluators.backends.registry import BACKENDS
@@ -23,6 +24,7 @@ from search.space.choices import Space
 from search.values import Target
 from studies.export.export import Export
 from studies.gate.report import GateReport
+from studies.inspect.drift.drift_report import DriftReport
 from studies.inspect.mix.report import MixReport
 from studies.inspect.profile import Profile
 from studies.judging.findings.sensitivity_table import Sensitivities
@@ -31,6 +33,8 @@ from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.read_options import change_config, check_config, read_config
 from studies.options.table import option_rows, option_table
+from studies.run.noise.remeasurement import Remeasured
+from studies.show.layer_table import Layers
 from tests.support.docs_pages import FENCE, PROGRAM, VERBS, blocks, parse, read
 from tests.support.paths import ROOT
 
@@ -120,6 +124,19 @@ def trees() -> list[tuple[str, ast.Module]]:
 
 def test_every_verb_has_a_page_and_every_page_a_verb():
     assert {path.stem for path in PAGES} == VERBS.keys() | TOPICS
+
+
+def test_help_index_and_site_have_the_same_groups():
+    groups: dict[str, list[str]] = {}
+    for verb, row in main.VERBS.items():
+        groups.setdefault(row.panel, []).append(verb)
+    index = read(ROOT / "docs" / "index.md")
+    tables = re.findall(r"^\| (.*) \| \|\n\|---\|---\|\n((?:\| \[.*\n)+)", index, re.MULTILINE)
+    assert {name: re.findall(r"\[(\w+)\]\(", rows)[: len(groups[name])] for name, rows in tables} == groups
+    commands = read(ROOT / "mkdocs.yml").partition("  - Commands:\n")[2].partition("  - Reference:")[0]
+    site = re.split(r"^ {6}- (.+):\n", commands, flags=re.MULTILINE)[1:]
+    named = {name: re.findall(r"- (\w+): \1\.md", rows) for name, rows in zip(site[::2], site[1::2], strict=True)}
+    assert named == groups
 
 
 def test_the_page_of_options_is_made_from_their_table():
@@ -296,6 +313,7 @@ def check_call(call: ast.Call) -> None:
 
 def returned(name: str) -> Any:
     types = (Export, Space, Target, Check, StudyStatus, Profile, Sensitivities, Thresholds, MixReport, GateReport)
+    types = (*types, DriftReport, Layers, Remeasured)
     return typing.get_type_hints(getattr(verbs, name), localns={kind.__name__: kind for kind in types})["return"]
 
 

@@ -68,11 +68,11 @@ def test_the_whole_way(here: Path) -> None:
 
     said = ok("resume", "way", "--trials", 5)
     assert "5 evaluations are done" in said
-    assert json.loads(ok("studies", "--json"))["studies"][0] | {"created_at": "", "targets": 1} == {
+    assert json.loads(ok("status", "--json"))["studies"][0] | {"created_at": "", "targets": 1} == {
         "name": "way", "state": "done", "ok": 5, "failed": 0, "running": 0, "targets": 1, "created_at": "",
         "model_path": str(here / "in/model.onnx"),
     }  # fmt: skip
-    assert "way" in ok("studies")
+    assert "way" in ok("status")
     assert ok("resume", "way").startswith("5 evaluations are done")
 
     found = front("way")
@@ -101,7 +101,7 @@ def test_the_whole_way(here: Path) -> None:
     assert "first" in page
 
     assert ok("delete", "way", "--yes") == "Deleted study 'way'.\n"
-    assert ok("studies") == "The database has no study yet.\n"
+    assert ok("status") == "The database has no study yet.\n"
     assert rows("select count(*) from trials") == [(0,)]
     kept = [path for path in Path(f"{DATABASE}.artifacts").iterdir() if path.suffix != ".lock"]
     assert kept == []
@@ -191,7 +191,7 @@ def test_resume_finds_moved_files(studied: Path) -> None:
     moved = ("--model", "moved/model.onnx", "--data", "moved/data.npz")
     ok("resume", "small", "--trials", 5, *moved)
     # Where they are now is remembered, from whichever folder the next command runs.
-    [study] = json.loads(ok("studies", "--json"))["studies"]
+    [study] = json.loads(ok("status", "--json"))["studies"]
     assert study["model_path"] == str(studied / "moved/model.onnx")
     config = json.loads(rows("select config from bf_study")[0][0])
     assert (config["model"], config["data"]) == (
@@ -226,7 +226,7 @@ def test_blocks_move_together(here: Path) -> None:
         groups = json.loads(ok("show", "blocks", number, "--json"))["groups"]
         for block in ("mb.0/", "mb.1/"):
             assert len({g["asked"] for g in groups if g["node"].startswith(block)}) == 1
-    layers = json.loads(ok("layers", here / "in/model.onnx", "--json", "--granularity", "block"))
+    layers = json.loads(ok("inspect", here / "in/model.onnx", "--json", "--granularity", "block"))
     assert len({row["block"] for row in layers["groups"]}) < len(layers["groups"])
 
 
@@ -272,7 +272,7 @@ def test_segmentation_with_miou(here: Path) -> None:
     assert (found["metric"]["name"], fp32["metric"]) == ("miou", 1.0)
     assert all(0 <= row["loss"] < 0.5 for row in found["rows"] if row["loss"] is not None)
     # ConvTranspose has no INT8 kernel on the CPU: it stays in FP32 in every evaluation, and `layers` says why.
-    layers = json.loads(ok("layers", here / "in/model.onnx", "--json"))
+    layers = json.loads(ok("inspect", here / "in/model.onnx", "--json"))
     [up] = [row for row in layers["groups"] if row["op"] == "ConvTranspose"]
     assert up["may"] == ["fp32"]
     assert "ConvTranspose" in up["why_not"]["int8"]
@@ -317,12 +317,12 @@ def test_the_python_functions_do_what_the_verbs_do(studied: Path) -> None:
     found = verbs.front("small")
     now, mixes = found.standing, found.mixes
     assert [mixes[int(now.table.id[row])] for row in now.measures.baselines] == ["all fp32", "all int8"]
-    assert [summary.name for summary in verbs.studies()] == ["small"]
+    assert [summary.name for summary in verbs.read_studies()] == ["small"]
     trial = int(now.table.trial[now.measures.fastest_first(now.judgement.front)[0]])
     assert verbs.show("small", trial).record.trial == trial
     assert verbs.report("small", studied / "r.html").is_file()
     verbs.delete("small")
-    assert verbs.studies() == ()
+    assert verbs.read_studies() == ()
 
 
 def test_an_engine_that_was_not_kept_is_built_again(here: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_study_killed_before_its_first_row_is_whole(studied: Path) -> None:
     for verb in (["front", "small"], ["report", "small", "--out", "r.html"], ["show", "small", 0]):
         refused = invoke(*verb)
         assert (refused.exit_code, "bitfront resume small" in refused.stderr) == (2, True)
-    ok("studies")
+    ok("status")
     assert "4 evaluations are done" in ok("resume", "small")
 
 
@@ -382,6 +382,6 @@ def test_quiet_prints_nothing(studied: Path) -> None:
 def test_doctor_and_layers_in_a_process(here: Path) -> None:
     write_inputs(here / "in")
     assert "native precisions: fp32, int8" in child("doctor", cwd=here).stdout
-    done = child("layers", "in/model.onnx", "--data", "in/data.npz", "--threads", 1, cwd=here)
+    done = child("inspect", "in/model.onnx", "--data", "in/data.npz", "--threads", 1, cwd=here)
     assert "3 groups, 3 edges, 3 decisions, 8 assignments" in done.stdout, done.stderr
     assert {path.name for path in here.iterdir()} == {"in"}

@@ -36,7 +36,7 @@ def test_every_verb_works_on_a_server(kind: str, folder: Path) -> None:
     there = ("--storage", url)
     ok(*SEARCH, "--trials", 4, "--max-drop", "50%", "--keep-engines", "all", "--artifacts", "engines", *there)
     ok("resume", "s", "--trials", 6, "--quiet", *there)
-    said = [ok("studies", *there), ok("show", "s", 0, *there), ok("status", "s", *there)]
+    said = [ok("status", *there), ok("show", "s", 0, *there), ok("status", "s", *there)]
     assert "s" in said[0].split()
     assert len(json.loads(ok("front", "s", "--json", *there))["rows"]) >= 1
     ok("report", "s", "--out", "report.html", *there)

@@ -45,7 +45,7 @@ def test_from_a_search_to_an_export(folder: Path, typing: str) -> None:
     assert json.loads(Path("engine/manifest.json").read_text())["knobs"]["typing"] == typing
     shipped = {node.op_type for node in onnx.load("engine/model.onnx").graph.node}
     assert ("QuantizeLinear" in shipped) == (typing == "strong")
-    assert "g000" in ok("profile", "s", trial)
+    assert "g000" in ok("show", "s", trial, "--profile")
     assert "ENGINE" in ok("compare", "s", trial).upper()
     limits = ("--data", "in/data.npz", "--max-drop", "90%", "--max-slowdown", "50%", "--processes", 3)
     gated = json.loads(ok("gate", "engine", "--against", "s", "--against-trial", trial, *limits, "--json"))

@@ -43,7 +43,7 @@ class TensorRTOptions:
         "How precisions are given to TensorRT: auto, weak or strong typing.",
         metavar="KIND",
         choices=("auto", WEAK, STRONG),
-        verbs=("resume", "worker", "layers", "sensitivity"),
+        verbs=("resume", "worker", "inspect", "sensitivity"),
     )
     workspace_bytes: int = option(
         "size", 4 * GIB, "Largest scratch memory that a TensorRT kernel may use.", name="workspace", metavar="SIZE"

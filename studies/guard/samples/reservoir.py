@@ -1,4 +1,4 @@
-"""Keeping a few requests of every hour in a folder, as fresh data for `bitfront drift` and `bitfront renew`.
+"""Keeping a few requests of every hour in a folder, as fresh data for `bitfront drift` and `bitfront resume --as`.
 
 Every request draws a number, and of each hour the requests with the smallest numbers are kept. So every request of an
 hour has the same chance, however many processes share the folder and however often they restart. A file's name has

@@ -72,7 +72,7 @@ def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, P
         matched = [by_id[pattern]] if pattern in by_id else [g for g in groups if _matches(pattern, g, rule)]
         if not matched:
             raise ConfigError(
-                f"{rule}: the pattern matches no layer name. `bitfront layers MODEL` lists them; the first is "
+                f"{rule}: the pattern matches no layer name. `bitfront inspect MODEL` lists them; the first is "
                 f"{groups[0].name!r}."
             )
         reasons = [_why_not(group.id, precision, space) for group in matched]
@@ -118,7 +118,7 @@ def _read_file(path: str, groups: Sequence[Group], space: Space) -> dict[str, Pr
     for name, label in _find_mapping(_load(path), path).items():
         if name not in owners:
             near = difflib.get_close_matches(name, owners, 1)
-            advice = f"did you mean {near[0]!r}?" if near else "`bitfront layers MODEL` lists them."
+            advice = f"did you mean {near[0]!r}?" if near else "`bitfront inspect MODEL` lists them."
             raise ConfigError(f"--assign {path}: the model has no group or node {name!r}; {advice}")
         precision = _precision(label, f"--assign {path}: {name}")
         if wanted.setdefault(owners[name], precision) is not precision:

@@ -54,7 +54,7 @@ class DataFields:
         "Use at most this many samples of each data set.",
         None,
         metavar="N",
-        verbs=(*Verbs.SCORING, "layers", "sensitivity"),
+        verbs=(*Verbs.SCORING, "inspect", "sensitivity"),
         panel="Data",
     )
     no_cache: bool = option(

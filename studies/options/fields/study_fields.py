@@ -21,23 +21,25 @@ class StudyFields:
         kinds.TEXT,
         "The ONNX file of the model, in float32.",
         metavar="FILE",
-        verbs=(*Verbs.READING_FILES, *Verbs.FRESH),
-        argument=("search", "layers", "evaluate", "recover"),
+        verbs=(*(verb for verb in Verbs.READING_FILES if verb != "inspect"), "drift"),
+        argument=("search", "evaluate", "recover"),
         panel="Study",
         helps=dict.fromkeys(
-            (*Verbs.READING_STUDIES, *Verbs.FRESH), "The model's file, if it has moved since the study was made."
+            (*Verbs.READING_STUDIES, "drift"), "The model's file, if it has moved since the study was made."
         ),
     )
     data: str = option(
         kinds.TEXT,
         "Samples to calibrate on and to measure the accuracy with: a .npz or .npy file, a folder, or file.py:function.",
         metavar="DATA",
-        verbs=(*Verbs.READING_FILES, *Verbs.FRESH, "gate"),
+        verbs=(*Verbs.READING_FILES, "drift", "gate"),
         panel="Study",
         helps={
-            **dict.fromkeys(Verbs.FRESH, "The fresh samples: a .npz or .npy file, a folder, or file.py:function."),
             **dict.fromkeys(Verbs.READING_STUDIES, "The study's data, if they have moved since it was made."),
-            "layers": "Samples to calibrate on. The ranges of their activations decide which layers may run in FP16.",
+            "drift": "The fresh samples: a .npz or .npy file, a folder, or file.py:function.",
+            "resume": "The study's data, if they have moved since it was made; with --as the fresh samples.",
+            "inspect": "Samples to calibrate a float model on. The ranges of their activations decide which layers may "
+            "run in FP16.",
             "sensitivity": "Samples to run an ONNX file on. Of a study: its data, if they have moved since it was "
             "made.",
         },
@@ -116,7 +118,7 @@ class StudyFields:
         "Run the functions that the study names, such as its metric, also if they were never named on this machine.",
         False,
         flag=True,
-        verbs=(*Verbs.READING_STUDIES, *Verbs.FRESH),
+        verbs=(*Verbs.READING_STUDIES, "drift"),
         panel="Study",
     )
     artifacts: str | None = option(

@@ -194,7 +194,7 @@ def remeasure_study(
     changes: Mapping[str, Any],
     progress: SearchEvents,
 ) -> tuple[Remeasured, ...]:
-    """Measure latencies of a study again; see `bitfront.verbs.remeasure`.
+    """Measure latencies of a study again; see `bitfront.verbs.resume`.
 
     Raises:
         StudyError: no such trial, or model, data or target are not the study's, or another process works on it.

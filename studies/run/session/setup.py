@@ -331,7 +331,7 @@ def check_searchable(good: Checked) -> None:
         f"making the search space: there is nothing to search. Every layer of {config.model} has only one precision "
         "left on "
         f"{good.target.backend} ({good.target.device}). {'; '.join(sorted(reasons)[:4])}. "
-        f"`bitfront layers` shows the reasons of all layers. Loosen --keep, or choose another --backend or --device."
+        f"`bitfront inspect` shows the reasons of all layers. Loosen --keep, or choose another --backend or --device."
     )
 
 

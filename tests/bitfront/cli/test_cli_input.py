@@ -122,7 +122,7 @@ def search_refused(inputs: Path, *arguments: Any, says: list[str], model: Any = 
         (["--keep", "first"], ["--keep", "REGEX=PRECISION", "'first'"]),
         (["--keep", "(=fp32"], ["--keep", "regular expression"]),
         (["--keep", "first=fp8"], ["--keep", "fp8"]),
-        (["--keep", "tenth=fp32"], ["--keep", "tenth", "no layer name", "bitfront layers"]),
+        (["--keep", "tenth=fp32"], ["--keep", "tenth", "no layer name", "bitfront inspect"]),
         (["--keep", "first=fp16"], ["--keep 'first=fp16'", "fp32, int8", "got fp16"]),
         (["--keep", "first=fp32", "--keep", "conv|first=int8"], ["--keep", "already kept in fp32"]),
         (["--keep", ".*=fp32"], ["nothing to search", "kept by the rule"]),
@@ -474,14 +474,14 @@ def test_a_database_of_another_program(here: Path, inputs: Path) -> None:
 def test_a_file_that_is_no_database(here: Path, inputs: Path) -> None:
     (here / DATABASE).write_text("a shopping list, long enough to have a header")
     search_refused(inputs, says=["not an SQLite database"])
-    refused("studies", says=["not an SQLite database"])
+    refused("status", says=["not an SQLite database"])
 
 
 def test_a_database_of_a_newer_bitfront(studied: Path, inputs: Path) -> None:
     with sqlite3.connect(DATABASE) as connection:
         connection.execute("update bf_schema set version = 99")
     connection.close()
-    for arguments in (["front", "small"], ["resume", "small"], ["studies"]):
+    for arguments in (["front", "small"], ["resume", "small"], ["status"]):
         refused(*arguments, says=["version 99", "To upgrade bitfront"])
     search_refused(inputs, "--study", "new", says=["version 99", "To upgrade bitfront"])
 
@@ -534,7 +534,7 @@ def test_reading_verbs_make_no_database(here: Path) -> None:
         ["show", "x", 1],
         ["report", "x", "--out", "report.html"],
         ["export", "x", "--out", "engine"],
-        ["studies"],
+        ["status"],
         ["delete", "x", "--yes"],
         ["resume", "x"],
         ["dashboard"],
@@ -663,11 +663,11 @@ def test_an_unknown_option_or_verb_is_a_usage_error(here: Path) -> None:
 
 def test_layers_refuses_as_search_does(here: Path, inputs: Path) -> None:
     model = inputs / "model.onnx"
-    refused("layers", here / "none.onnx", says=["there is no file"])
-    refused("layers", model, "--keep", "first=fp16", says=["fp16"])
-    refused("layers", model, "--device", "cuda", says=["--device cuda", install_command("gpu")])
-    refused("layers", model, "--data", "none.npz", says=["none.npz"])
-    refused("layers", model, "--granularity", "row", says=["--granularity"])
+    refused("inspect", here / "none.onnx", says=["No such file or directory"])
+    refused("inspect", model, "--keep", "first=fp16", says=["fp16"])
+    refused("inspect", model, "--device", "cuda", says=["--device cuda", install_command("gpu")])
+    refused("inspect", model, "--data", "none.npz", says=["none.npz"])
+    refused("inspect", model, "--granularity", "row", says=["--granularity"])
 
 
 def test_a_demo_into_a_folder_that_holds_something(here: Path) -> None:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from rich.text import Text
 
-from bitfront.cli.printing.output import SafeConsole
+from bitfront.printing.output import SafeConsole
 from tests.support.command_line import invoke, ok, three_layers
 
 NAME = "evil\x1b]0;title\x07\x1b[31m\x9b2J\u202ename"
@@ -24,7 +24,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "m.onnx"
 
 
-@pytest.mark.parametrize("verb", [("layers", "m.onnx", "--backend", "fake"), ("inspect", "m.onnx")])
+@pytest.mark.parametrize(
+    "verb", [("inspect", "m.onnx", "--backend", "fake"), ("inspect", "m.onnx", "--against", "m.onnx")]
+)
 def test_tables_show_control_characters_and_send_none(model: str, verb: tuple[str, ...]) -> None:
     shown = ok(*verb)
     assert "evil" in shown
@@ -32,13 +34,13 @@ def test_tables_show_control_characters_and_send_none(model: str, verb: tuple[st
 
 
 def test_json_escapes_them_and_keeps_the_name(model: str) -> None:
-    shown = ok("layers", model, "--backend", "fake", "--json")
+    shown = ok("inspect", model, "--backend", "fake", "--json")
     assert not set(shown) & set("\x1b\x07\x9b\u202e")
     assert any(NAME in group["nodes"] for group in json.loads(shown)["groups"])
 
 
 def test_errors_send_none(model: str) -> None:
-    result = invoke("layers", model, "--backend", "fake", "--keep", "\x1b[31m=fp32")
+    result = invoke("inspect", model, "--backend", "fake", "--keep", "\x1b[31m=fp32")
     assert result.exit_code == 2
     assert "\x1b" not in result.stderr
 

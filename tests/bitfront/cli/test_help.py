@@ -119,14 +119,14 @@ def test_replace_makes_a_study_anew_and_a_mistake_costs_none(tmp_path: Path, mon
     words = ("--study", "small", "--trials", 2, "--backend", "fake", "--replace")
     refused = invoke("search", "missing.onnx", "--data", "data.npz", *words)
     assert refused.exit_code == 2
-    assert len(json.loads(ok("trials", "small", "--json"))["rows"]) == 4
+    assert len(json.loads(ok("front", "small", "--all", "--json"))["rows"]) == 4
     write_inputs(tmp_path)
     found = json.loads(ok("search", "model.onnx", "--data", "data.npz", *words, "--json", "--log-file", "told.log"))
     assert (found["schema"], found["schema_version"], found["study"]) == ("bitfront.search", 1, "small")
-    assert len(json.loads(ok("trials", "small", "--json"))["rows"]) == 2
+    assert len(json.loads(ok("front", "small", "--all", "--json"))["rows"]) == 2
     told = Path("told.log").read_text(encoding="utf-8")
     assert "2/2 trial 1: " in told
     assert told.splitlines()[-1].endswith(" ended")
-    shown = ok("trials", "small", "--sort", "latency").splitlines()
+    shown = ok("front", "small", "--all", "--sort", "latency").splitlines()
     assert shown[0].split()[:4] == ["pick", "trial", "latency", "×"]
-    assert invoke("trials", "small", "--sort", "size").exit_code == 2
+    assert invoke("front", "small", "--all", "--sort", "size").exit_code == 2

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from bitfront.cli.main import VERBS, program
-from bitfront.cli.printing.output import JSON_VERSION, json_line
-from bitfront.verbs import dashboard_server
+from bitfront.printing.output import JSON_VERSION, json_line
+from bitfront.verbs.dashboard_server import Dashboard
 from tests.support.command_line import copy_finished, invoke, write_inputs
 from tests.support.paths import ROOT
 
@@ -22,21 +22,21 @@ SLOW = pytest.mark.slow
 SMALL = (*("model.onnx", "--data", "data.npz"),)
 CALLS = [
     ("front", "small"),
-    ("trials", "small"),
+    ("front", "small", "--all"),
     ("show", "small", 1),
     ("status", "small"),
-    ("studies",),
-    ("layers", "model.onnx"),
-    ("profile", "small", 0),
+    ("status",),
+    ("inspect", "model.onnx"),
+    ("show", "small", 0, "--profile"),
     ("sensitivity", "small"),
-    ("remeasure", "small"),
+    ("resume", "small", "--remeasure", "doubtful"),
     ("doctor", "--backend", "onnxruntime"),
     ("report", "small", "--out", "report.html"),
     pytest.param(("compare", "small", 1, "--groups"), marks=SLOW),
     pytest.param(("evaluate", *SMALL, "--assign", "all=int8"), marks=SLOW),
     pytest.param(("recover", *SMALL, "--recover", "ranges"), marks=SLOW),
     pytest.param(("drift", "small", "--data", "data.npz"), marks=SLOW),
-    pytest.param(("renew", "small", "--data", "data.npz"), marks=SLOW),
+    pytest.param(("resume", "small", "--data", "data.npz", "--as", "new-data"), marks=SLOW),
     pytest.param(("search", *SMALL, "--study", "new", "--trials", 2, "--backend", "fake"), marks=SLOW),
     pytest.param(("export", "small", "--out", "engine"), marks=SLOW),
     # The last three need what those before them made.
@@ -44,7 +44,7 @@ CALLS = [
     pytest.param(("inspect", "engine"), marks=SLOW),
     pytest.param(("delete", "new", "--yes"), marks=SLOW),
 ]
-NOT_RUN = {"resume", "worker", "demo", "dashboard"}  # the first two print as `search` does
+NOT_RUN = {"worker", "demo", "dashboard"}  # the first prints as `search` does
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +78,10 @@ def keys(said: dict[str, Any]) -> Iterator[str]:
 def documented(verb: str) -> set[str]:
     """Names in the sections of a verb."""
     sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
-    mine = [text for text in sections if verb in text.partition("\n")[0].split(", ")]
+    heads = [(text.partition("\n")[0].split(", "), text) for text in sections]
+    mine = [text for names, text in heads if verb in {name.split()[0] for name in names}]
     assert mine, f"docs/json.md has no section for {verb}"
-    names = {name for text in mine for name in re.findall(r"`([^`]+)`", text)}
-    return names | (documented("front") if verb == "trials" else set())
+    return {name for text in mine for name in re.findall(r"`([^`]+)`", text)}
 
 
 def test_every_verb_prints_json_and_has_its_section() -> None:
@@ -94,7 +94,7 @@ def test_every_verb_prints_json_and_has_its_section() -> None:
 
 
 def test_the_dashboard_says_where_it_listens() -> None:
-    url = dashboard_server.dashboard_url(8123)
-    said = json.loads(json_line("dashboard", {"url": url}))
+    found = Dashboard("sqlite:///bitfront.db", 8123)
+    said = json.loads(json_line("dashboard", {"url": found.url}))
     assert said == {"schema": "bitfront.dashboard", "schema_version": JSON_VERSION, "url": "http://localhost:8123/"}
     assert "url" in documented("dashboard")

@@ -115,7 +115,7 @@ def run(*arguments: Any, redirected: str = "", **env: str) -> subprocess.Complet
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("arguments", [("front", "small"), ("front", "small", "--json"), ("studies",)])
+@pytest.mark.parametrize("arguments", [("front", "small"), ("front", "small", "--json"), ("status",)])
 def test_standard_output_that_is_full(here: Path, arguments: tuple[str, ...]) -> None:
     done = run(*arguments, redirected=">/dev/full")
     assert (done.returncode, done.stderr) == (
@@ -124,7 +124,7 @@ def test_standard_output_that_is_full(here: Path, arguments: tuple[str, ...]) ->
     )
 
 
-@pytest.mark.parametrize("arguments", [("front", "small"), ("front", "small", "--json"), ("studies",)])
+@pytest.mark.parametrize("arguments", [("front", "small"), ("front", "small", "--json"), ("status",)])
 def test_standard_output_that_is_closed_is_not_missed(here: Path, arguments: tuple[str, ...]) -> None:
     done = run(*arguments, redirected=">&-")
     assert (done.returncode, done.stderr) == (0, "")
@@ -201,7 +201,7 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
         "def slow(name):\n    Path('begun').touch()\n    time.sleep(60)\n"
         "importlib.import_module = slow\ncli.main()"
     )
-    process = start(sys.executable, "-c", code, "studies", cwd=tmp_path)
+    process = start(sys.executable, "-c", code, "status", cwd=tmp_path)
     assert ended(process, signal.SIGINT, (tmp_path / "begun").exists) == (130, "interrupted\n")
 
 
@@ -223,7 +223,7 @@ def test_commands_to_copy_are_quoted_for_a_shell(tmp_path: Path, monkeypatch: py
     *most, where = words.stdout.splitlines()
     assert most == ["bitfront", "export", "a; b", "--out", "engine/", "--storage"]
     assert make_url(where) == make_url("sqlite:///it's here.db"), "the database is named as seen from this folder"
-    assert "a; b" in ok("studies", "--storage", where)
+    assert "a; b" in ok("status", "--storage", where)
     again = invoke("search", inputs / "model.onnx", "--data", inputs / "data.npz", *options)
     assert again.exit_code == 2
     assert f"`bitfront resume 'a; b' --storage {shlex.quote(where)}`" in again.stderr
@@ -290,12 +290,12 @@ def test_a_study_that_calibration_refuses_is_taken_back(here: Path, more: tuple[
     images = np.abs(np.random.default_rng(0).standard_normal((16, 3, 8, 8))).astype(np.float32)
     for name, sign in (("good", 1), ("bad", -1)):
         np.savez(f"{name}.npz", image=sign * images, labels=np.zeros(16, np.int64))
-    before, kept = ok("studies", "--json"), files(here)
+    before, kept = ok("status", "--json"), files(here)
     words = ("search", "roots.onnx", "--data", "good.npz", "--trials", 2, "--study", "again")
     result = invoke(*words, *more, "--calibration-data", "bad.npz")
     assert result.exit_code == 2, result.output
     assert "output of Sqrt node 'root', holds NaN" in result.stderr
-    assert ok("studies", "--json") == before
+    assert ok("status", "--json") == before
     assert files(here) == kept
     ok(*words)
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bitfront import verbs
-from bitfront.verbs.results import Demo
+from bitfront.verbs.example import Demo
 from evaluators.data import open_data
 from evaluators.lowering.lower import lower
 from search.graph.model import Model, load

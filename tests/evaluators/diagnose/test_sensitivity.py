@@ -765,7 +765,7 @@ def test_outputs_and_labels_of_a_model_may_have_any_form(
 @pytest.mark.slow
 def test_layers_with_data_score_nothing_either(tmp_path: Path) -> None:
     write_raw(tmp_path, mask(), 12)
-    found = json.loads(ok("layers", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--json"))
+    found = json.loads(ok("inspect", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--json"))
     assert [group["node"] for group in found["groups"]] == ["first", "second"]
 
 

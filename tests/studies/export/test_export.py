@@ -230,7 +230,7 @@ def test_an_engine_that_is_gone_is_a_new_evaluation(here: Path) -> None:
 
     # It is no part of the search: not counted, not on the front, and not let go by what comes later.
     assert json.loads(ok("front", "small", "--json")) == front
-    assert json.loads(ok("studies", "--json"))["studies"][0]["ok"] == 4
+    assert json.loads(ok("status", "--json"))["studies"][0]["ok"] == 4
     assert "4 evaluations are done" in ok("resume", "small")
     assert (Path(f"{DATABASE}.artifacts") / artifact).exists()
 
@@ -349,7 +349,7 @@ def test_a_rebuild_that_fails_is_stored_and_told(here: Path, monkeypatch: pytest
     assert "building it again failed, build (refused): no kernel for it" in failed.stderr
     assert not (here / "engine").exists()
     assert rows("select status, message from bf_evaluation where role = 'export'") == [("failed", "no kernel for it")]
-    assert json.loads(ok("studies", "--json"))["studies"][0]["failed"] == 0
+    assert json.loads(ok("status", "--json"))["studies"][0]["failed"] == 0
 
 
 def test_a_rebuild_that_was_not_obeyed_does_not_end_the_report(here: Path) -> None:

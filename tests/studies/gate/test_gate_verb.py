@@ -15,7 +15,6 @@ from onnx import numpy_helper
 
 from bitfront import verbs
 from studies.gate.check import Verdict
-from studies.gate.limits import GateLimits
 from tests.support.command_line import copy_finished, finished, invoke, ok, three_layers, write_inputs
 from tests.support.networks import save
 
@@ -115,7 +114,7 @@ def test_outputs_that_are_not_finite_fail(here: Path) -> None:
 
 
 def test_studies_and_exports_are_compared_by_their_engines(here: Path) -> None:
-    found = verbs_gate("engine", "small", GateLimits(0.5, 0.9, 3), trials=(None, 0))
+    found = verbs_gate("engine", "small", max_drop=0.5, max_slowdown=0.9, processes=3, against_trial=0)
     assert found.candidate.name == "engine (trial 1)"
     assert found.baseline.name == "small (trial 0)"
     assert found.candidate.target == found.baseline.target == found.target
@@ -124,26 +123,26 @@ def test_studies_and_exports_are_compared_by_their_engines(here: Path) -> None:
 
 
 def test_metrics_that_compare_outputs_have_a_reference(here: Path) -> None:
-    agreement = verbs_gate("other.onnx", "model.onnx", GateLimits(0.05), changes={"metric": "agreement"})
+    agreement = verbs_gate("other.onnx", "model.onnx", max_drop=0.05, changes={"metric": "agreement"})
     assert agreement.verdict is Verdict.FAILS
     assert agreement.values["baseline"] == 1.0
     noise = verbs_gate(
-        "engine/model.onnx", "other.onnx", GateLimits(0.5), changes={"metric": "sqnr"}, reference="model.onnx"
+        "engine/model.onnx", "other.onnx", max_drop=0.5, changes={"metric": "sqnr"}, reference=Path("model.onnx")
     )
     assert noise.verdict is Verdict.HOLDS
     assert noise.values["candidate"] > noise.values["baseline"]
 
 
 def test_an_open_batch_takes_the_one_that_is_given(here: Path) -> None:
-    found = verbs_gate("open.onnx", "model.onnx", GateLimits(0.05), changes={"batch": 4})
+    found = verbs_gate("open.onnx", "model.onnx", max_drop=0.05, changes={"batch": 4})
     assert found.verdict is Verdict.HOLDS
 
 
-def verbs_gate(candidate: str, baseline: str, limits: GateLimits, **more: Any) -> Any:
+def verbs_gate(candidate: str, baseline: str, **more: Any) -> Any:
     from tests.support.command_line import quick
 
     with quick():
-        return verbs.gate(candidate, baseline, "data.npz", limits, **more)
+        return verbs.gate(candidate, baseline, "data.npz", **more)
 
 
 def altered_export(folder: Path, **target: str) -> str:

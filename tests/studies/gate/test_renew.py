@@ -1,4 +1,4 @@
-"""`bitfront renew`: brightness is mended, the old study stays, what does not pass replaces nothing; bad input."""
+"""`bitfront resume --as`: brightness is mended, the old study stays, what does not pass replaces nothing; bad input."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ok(*words, "--study", "s", "--metric", "mse", "--max-memory", "1GB")
         ok(*words[:4], "--trials", 2, "--quiet", "--study", "labelled", "--backend", "fake")
         (folder / "before.json").write_text(ok("front", "s", "--json"))
-        found = invoke("renew", "s", "--data", "bright.npz", "--out", "exported", "--json")
+        found = invoke("resume", "s", "--as", "s-renewed", "--data", "bright.npz", "--out", "exported", "--json")
         assert found.exit_code == 0, f"{found.output}\n{found.exception!r}"
         (folder / "renewed.json").write_text(found.stdout)
     return folder
@@ -105,7 +105,7 @@ def test_what_passes_is_exported(here: Path) -> None:
 
 def test_what_does_not_pass_replaces_nothing(here: Path) -> None:
     """On data like those before, the renewed mix is no better: that it is no worse at all cannot be told."""
-    found = invoke("renew", "s", "--data", "same.npz", "--study", "again", "--out", "nothing")
+    found = invoke("resume", "s", "--data", "same.npz", "--as", "again", "--out", "nothing")
     assert found.exit_code in (1, 3), found.output
     assert "keep the engine of s" in found.stdout
     assert not (here / "nothing").exists()
@@ -113,11 +113,13 @@ def test_what_does_not_pass_replaces_nothing(here: Path) -> None:
 
 def test_the_best_mixes_are_also_timed_where_a_slowdown_is_bounded(copied: Path) -> None:
     """The planted clock times both alike; their tie band of 1 % is more than the second limit."""
-    roomy = invoke("renew", "s", "--data", "bright.npz", "--max-slowdown", "20%", "--json")
+    roomy = invoke("resume", "s", "--as", "s-renewed", "--data", "bright.npz", "--max-slowdown", "20%", "--json")
     assert roomy.exit_code == 0, roomy.output
     latency = json.loads(roomy.stdout)["latency"]
     assert (latency["verdict"], latency["limit"]) == ("holds", 0.2)
-    tight = invoke("renew", "s", "--data", "bright.npz", "--max-slowdown", "0.1%", "--out", "nothing")
+    tight = invoke(
+        "resume", "s", "--as", "s-renewed", "--data", "bright.npz", "--max-slowdown", "0.1%", "--out", "nothing"
+    )
     assert tight.exit_code == 3, tight.output
     assert "latency: not judged" in tight.stdout
     assert not (copied / "nothing").exists()
@@ -143,7 +145,7 @@ def test_a_renewal_that_is_killed_is_gone_on_with_by_the_same_call(copied: Path)
     """Whether the kill comes early, late or after the end: the next call ends with the same whole study."""
     count = "select count(*) from bf_evaluation where status <> 'running'"
     before = rows(count)[0][0]
-    words = ["renew", "s", "--data", "bright.npz", "--study", "killed"]
+    words = ["resume", "s", "--data", "bright.npz", "--as", "killed"]
     with started(*words, "--json", cwd=copied) as process:
         while process.poll() is None and stored_rows(copied, count) in ([], [(before,)]):
             time.sleep(0.05)
@@ -166,7 +168,7 @@ def test_a_renewal_that_is_killed_is_gone_on_with_by_the_same_call(copied: Path)
 
 
 def test_it_is_gone_on_with_by_the_same_call(copied: Path) -> None:
-    found = invoke("renew", "s", "--data", "bright.npz", "--json")
+    found = invoke("resume", "s", "--as", "s-renewed", "--data", "bright.npz", "--json")
     assert found.exit_code == 0, found.output
     assert rows("select count(*) from bf_study where name like 's-renewed%'") == [(1,)]
     assert json.loads(found.stdout)["best"] == json.loads((copied / "renewed.json").read_text())["best"]
@@ -181,26 +183,28 @@ def test_the_link_goes_with_the_old_study(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["s"], "Add --data DATA"),
-        (["s", "--data", "broken.npz"], "not a readable .npz archive"),
-        (["s", "--data", "same.npz"], "what it was made of has changed"),
+        (["s", "--as", "new"], "Add --data DATA"),
+        (["s", "--max-slowdown", "1%"], "--max-slowdown: this option goes with --as"),
+        (["s", "--as", "new", "--data", "same.npz", "--trials", "9"], "--trials: this option does not go with --as"),
+        (["s", "--as", "new", "--data", "broken.npz"], "not a readable .npz archive"),
+        (["s", "--as", "s-renewed", "--data", "same.npz"], "what it was made of has changed"),
         (
-            ["s", "--data", "same.npz", "--study", "s"],
+            ["s", "--data", "same.npz", "--as", "s"],
             "there is already a study 's', which was not made by renewing it",
         ),
         (
-            ["s", "--data", "same.npz", "--study", "new", "--model", "other.onnx"],
+            ["s", "--data", "same.npz", "--as", "new", "--model", "other.onnx"],
             "has other content than that of the study",
         ),
-        (["s", "--data", "same.npz", "--study", "new", "--max-drop", "1%"], "a percentage has no meaning"),
-        (["s", "--data", "same.npz", "--study", "new", "--out", "exported"], "the folder is not empty"),
-        (["labelled", "--data", "unlabelled.npz"], "Add the labels that the study's data have"),
-        (["nobody", "--data", "same.npz"], "There is no study 'nobody'"),
+        (["s", "--data", "same.npz", "--as", "new", "--max-drop", "1%"], "a percentage has no meaning"),
+        (["s", "--data", "same.npz", "--as", "new", "--out", "exported"], "the folder is not empty"),
+        (["labelled", "--as", "new", "--data", "unlabelled.npz"], "Add the labels that the study's data have"),
+        (["nobody", "--as", "new", "--data", "same.npz"], "There is no study 'nobody'"),
     ],
 )
 def test_bad_input_is_refused_in_one_message_and_makes_no_study(here: Path, words: list[str], said: str) -> None:
     before = rows("select name from bf_study order by id")
-    found = invoke("renew", *words)
+    found = invoke("resume", *words)
     assert found.exit_code == 2, found.output
     assert found.stderr.count("error:") == 1
     assert said in found.stderr

@@ -1,4 +1,4 @@
-"""`bitfront renew` of a study with two targets, and after a kill at the worst moment; with invented numbers."""
+"""`bitfront resume --as` of a study with two targets, and after a kill at the worst moment; with invented numbers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.paths import ROOT
 pytestmark = pytest.mark.slow
 
 OTHER = ("--new-target", "--backend-option", "fake-seed=7", "--quiet")
+FRESH = ("--data", "fresh.npz", "--max-drop", "90%")
 KILLED = """
 import os, signal
 from bitfront import verbs
 from studies.run.session import study_rows
-from bitfront.verbs.fresh_data import RenewalRequest
 study_rows.complete_study = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
-verbs.renew("s", "fresh.npz", request=RenewalRequest(study="k"))
+verbs.resume("s", {"data": "fresh.npz"}, fresh="k")
 """
 
 
@@ -39,9 +39,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_target_that_was_judged_is_exported(here: Path) -> None:
     ok("resume", "s", *OTHER)
-    ok("renew", "s", "--data", "fresh.npz", "--max-drop", "90%")
+    ok("resume", "s", "--as", "s-renewed", *FRESH)
     ok("resume", "s-renewed", *OTHER)
-    ok("renew", "s", "--target", "2", "--data", "fresh.npz", "--max-drop", "90%", "--out", "exported")
+    ok(
+        "resume",
+        "s",
+        "--as",
+        "s-renewed",
+        "--target",
+        "2",
+        "--data",
+        "fresh.npz",
+        "--max-drop",
+        "90%",
+        "--out",
+        "exported",
+    )
     manifest = json.loads((here / "exported/manifest.json").read_text())
     assert manifest["target"]["options"]["seed"] == "7"
 
@@ -49,6 +62,6 @@ def test_the_target_that_was_judged_is_exported(here: Path) -> None:
 def test_a_renewal_that_was_killed_as_its_study_was_made_goes_on(here: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED], env={"PYTHONPATH": str(ROOT)}, check=False)
     assert killed.returncode == -9
-    assert "k" in ok("studies")
-    ok("renew", "s", "--data", "fresh.npz", "--study", "k", "--max-drop", "90%")
+    assert "k" in ok("status")
+    ok("resume", "s", "--data", "fresh.npz", "--as", "k", "--max-drop", "90%")
     assert json.loads(ok("status", "k", "--json"))["renewed_from"] == "s"

@@ -192,7 +192,7 @@ def execute(statement: str, *values: Any) -> list[Any]:
 
 
 def shown(*arguments: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ok("profile", "small", *arguments, "--json"))
+    found: dict[str, Any] = json.loads(ok("show", "small", *arguments, "--profile", "--json"))
     return found
 
 
@@ -210,7 +210,7 @@ def test_a_profile_is_measured_stored_and_shown_again_without_the_device(studied
     # No model and no data are needed to show what is stored, and nothing is measured anew.
     second = shown(1, "--model", "nowhere.onnx")
     assert second == {**first, "profiled_now": False}
-    refused("profile", "small", 1, "--again", "--model", "nowhere.onnx", says="nowhere.onnx")
+    refused("show", "small", 1, "--profile", "--again", "--model", "nowhere.onnx", says="nowhere.onnx")
     third = shown(1, "--again", "--count", 2)
     assert third["profiled_now"]
     assert execute("select count(*) from bf_profile") == [(len(third["layers"]),)]
@@ -225,12 +225,12 @@ def test_the_baselines_of_a_search_have_their_profiles(tmp_path: Path, monkeypat
 
 @pytest.mark.slow
 def test_tables_for_people(studied: Path) -> None:
-    said = ok("profile", "small", 0, "--count", 3, "--sort", "time")
+    said = ok("show", "small", 0, "--profile", "--count", 3, "--sort", "time")
     assert said.startswith("trial 0: all fp32; measured ")
     assert "profiling makes every layer slower; the scaled times add up to the measured latency" in said
     for word in ("position", "kernels", "moves", "other", "second"):
         assert word in said
-    rows = list(csv.DictReader(io.StringIO(ok("profile", "small", 0, "--csv"))))
+    rows = list(csv.DictReader(io.StringIO(ok("show", "small", 0, "--profile", "--csv"))))
     assert [int(row["position"]) for row in rows] == list(range(len(rows)))
     assert {row["part"] for row in rows} <= {"groups", "moves", "other"}
 
@@ -242,8 +242,8 @@ def test_two_trials_side_by_side(studied: Path) -> None:
     assert [(row["got"], row["got_against"]) for row in found["delta"][:3]] == [("fp32", "int8")] * 3
     total = found["against"]["latency_ms"] - found["latency_ms"]
     assert sum(row["delta_ms"] for row in found["delta"]) == pytest.approx(total)
-    assert "changed" in ok("profile", "small", 0, "--against", 1)
-    rows = list(csv.DictReader(io.StringIO(ok("profile", "small", 0, "--against", 1, "--csv"))))
+    assert "changed" in ok("show", "small", 0, "--profile", "--against", 1)
+    rows = list(csv.DictReader(io.StringIO(ok("show", "small", 0, "--profile", "--against", 1, "--csv"))))
     assert [row["group"] for row in rows] == ["g000", "g001", "g002", "moves", "other"]
 
 
@@ -274,30 +274,32 @@ def refused(*arguments: Any, says: str, code: int = 2) -> None:
 
 
 def test_refusals(studied: Path) -> None:
-    refused("profile", "nothing", 0, says="There is no study 'nothing'")
-    refused("profile", "small", 99, says="There is no trial 99")
-    refused("profile", "small", 0, "--against", 99, says="There is no trial 99")
-    refused("profile", "small", 0, "--count", 0, says="--count 0: expected 1 to")
-    refused("profile", "small", 0, "--sort", "name", says="--sort name: expected order or time")
-    refused("profile", "small", 0, "--json", "--csv", says="were both given")
+    refused("show", "nothing", 0, "--profile", says="There is no study 'nothing'")
+    refused("show", "small", 99, "--profile", says="There is no trial 99")
+    refused("show", "small", 0, "--profile", "--against", 99, says="There is no trial 99")
+    refused("show", "small", 0, "--profile", "--count", 0, says="--count 0: expected 1 to")
+    refused("show", "small", 0, "--profile", "--sort", "name", says="--sort: expected one of order, time")
+    refused("show", "small", 0, "--profile", "--json", "--csv", says="were both given")
     execute("update bf_evaluation set status = 'failed', stage = 'build', kind = 'refused', message = 'x' where id = 2")
-    refused("profile", "small", 1, says="profiling trial 1: it failed at build (refused), so there is no engine")
+    refused(
+        "show", "small", 1, "--profile", says="profiling trial 1: it failed at build (refused), so there is no engine"
+    )
     execute("update bf_evaluation set status = 'running' where id = 2")
-    refused("profile", "small", 1, says="its evaluation is not finished")
+    refused("show", "small", 1, "--profile", says="its evaluation is not finished")
 
 
 @pytest.mark.slow
 def test_another_target_is_refused(studied: Path) -> None:
     [(description,)] = execute("select description from bf_target")
     execute("update bf_target set description = ?", description.replace('"onnxruntime": "', '"onnxruntime": "0.'))
-    refused("profile", "small", 0, says="onnxruntime: 0.")
+    refused("show", "small", 0, "--profile", says="onnxruntime: 0.")
 
 
 @pytest.mark.slow
 def test_an_engine_that_cannot_be_loaded_is_one_message(studied: Path) -> None:
     digest = Artifacts(Path(f"{DATABASE}.artifacts")).put_bytes(b"of another version", "engine")
     execute("update bf_evaluation set artifact = ? where role = 'baseline:int8'", digest)
-    refused("profile", "small", 1, says="it cannot be loaded or run here", code=1)
+    refused("show", "small", 1, "--profile", says="it cannot be loaded or run here", code=1)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bitfront import verbs
-from bitfront.cli.printing.study_results import print_finished
+from bitfront.printing.study_results import print_finished
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.point_lists import front_points

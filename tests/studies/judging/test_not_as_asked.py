@@ -47,13 +47,15 @@ def test_every_view_tells_of_a_mix_that_did_not_run_as_asked(here: Path) -> None
     said = "not in the requested precision: g001 ran in FP32"
     assert printed.stderr.count(said) >= sum(wrong.values()), "the line of each evaluation"
     for limits in ((), ("--max-drop", "50%")):
-        rows = {int(line.split()[0]): line for line in ok("trials", "s", *limits).splitlines() if line[:1].isdigit()}
+        rows = {
+            int(line.split()[0]): line for line in ok("front", "s", "--all", *limits).splitlines() if line[:1].isdigit()
+        }
         names = {trial: line for trial, line in rows.items() if said in line}
-        told = json.loads(ok("trials", "s", "--json", *limits))["rows"]
+        told = json.loads(ok("front", "s", "--all", "--json", *limits))["rows"]
         assert {row["trial"]: bool(row["not_as_asked"]) for row in told} == wrong
-        assert {row["trial"] for row in csv.DictReader(io.StringIO(ok("trials", "s", "--csv", *limits)))
+        assert {row["trial"] for row in csv.DictReader(io.StringIO(ok("front", "s", "--all", "--csv", *limits)))
                 if row["not_as_asked"]} == {str(trial) for trial, bad in wrong.items() if bad}  # fmt: skip
-        text = ok("trials", "s", *limits)
+        text = ok("front", "s", "--all", *limits)
         assert text.count(said) == sum(wrong.values()), (text, names)
         assert "misses the limits" not in text
     assert said in ok("front", "s"), "all INT8 is one of them"

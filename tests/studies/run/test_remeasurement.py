@@ -64,8 +64,8 @@ def run(*arguments: Any, tries: int = 3) -> Result:
         return CliRunner().invoke(program_for(words), words)
 
 
-def remeasured(*arguments: Any) -> list[dict[str, Any]]:
-    said = run("remeasure", "small", *arguments, "--json")
+def remeasured(which: Any = "doubtful") -> list[dict[str, Any]]:
+    said = run("resume", "small", "--remeasure", which, "--json")
     assert said.exit_code == 0, said.output
     found: list[dict[str, Any]] = json.loads(said.stdout)["measured"]
     return found
@@ -105,7 +105,7 @@ def test_what_is_doubtful_and_matters_is_measured_until_it_is_clean(here: Path) 
 
 def test_a_trial_is_measured_again_even_if_it_is_clean(here: Path) -> None:
     before = rounds(1)
-    said = run("remeasure", "small", "--trial", 1)
+    said = run("resume", "small", "--remeasure", 1)
     assert said.exit_code == 0, said.output
     assert "trial 1: " in said.stdout
     assert " before, " in said.stdout
@@ -115,38 +115,40 @@ def test_a_trial_is_measured_again_even_if_it_is_clean(here: Path) -> None:
 def test_what_stays_doubtful_is_given_up_after_some_tries_and_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside baselines that are never as usual, as nothing is within a limit below zero."""
     monkeypatch.setattr("evaluators.measure.latency_scale.BASELINE_LIMIT", -1.0)
-    (found,) = remeasured("--trial", 1)
+    (found,) = remeasured(1)
     assert found["tries"] == 3
     assert any("than usual" in text for text in found["doubts"])
-    assert "still doubtful: the baseline ran" in run("remeasure", "small", "--trial", 1).stdout
+    assert "still doubtful: the baseline ran" in run("resume", "small", "--remeasure", 1).stdout
 
 
 def test_all_are_those_that_matter_and_others(here: Path) -> None:
     doubt(0, 1, 2, 3)
     measured = {row["trial"] for row in json.loads(run("front", "small", "--json").stdout)["rows"]}
-    assert {row["trial"] for row in remeasured("--all")} == {0, 1, 2, 3}
+    assert {row["trial"] for row in remeasured("all")} == {0, 1, 2, 3}
     assert measured <= {0, 1, 2, 3}
 
 
 def test_nothing_doubtful_is_nothing_to_do(here: Path) -> None:
     content = (here / DATABASE).read_bytes()
-    said = run("remeasure", "small")
-    assert (said.exit_code, said.stdout) == (0, "No latency that matters is doubtful; nothing was measured.\n")
+    said = run("resume", "small", "--remeasure", "doubtful")
+    assert (said.exit_code, said.stdout) == (0, "No latency that was asked for is doubtful; nothing was measured.\n")
     assert (here / DATABASE).read_bytes() == content
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("small", "--trial", 77), "There is no trial 77"),
-        (("small", "--trial", 1, "--all"), "--trial and --all were both given"),
-        (("none",), "There is no study 'none'"),
-        (("small", "--trial", 1, "--data", "nowhere.npz"), "nowhere.npz"),
+        (("small", 77), "There is no trial 77"),
+        (("small", "some"), "--remeasure: expected doubtful, all or numbers of trials"),
+        (("small", 1, "--trials", 9), "--trials: this option does not go with --remeasure"),
+        (("small", 1, "--as", "new"), "--remeasure: this option does not go with --as"),
+        (("none", "all"), "There is no study 'none'"),
+        (("small", 1, "--data", "nowhere.npz"), "nowhere.npz"),
     ],
 )
 def test_bad_requests_are_refused(here: Path, arguments: tuple[Any, ...], says: str) -> None:
     content = (here / DATABASE).read_bytes()
-    said = run("remeasure", *arguments)
+    said = run("resume", arguments[0], "--remeasure", *arguments[1:])
     assert said.exit_code == 2
     assert says in said.stderr
     assert (here / DATABASE).read_bytes() == content
@@ -154,21 +156,21 @@ def test_bad_requests_are_refused(here: Path, arguments: tuple[Any, ...], says: 
 
 def test_no_database_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("remeasure", "small").exit_code == 2
+    assert run("resume", "small", "--remeasure", "doubtful").exit_code == 2
     assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_trial_has_nothing_to_measure(here: Path) -> None:
     change("update bf_evaluation set status = 'failed', stage = 'build', kind = 'refused', message = 'no' where id = 3")
     [(trial,)] = change("select number from bf_trial where evaluation_id = 3")
-    said = run("remeasure", "small", "--trial", trial)
+    said = run("resume", "small", "--remeasure", trial)
     assert said.exit_code == 2
     assert f"measuring trial {trial} again: its evaluation failed" in said.stderr
 
 
 def test_it_takes_the_lock_of_the_study(here: Path) -> None:
     with locked_study(here / f"{DATABASE}.artifacts", f"sqlite:///{here / DATABASE}", "small"):
-        said = run("remeasure", "small", "--trial", 1)
+        said = run("resume", "small", "--remeasure", 1)
     assert said.exit_code == 2
     assert rounds(1)
 
@@ -177,13 +179,13 @@ def test_an_engine_that_was_not_kept_is_built_again(here: Path) -> None:
     for path in (here / f"{DATABASE}.artifacts").iterdir():
         if path.is_file() and len(path.name) == 64 and b"Conv" in path.read_bytes():
             path.unlink()
-    assert [row["trial"] for row in remeasured("--trial", 1)] == [1]
+    assert [row["trial"] for row in remeasured(1)] == [1]
 
 
 def test_the_function_gives_the_same(here: Path) -> None:
     doubt(1)
     with quick():
-        (found,) = verbs.remeasure("small", storage=f"sqlite:///{DATABASE}")
+        (found,) = verbs.resume("small", remeasure="doubtful", storage=f"sqlite:///{DATABASE}")
     assert (found.trial, found.tries, found.doubts_before, found.doubts) == (1, 1, ("planted",), ())
 
 

@@ -58,7 +58,7 @@ def test_another_file_is_another_target(here: Path) -> None:
 
 
 def test_layers_say_which_file_takes_a_precision_away(here: Path) -> None:
-    told = ok("layers", "model.onnx", "--backend", "fake", "--capabilities", "npu.toml")
+    told = ok("inspect", "model.onnx", "--backend", "fake", "--capabilities", "npu.toml")
     assert "the capabilities file npu offers no INT8 to Conv" in told
 
 

@@ -44,14 +44,15 @@ RUNNING = {
     "resume": ("--trials", "5"),
     "worker": ("--trials", "5"),
     "export": ("--trial", "1", "--out", "out"),
-    "profile": ("1", "--again"),
-    "remeasure": ("--trial", "1"),
+    "profile": ("1", "--profile", "--again"),
+    "remeasure": ("--remeasure", "1"),
     "compare": ("1",),
     "sensitivity": ("--again",),
     "drift": ("--data", "data.npz"),
-    "renew": ("--data", "data.npz"),
+    "renew": ("--data", "data.npz", "--as", "new"),
 }
-READING = (("front",), ("trials",), ("show", "1"), ("status",), ("report", "--out", "report.html"))
+MODES = {"profile": "show", "remeasure": "resume", "renew": "resume"}  # of verbs
+READING = (("front",), ("front", "--all"), ("show", "1"), ("status",), ("report", "--out", "report.html"))
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_no_verb_runs_a_function_that_only_the_database_names(here: Path, field:
             continue  # these leave the study's own out
         if field == "data" and verb in ("drift", "renew"):
             continue  # and take these
-        result = invoke(verb, "small", *more)
+        result = invoke(MODES.get(verb, verb), "small", *more)
         assert result.exit_code == 2, (verb, result.output)
         assert f"{FIELDS[field]} {name}" in " ".join(result.stderr.split()), verb
         assert not (here / "ran").exists(), verb

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from bitfront.cli.printing import output
+from bitfront.printing import output
 from search.values import Failure, FailureKind, Stage
 from studies.judging.rounding import interval_text
 from studies.judging.sentences.picks import band_text

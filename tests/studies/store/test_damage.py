@@ -52,7 +52,8 @@ def test_damage_is_named_and_ends_no_verb_in_a_traceback(here: Path, place: str)
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
         assert f"table {table}, column {column}" in find_damage(store.database)
     told = 0
-    for words in (("front", "small"), ("trials", "small"), ("show", "small", "1"), ("status", "small"), ("studies",)):
+    reading = ("front small", "front small --all", "show small 1", "status small", "status")
+    for words in map(str.split, reading):
         result = invoke(*words)
         assert result.exception is None or isinstance(result.exception, SystemExit), (words, result.exception)
         told += f"table {table}, column {column}" in " ".join(result.stderr.split())
@@ -75,7 +76,7 @@ def test_a_fault_of_the_program_stays_one(here: Path, monkeypatch: pytest.Monkey
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a fault")
 
-    monkeypatch.setattr(readings, "front", fail)
+    monkeypatch.setattr(readings, "standing_of", fail)
     assert isinstance(invoke("front", "small").exception, KeyError)
 
 
@@ -86,7 +87,7 @@ def test_no_statement_runs_for_ever(here: Path, monkeypatch: pytest.MonkeyPatch)
         database.execute("alter table bf_study rename to kept")
         columns = ", ".join(f"x as {row[1]}" for row in database.execute("pragma table_info(kept)"))
         database.execute(f"create view bf_study as select {columns} from ({endless})")
-    result = invoke("studies")
+    result = invoke("status")
     assert result.exit_code in (1, 2)
     assert isinstance(result.exception, SystemExit)
     ok("--help")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bitfront.cli.printing.output import print_cells
+from bitfront.printing.output import print_cells
 from search.errors import StudyError
 from search.values import Target
 from studies.judging.rounding import latency_text
@@ -146,10 +146,10 @@ def test_reading_verbs_take_a_target(two: Path) -> None:
     assert first["latency"] != second["latency"]
     refused("show", "small", 5, says=["There is no trial 5"])
     ok("show", "small", 5, "--target", 2)
-    found = json.loads(ok("studies", "--json"))["studies"][0]["targets"]
+    found = json.loads(ok("status", "--json"))["studies"][0]["targets"]
     assert [(row["number"], row["options"]["threads"]) for row in found] == [(1, "1"), (2, "2")]
     assert [row["fingerprint"] for row in found] == fingerprints()
-    assert ", threads 1, statistic mean, clock thread; 2: onnxruntime on " in ok("studies")
+    assert ", threads 1, statistic mean, clock thread; 2: onnxruntime on " in ok("status")
     assert "first" in ok("sensitivity", "small", "--target", 2)
     refused("sensitivity", "small", "--target", 3, says=["--target 3"])
 
@@ -159,7 +159,7 @@ def test_measuring_verbs_run_on_the_target_they_name(two: Path) -> None:
     assert "exported trial 1" in said
     manifest = json.loads((two / "engine/manifest.json").read_text())
     assert manifest["target"]["options"]["threads"] == "2"
-    ok("profile", "small", 0, "--target", 2)
+    ok("show", "small", 0, "--profile", "--target", 2)
     assert "on 18 samples of the final split" in ok("compare", "small", 0, "--target", 2)
     assert rows("select distinct study_target_id from bf_worker where state <> 'ended'") == []
 

@@ -82,7 +82,7 @@ def test_what_is_no_code_is_refused_once_with_a_note_and_the_next_trial_comes(
     assert (trial.number, asked) == (1, space.uniform(Precision.INT8))
     assert states(made.study) == ["FAIL", "RUNNING"]
     [note] = notes
-    said = f"parameter g001 holds {value!r}, expected an integer from 0 to 1: 0 fp32, 1 int8. `bitfront layers MODEL`"
+    said = f"parameter g001 holds {value!r}, expected an integer from 0 to 1: 0 fp32, 1 int8. `bitfront inspect MODEL`"
     assert note.startswith(f"trial 0 is closed, because it cannot be evaluated: {said}")
     assert made.study.trials[0].user_attrs["bitfront:refused"] in note
 

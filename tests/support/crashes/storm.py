@@ -115,10 +115,9 @@ def prepare() -> None:
 def write_list(folder: Path, count: int, seed: int) -> None:
     """Inputs, and so many distinct assignments, the uniform ones among them, as the sampler's codes."""
     from bitfront import verbs
-    from studies.options.config import SearchConfig
 
     write_inputs(folder / "in", mobile_cnn(), samples=40)
-    space = verbs.layers(SearchConfig(str(folder / "in/model.onnx"), "")).space
+    space = verbs.inspect(str(folder / "in/model.onnx")).space
     names = [variable.id for variable in space.variables]
     assert all(len(variable.precisions) == 2 for variable in space.variables)
     mixed = random.Random(seed).sample(range(1, 2 ** len(names) - 1), count - 2)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from bitfront.cli.base import verb
-from bitfront.cli.printing.output import out
+from bitfront.verbs.command import Typed, prints
 from search.errors import ConfigError
 
 
-@verb
-def greet(
-    name: Annotated[str, typer.Argument(help="Whom.", metavar="NAME")],
-    loudly: Annotated[bool, typer.Option("--loudly", help="In capitals.")] = False,
-) -> None:
-    """Greet somebody."""
+def greet(name: Annotated[str, Typed("NAME")], *, loudly: bool = False) -> str:
+    """Greet somebody.
+
+    Args:
+        name: Whom.
+        loudly: In capitals.
+    """
     if name == "nobody":
         raise ConfigError("greeting nobody: expected a name, got none. Give one.")
-    out.print(f"hello {name}".upper() if loudly else f"hello {name}", markup=False)
+    return f"hello {name}".upper() if loudly else f"hello {name}"
+
+
+@prints(greet, json=lambda said: {"said": said})
+def _print_greeting(said: str) -> None:
+    from bitfront.printing.output import out
+
+    out.print(said, markup=False)

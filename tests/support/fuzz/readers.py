@@ -41,8 +41,8 @@ MOST_S, MOST_BYTES = 10, 2 << 30
 LISTINGS = ("tensorrt_8_6_residual_int8.json", "tensorrt_8_6_transformer_fp16.json")
 CACHE = "TRT-8601-EntropyCalibration2\nimage: 3c010a14\nfirst/relu: 3d8f5c29\nlogits: 3e4ccccd\n"
 STATE = {"version": 1, "breaker": {}}
-READING = (("front",), ("trials",), ("show", "1"), ("status",), ("report", "--out", "report.html"),
-           ("front", "--json"), ("trials", "--csv"), ("show", "--pick", "best"), ("sensitivity",))  # fmt: skip
+READING = (("front",), ("front", "--all"), ("show", "1"), ("status",), ("report", "--out", "report.html"),
+           ("front", "--json"), ("front", "--all", "--csv"), ("show", "--pick", "best"), ("sensitivity",))  # fmt: skip
 
 
 def run_command(*words: str) -> None:
@@ -58,7 +58,7 @@ def read_model(random: Random) -> None:
     proto = random.choice((three_layers, residual_cnn))()
     data = mutations.mutate_model(proto, random)
     Path("m.onnx").write_bytes(mutations.mutate_bytes(data, random) if random.random() < 0.4 else data)
-    run_command("layers", "m.onnx", "--backend", "fake") if random.random() < 0.7 else run_command("inspect", "m.onnx")
+    run_command("inspect", "m.onnx", "--backend", "fake") if random.random() < 0.7 else run_command("inspect", "m.onnx")
 
 
 def read_listing(random: Random) -> None:
@@ -90,7 +90,7 @@ def read_rows(random: Random) -> None:
     told = [mutations.damage_row(Path(DATABASE), random) for _ in range(random.choice((1, 1, 1, 4)))]
     print("; ".join(told))
     verb, *more = random.choice(READING)
-    run_command(*random.choice(((verb, "small", *more), ("studies",), ("targets",), (verb, "small", *more))))
+    run_command(*random.choice(((verb, "small", *more), ("status",), ("targets",), (verb, "small", *more))))
 
 
 def read_option(random: Random) -> None:

@@ -90,7 +90,7 @@ def test_layers_refuses_a_package_that_does_not_load_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")
-    result = invoke("layers", "in/model.onnx", "--backend", "tensorrt")
+    result = invoke("inspect", "in/model.onnx", "--backend", "tensorrt")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
     assert "libnvinfer.so.10" in result.stderr
 

@@ -1,27 +1,25 @@
-"""Comparing and renewing a study with fresh data: the verbs `drift` and `renew` as functions."""
+"""Calibrating the mixes of a study again on fresh data, which `resume --as` does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bitfront.verbs.deletion import taken_back
 from bitfront.verbs.deliveries import export
-from bitfront.verbs.searches import taken_back
 from search.errors import ConfigError, DataError, StudyError
 from search.values import Precision
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.shipping import here, put, put_again, ships
-from studies.events import Events, Quiet
+from studies.events import Quiet
 from studies.export.export import check_folder
 from studies.gate.check import Verdict
 from studies.gate.limits import GateLimits
 from studies.gate.renewed.find_pairs import gate_renewal, resolve_drop
 from studies.gate.renewed.renewal import Renewal
-from studies.inspect.drift.drift_report import DriftReport
-from studies.inspect.drift.find_drift import find_drift
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import standing_of
@@ -46,79 +44,27 @@ from studies.store.target_options import config_of
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def drift(
-    name: str,
-    data: str,
-    changes: Mapping[str, Any] = NOTHING,
-    *,
-    storage: str | None = None,
-    target: str | None = None,
-    events: Events | None = None,
-) -> DriftReport:
-    """Test whether fresh data resemble a study's calibration data, as `bitfront drift` does. Nothing is stored.
-
-    Args:
-        data: the fresh data, in any form that `search` takes; labels may be missing.
-        changes: `model`, where the file has moved.
-        storage: URL of the database; None for the default one.
-        target: which of the study's; None for the first.
-        events: told what happens.
-
-    Raises:
-        StudyError: no such study or target, it has not been calibrated, or the model is another one.
-        DataError: the fresh data cannot be used.
-        ArtifactError: the study's ranges or statistics are gone or damaged.
-        EvaluatorError: the model or the engine cannot be run.
-    """
-    if not data:
-        raise ConfigError("looking for drift: expected fresh data to compare with the study's. Add --data DATA.")
-    url = storage or default_url()
-    with Store.open(url, write=False) as store:
-        now = standing_of(store, name, wanted=target)
-        config = change_config(config_of(now.study, now.target, url), {**changes, "data": data})
-        told = events or Quiet()
-        return find_drift(store, now, here(store, now.study, config, told), told)
-
-
-NO_WORSE = GateLimits(max_drop=0.0)
-
-
-@dataclass(frozen=True)
-class RenewalRequest:
-    """What is made of a renewal.
-
-    Attributes:
-        study: name of the new study; None for the old one's with `-renewed`.
-        limits: what a renewed mix may be worse by; no more loss at all where nothing is said.
-        out: new or empty folder for the new study's pick `best`, written where that passes; None to write nothing.
-    """
-
-    study: str | None = None
-    limits: GateLimits = NO_WORSE
-    out: Path | None = None
-
-
-AS_USUAL = RenewalRequest()
-
-
 @clocked_run()
 def renew(
     name: str,
-    data: str,
+    fresh: str,
     changes: Mapping[str, Any] = NOTHING,
     *,
-    request: RenewalRequest = AS_USUAL,
+    limits: GateLimits,
+    out: Path | None = None,
     storage: str | None = None,
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> Renewal:
     """Calibrate a study's mixes on fresh data, as a new study, and judge them against the old ones.
 
-    This is what `bitfront renew` does. The old study does not change. The same call continues an interrupted renewal.
+    The old study does not change. The same call continues an interrupted renewal.
 
     Args:
-        data: the fresh data, in any form that `search` takes.
-        changes: `model`, where the file has moved.
+        fresh: name of the new study.
+        changes: `data`, the fresh data, in any form that `search` takes; `model`, where the file has moved.
+        limits: what a renewed mix may be worse by.
+        out: new or empty folder for the new study's pick `best`, written where that passes; None to write nothing.
         storage: URL of the database; None for the default one.
         target: which of the study's, which this host has to be; None for the first.
         events: told what happens.
@@ -130,27 +76,28 @@ def renew(
         ConfigError: a limit means nothing for the metric, or the folder cannot be written.
         RunError: the run could not go on; the same call continues it.
     """
+    data = changes.get("data")
     if not data:
         raise ConfigError("renewing a study: expected fresh data to calibrate on. Add --data DATA.")
-    if request.out is not None:
-        check_folder(request.out)
+    if out is not None:
+        check_folder(out)
     url, told = storage or default_url(), events or Quiet()
     with Store.open(url) as store:
         before = standing_of(store, name, wanted=target)
-        known, config = _plan_renewal(store, url, before, {**changes, "data": data}, request.study, told)
+        known, config = _plan_renewal(store, url, before, changes, fresh, told)
         with checked(config, more=[lambda: check_artifacts(config)], events=told, cache=study_cache(config)) as good:
             _check_inputs(good, before, known)
-            resolve_drop(request.limits, MetricScale.of(good.metric))
+            resolve_drop(limits, MetricScale.of(good.metric))
             study = _run(store, good, before, known, told)
             own = good.target.fingerprint
             now = standing_of(store, study.name, wanted=own)
-            gated = gate_renewal(store, before, now, good, request.limits, told)
+            gated = gate_renewal(store, before, now, good, limits, told)
     best = None if now.picks.best is None else int(now.table.trial[now.picks.best])
     done = Renewal(config.study, name, data, now.metric, gated, best)
-    if request.out is None or done.verdict is not Verdict.HOLDS:
+    if out is None or done.verdict is not Verdict.HOLDS:
         return done
-    export(config.study, request.out, {"trust_functions": True}, storage=storage, target=own, events=told)
-    return replace(done, folder=request.out)
+    export(config.study, out, {"trust_functions": True}, storage=storage, target=own, events=told)
+    return replace(done, folder=out)
 
 
 def _run(store: Store, good: Checked, before: Standing, known: StudyRecord | None, told: SearchEvents) -> StudyRecord:
@@ -166,7 +113,7 @@ def _run(store: Store, good: Checked, before: Standing, known: StudyRecord | Non
 
 
 def _plan_renewal(
-    store: Store, url: str, before: Standing, changes: Mapping[str, Any], wanted: str | None, events: Events
+    store: Store, url: str, before: Standing, changes: Mapping[str, Any], fresh: str, events: SearchEvents
 ) -> tuple[StudyRecord | None, SearchConfig]:
     """A renewal that was begun before, if there is one, and what it is asked to do."""
     name = before.study.name
@@ -182,13 +129,11 @@ def _plan_renewal(
             "data instead, or choose other limits with "
             f"`{suggestions.command('resume', name, storage=url)}`."
         )
-    fresh = wanted or f"{name}-renewed"
     known = next((store.studies.load(fresh) for each in store.studies.summaries() if each.name == fresh), None)
     if known is not None and known.renewed_from != before.study.id:
         raise StudyError(
             f"renewing study {name!r}: there is already a study {fresh!r}, which was not made by renewing it. Give "
-            "another name with "
-            "--study."
+            "another name with --as."
         )
     stored = config_of(before.study, before.target, url)
     config = change_config(here(store, before.study, stored, events), changes)

@@ -1,4 +1,4 @@
-"""How much a command tells, and where: `--verbose` and `--log-file`, which every verb that runs something takes."""
+"""The command that runs, as those who print need to know it: `--verbose` and `--log-file`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ class Talk:
     """What was asked of one command.
 
     Attributes:
+        verb: its name.
         verbose: tell forecasts, audits and whatever else explains a search.
         log_file: gets every line with its time; None for none.
     """
 
+    verb: str = ""
     verbose: bool = False
     log_file: Path | None = None
 
@@ -25,14 +27,9 @@ class Talk:
 _TALK: ContextVar[Talk] = ContextVar("talk", default=Talk())  # noqa: B039 - it is frozen
 
 
-def verbose() -> bool:
-    """Whether the command that runs was given `--verbose`."""
-    return _TALK.get().verbose
-
-
-def log_file() -> Path | None:
-    """Where the command that runs writes what it tells."""
-    return _TALK.get().log_file
+def talk() -> Talk:
+    """What was asked of the command that runs."""
+    return _TALK.get()
 
 
 @contextmanager

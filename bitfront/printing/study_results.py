@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bitfront.cli.printing.output import (
+from bitfront.printing.output import (
     out,
     print_cells,
     print_fitted,
-    print_json,
     say,
     say_command,
     terminal_width,
     warn,
 )
-from bitfront.cli.printing.talk import verbose
-from search.errors import RunError
+from bitfront.printing.talk import talk
 from search.values import Answer
 from studies.judging.findings.rescue_table import HEADER, UNLIMITED, RescueRow, rescue_cells
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
@@ -24,7 +22,6 @@ from studies.judging.sentences.final_split import final_notes
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.no_pick import (
-    all_failed_text,
     nearest_text,
     nobody_text,
     nothing_text,
@@ -37,23 +34,9 @@ from studies.judging.standing import Standing
 from studies.judging.status.early_end import early_end
 from studies.options.limits import Limits, MetricScale
 from studies.run.search_result import SearchResult
-from studies.show.front_rows import front_json
 from studies.show.terminal.front_table import BEST_STYLE, front_table, limits_legend
 from studies.show.terminal.recommendation import recommendation_text
 from studies.store import suggestions
-
-
-def print_end(finished: SearchResult, *, quiet: bool) -> None:
-    """Print how a search ended, which where every evaluation failed is an error.
-
-    Raises:
-        RunError: every evaluation failed.
-    """
-    if not quiet:
-        print_finished(finished)
-    print_warnings(finished.standing)
-    if finished.standing.details.failures is not None:
-        raise RunError(all_failed_text(finished.standing))
 
 
 def print_finished(finished: SearchResult, *, exported: bool = False) -> None:
@@ -64,7 +47,7 @@ def print_finished(finished: SearchResult, *, exported: bool = False) -> None:
     """
     now = finished.standing
     say(f"{finished.reason}.")
-    if verbose() or any(answer is Answer.NOT_OBEYED for _, answer in finished.obedience):
+    if talk().verbose or any(answer is Answer.NOT_OBEYED for _, answer in finished.obedience):
         say(f"Audit of every engine that was built: {obedience_text(finished.obedience)}.")
     if text := replaced_text(finished.deaths):
         say_command(
@@ -73,7 +56,7 @@ def print_finished(finished: SearchResult, *, exported: bool = False) -> None:
         )
     out.print()
     print_front(now, finished.mixes, why_none=now.details.failures is None)
-    notes = study_rescue_notes(now) if verbose() else emulation_gap_notes(now)
+    notes = study_rescue_notes(now) if talk().verbose else emulation_gap_notes(now)
     out.print()
     print_rescue(study_rescue(now), notes, now.metric, now.limits)
     if now.picks.best is not None and not now.only_fp32:
@@ -122,11 +105,6 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
     for text in (*final_notes(now), *texts):
         if text:
             say(f"{text}.")
-
-
-def print_result_json(finished: SearchResult, verb: str) -> None:
-    """Print where a study stands at the end of a search, as `front --json` does, and why it stopped."""
-    print_json(verb, {"reason": finished.reason, **front_json(finished.standing, finished.mixes)})
 
 
 def print_rescue(
