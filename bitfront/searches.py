@@ -6,21 +6,23 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from optuna.samplers import BaseSampler
 
 from bitfront import verbs
 from bitfront.columns import Inputs, take_columns, unread_labels_text
 from bitfront.inputs import InputFiles
 from bitfront.metrics import Metric, OwnMetric, lend, metric_name, name_in_study
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
-from bitfront.samplers import is_object, lent
 from bitfront.study import Study
 from bitfront.verbs.deletion import remove_inputs
 from bitfront.wording import python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
+from search.sampler.kinds import Handed, SamplerKind
 from studies import interrupts
 from studies.judging.sentences.no_pick import all_failed_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
@@ -36,9 +38,6 @@ from studies.store.store import Store
 
 if TYPE_CHECKING:
     import onnx
-    from optuna.samplers import BaseSampler
-
-    from search.sampler.kinds import SamplerKind
 
     Sampler = str | type[SamplerKind] | BaseSampler
     Run = Callable[[Listener], SearchResult]
@@ -116,13 +115,15 @@ def search(
     own_name = name_in_study(metric, *place) if resumes else metric_name(metric)
     own = OwnMetric.of(metric, own_name)
     named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": own_name}
-    with lent(sampler) as sampler_name, lend(own):
+    sampler_name, own_sampler = _read_sampler(sampler)
+    with lend(own):
         given = _texts({"study": _name_of(model), **options, **named, "sampler": sampler_name})
         # Before the data are read, which may take long.
         config = read_config({**given, "model": "model.onnx", "data": "data"})
+        config = replace(config, own_sampler=own_sampler)
         with InputFiles(config.study, config.storage, config.max_samples) as files:
             study = RunningStudy(config.study, config.storage, metric=own)
-            study.sampler_is_object = is_object(sampler)
+            study.sampler_is_object = own_sampler is not None
             with listening(study, callbacks, progress) as told:
                 files.tell(told)
                 chosen = take_columns(data, inputs)
@@ -154,7 +155,9 @@ def _prepare(
 
         def resume_named(events: Listener) -> SearchResult:
             remember_functions(named, events)  # this call names them, as it did when the study was made
-            found: SearchResult = verbs.resume(name, changes, storage=url, events=events)
+            found: SearchResult = verbs.resume(
+                name, changes, storage=url, own_sampler=config.own_sampler, events=events
+            )
             return found
 
         return resume_named
@@ -206,13 +209,16 @@ def resume(
     changes = read_changes(_texts({**options, "trials": trials}), "resume")
     own = OwnMetric.of_study(metric, name, url) or getattr(study, "metric", None)
     running = RunningStudy(name, url, target=target, metric=own)
-    running.sampler_is_object = is_object(sampler)
-    with lent(sampler), lend(own):
+    _, own_sampler = _read_sampler(sampler)
+    running.sampler_is_object = own_sampler is not None
+    with lend(own):
         return _run(
             running,
             callbacks,
             progress,
-            lambda events: verbs.resume(name, changes, storage=url, target=target, events=events),
+            lambda events: verbs.resume(
+                name, changes, storage=url, target=target, own_sampler=own_sampler, events=events
+            ),
         )
 
 
@@ -332,6 +338,21 @@ def _text(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.17f}".rstrip("0").rstrip(".") if abs(value) < 1 else repr(value)  # no exponents
     return value
+
+
+def _read_sampler(sampler: Any) -> tuple[str | None, BaseSampler | None]:
+    """The name of a sampler for a configuration, and the sampler itself if it is an object of Python.
+
+    Raises:
+        ConfigError: it is no sampler.
+    """
+    if sampler is None or isinstance(sampler, str):
+        return sampler, None
+    if isinstance(sampler, type) and issubclass(sampler, SamplerKind):
+        return f"{sampler.__module__}:{sampler.__qualname__}", None
+    if isinstance(sampler, BaseSampler):
+        return f"{Handed.__module__}:{Handed.__qualname__}", sampler
+    raise ConfigError(f"sampler: expected a name or an Optuna sampler, got {type(sampler).__name__}.")
 
 
 def _name_of(model: object) -> str:

@@ -24,6 +24,7 @@ Many = list[str] | None
 # Parameters that stand for rows of the option table, and the one for what is told meanwhile.
 FROM_TABLE = ("config", "changes", "limits", "thresholds")
 EVENTS = "events"
+_OBJECTS = ("own_sampler",)  # objects of Python, which cannot be typed
 _EMPTY, _KEYWORD = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
 
 
@@ -73,7 +74,7 @@ def own_parameters(
     """The parameters that a verb or its printer has options of its own for, each with its type and how it is typed."""
     space = inspect.unwrap(function).__globals__
     for each in inspect.signature(function).parameters.values():
-        if each.name not in (*FROM_TABLE, EVENTS) and not (printer and each.kind is not _KEYWORD):
+        if each.name not in (*FROM_TABLE, EVENTS, *_OBJECTS) and not (printer and each.kind is not _KEYWORD):
             kind, *facts = _types_of(each.annotation, space)
             yield each, kind, next((fact for fact in facts if isinstance(fact, Typed)), None)
 

@@ -46,6 +46,8 @@ from studies.store import suggestions
 from studies.store.store import Store, check_usable, default_url
 
 if TYPE_CHECKING:  # it belongs to one mode of one verb
+    from optuna.samplers import BaseSampler
+
     from studies.run.noise.remeasurement import Remeasured
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -139,6 +141,7 @@ def resume(
     fresh: Annotated[str | None, Typed("NAME", "--as")] = None,
     max_slowdown: Annotated[float | None, Typed("SHARE", read=parse_tolerance)] = None,
     out: Annotated[Path | None, Typed("DIR")] = None,
+    own_sampler: BaseSampler | None = None,
     events: SearchEvents | None = None,
 ) -> SearchResult | Renewal | tuple[Remeasured, ...]:
     """Continue a study until it has its number of trials, or a new number of them; or measure or calibrate it again.
@@ -155,6 +158,7 @@ def resume(
         fresh: Name of a new study. The mixes of this one are calibrated for it on the fresh samples of --data, and
             judged against the old engines: --max-drop, by default 0, then says how much more they may lose.
         max_slowdown: With --as: largest allowed increase of the latency against the old engine, for example 3%.
+        own_sampler: the sampler of a study that was searched with one that is an object of Python.
         out: With --as: new or empty folder for the new best engine. It is written if the engine passes.
         events: told what happens.
 
@@ -179,7 +183,7 @@ def resume(
         return _measure_again(name, remeasure, changes, storage, target, events or Quiet())
     which = Wanted(target, new_target)
     with monitored(events or Quiet(), changes.get("metrics_port")) as shown:
-        return join(name, changes, storage or default_url(), shown, which, moved=True)
+        return join(name, changes, storage or default_url(), shown, which, moved=True, own_sampler=own_sampler)
 
 
 @clocked_run()

@@ -97,6 +97,27 @@ class GP(SamplerKind):
             return GPSampler(seed=continued_seed(seed, finished))
 
 
+class Handed(SamplerKind):
+    """A sampler that is an object of this process. A study stores only that there was one."""
+
+    name = "handed"
+
+    def __init__(self, sampler: BaseSampler | None = None) -> None:
+        self._sampler = sampler
+
+    def missing(self) -> str:
+        if self._sampler is not None:
+            return ""
+        return (
+            "the study was searched with a sampler object that was given in Python, which is not stored. Continue it "
+            "there: bitfront.resume(name, sampler=...)"
+        )
+
+    def make(self, seed: int, finished: int, guidance: Guidance | None) -> BaseSampler:
+        assert self._sampler is not None
+        return self._sampler
+
+
 class Random(SamplerKind):
     name = "random"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from search.errors import ConfigError
 from studies.artifacts import shipping
@@ -32,6 +32,9 @@ from studies.store.store import Store
 from studies.store.target_names import choose
 from studies.store.target_options import config_of, remember
 
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -52,7 +55,14 @@ class Wanted:
 
 
 def join(
-    name: str, changes: Mapping[str, Any], url: str, progress: SearchEvents, which: Wanted, *, moved: bool
+    name: str,
+    changes: Mapping[str, Any],
+    url: str,
+    progress: SearchEvents,
+    which: Wanted,
+    *,
+    moved: bool,
+    own_sampler: BaseSampler | None = None,
 ) -> SearchResult:
     """Work on a study that is there; `moved`: its files are from now on where the changes say."""
     with Store.open(url) as store:
@@ -60,6 +70,7 @@ def join(
         meant = which.of(store, study)
         stored = config_of(study, meant, url)
         config = take_names_again(change_config(stored, changes), stored, str(study.metric["name"]))
+        config = replace(config, own_sampler=own_sampler)
         check_trusted(config)
         config, slots = crew_of(config)
         progress.timing(RunTime(limit_start(), config.time_limit_s))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from search.errors import ConfigError
 from search.sampler.shipped import SHIPPED as SAMPLERS
@@ -17,6 +17,11 @@ from studies.options.fields.study_fields import StudyFields
 from studies.options.limits import limit_options
 from studies.options.option import NAMED_AGAIN, Option, Verbs, make_row, option, read_stored
 from studies.options.urls import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+    from search.sampler.kinds import SamplerKind
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class SearchConfig(DataFields, StudyFields):
         builders: the number of processes that only build, beside the one that measures; 0 if that one builds too, None
             for as many as pay.
         lease_s: the seconds without a heartbeat after which a worker counts as lost and others take over its work.
+        own_sampler: a sampler that is an object of this process, which `sampler` then only says; it is not stored.
         repair: how often a proposal is repaired if its build is refused.
         backend_options: options as `NAME=VALUE`, for backends whose options have no names of their own here.
         builder_options: options of the shipped backends by keyword; `final_` before a keyword means exports.
@@ -112,6 +118,7 @@ class SearchConfig(DataFields, StudyFields):
     )
     builder_options: Mapping[str, Any] = field(default_factory=dict)
     quiet: bool = option(kinds.TEXT, "Print nothing but errors.", False, flag=True, verbs=(), panel="Study")
+    own_sampler: BaseSampler | None = field(default=None, repr=False, compare=False)
     overrides: tuple[str, ...] = field(default=(), compare=False)
     given: tuple[str, ...] = field(default=(), compare=False)
 
@@ -124,9 +131,20 @@ class SearchConfig(DataFields, StudyFields):
         defaults = (row.default for row in builder_options() if row.item == keyword)
         return self.builder_options.get(keyword, next(defaults, None))
 
+    def sampler_kind(self) -> SamplerKind:
+        """The sampler of the search, before it is made.
+
+        Raises:
+            ConfigError, DataError: as for `sampler_named`.
+        """
+        from search.sampler.kinds import Handed  # it imports Optuna, which reading verbs do without
+        from search.sampler.registry import sampler_named
+
+        return sampler_named(self.sampler) if self.own_sampler is None else Handed(self.own_sampler)
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values of all that belongs to the study, not to one run of it: `_NOT_STORED` says what is not."""
-        data = asdict(self)
+        data = asdict(replace(self, own_sampler=None))  # which need not be one that can be copied
         for row in item_options():
             data[row.item] = data[row.field].get(row.item, row.default)
         data["keep"] = [{"pattern": rule.pattern, "precision": rule.precision.label} for rule in self.keep]
@@ -167,7 +185,7 @@ class SearchConfig(DataFields, StudyFields):
 
 
 _MAPPINGS = ("limits", "builder_options")
-_NOT_STORED = ("storage", "trust_functions", "gpus", "workers", "metrics_port", "overrides", "given")
+_NOT_STORED = ("storage", "trust_functions", "gpus", "workers", "metrics_port", "own_sampler", "overrides", "given")
 
 
 def own_options() -> tuple[Option, ...]:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from search.errors import BitfrontError, InputError, RunError
-from search.sampler.registry import sampler_named
 from studies.crew.lease_length import at_work
 from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.standing import Standing, standing
@@ -103,13 +102,14 @@ def _proposals(work: Work, database: RDBStorage) -> Proposals:
     from studies.run.guidance.guidance import make_guidance  # takes a while, and other samplers do without
 
     config, alone, names = work.problem.config, work.crew.alone, layer_names(work.ledger)
+    sampler = config.sampler_kind()
     proposals = Proposals(
         database,
         work.ledger.target.optuna_study,
         work.problem.space,
-        config.sampler,
+        sampler,
         config.seed,
-        make_guidance(work) if sampler_named(config.sampler).guided else None,
+        make_guidance(work) if sampler.guided else None,
         worker="" if alone else work.crew.name,
         rank=work.crew.rank(),
         note=work.events.note,

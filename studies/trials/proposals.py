@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.stopwatch import time_spent
 from search.forecast.forecasts import FORECAST, MEASURED, deciding_forecasts
-from search.sampler.registry import sampler_named
+from search.sampler.kinds import SamplerKind
 from search.space.choices import Space
 from search.space.trial_codes import codes_in, held, refusal
 from search.values import Assignment
@@ -55,7 +55,7 @@ class Proposals:
     Args:
         name: of the Optuna study, made when it is not there.
         space: what the sampler's integer codes stand for.
-        sampler: by name.
+        sampler: the kind that makes it.
         seed: of the study; workers of other ranks draw other numbers from it.
         guidance: what the guided sampler is told; not needed by others.
         worker: by name, where others may ask for trials meanwhile; it marks its own.
@@ -69,7 +69,7 @@ class Proposals:
         storage: optuna.storages.BaseStorage,
         name: str,
         space: Space,
-        sampler: str,
+        sampler: SamplerKind,
         seed: int,
         guidance: Guidance | None = None,
         worker: str = "",
@@ -89,10 +89,9 @@ class Proposals:
         self.study = optuna.create_study(
             storage=storage, study_name=name, directions=["minimize", "minimize"], load_if_exists=True
         )
-        kind = sampler_named(sampler)
-        own = seed if kind.guided else seed + rank * _APART
+        own = seed if sampler.guided else seed + rank * _APART
         self._begun = len(self.study.get_trials(deepcopy=False))
-        self.study.sampler = kind.make(own, self._begun, guidance)
+        self.study.sampler = sampler.make(own, self._begun, guidance)
         if self._begun == 0:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -140,7 +140,7 @@ FLOORS = {
         *("run show", "export fleet gate inspect monitoring"),
     ),
     "bitfront": (
-        "columns inputs metrics printing samplers shadows trial wording",
+        "columns inputs metrics printing shadows trial wording",
         "verbs",
         "study",
         "progress",

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from search.sampler.registry import sampler_named
 from search.values import Assignment, Evaluation, FailureKind, Precision
 from studies.run.work import Problem
 from studies.trials.ledger import Ledger
@@ -30,7 +29,7 @@ class Repairs:
         self._ledger = ledger
         self._note = note
         self._allowed = problem.config.repair > 0
-        self._heeded = self._allowed or sampler_named(problem.config.sampler).guided
+        self._heeded = self._allowed or problem.config.sampler_kind().guided
         self.unbuildable: frozenset[tuple[str, Precision]] = frozenset()
         self.refresh()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from search.sampler.registry import sampler_named
 from studies.judging.standing import Standing
 from studies.run.guidance.sensitivity_beside import SensitivityBeside
 from studies.run.hooks.hook import Hook
@@ -24,7 +23,7 @@ class SensitivityHook(Hook):
         self._work = work
         self._proposals = proposals
         self._beside = SensitivityBeside(work)
-        kind = sampler_named(work.problem.config.sampler)
+        kind = work.problem.config.sampler_kind()
         self._wanted = kind.guided and kind.wants_sensitivities
 
     def prepare(self, now: Standing) -> None:

@@ -24,7 +24,6 @@ from search.errors import BitfrontError, ConfigError, MetricError
 from search.graph import model as models
 from search.graph.element_types import is_float
 from search.graph.model import Model
-from search.sampler.registry import sampler_named
 from search.space.choices import Space, make_space
 from search.space.range_rules import check_matches
 from search.space.sample_choice import SampleChoice
@@ -200,7 +199,7 @@ def load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> 
 
 def _check_sampler(config: SearchConfig) -> None:
     """Refuse a sampler that there is not, and weights for one that has no use for them."""
-    if not sampler_named(config.sampler).rewarded and Score(*config.reward) != Score():
+    if not config.sampler_kind().rewarded and Score(*config.reward) != Score():
         raise ConfigError(
             f"--reward {Score(*config.reward)}: the sampler {config.sampler} does not use a reward. Leave the "
             "option out, or search with --sampler rl."

@@ -251,7 +251,7 @@ def test_an_export_of_a_trial_leaves_the_latencies_of_the_study_as_they_are(here
     """Also where the trial was not scored on the final split, and where its engine has to be built again."""
 
     def latencies() -> list[Any]:
-        found = json.loads(ok("trials", "small", "--json"))["rows"]
+        found = json.loads(ok("front", "small", "--all", "--json"))["rows"]
         names = ("trial", "latency_ms", "speedup", "warnings")
         return [[row[name] for name in names] for row in found]
 

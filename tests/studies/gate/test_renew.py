@@ -134,11 +134,11 @@ def test_a_study_whose_best_is_fp32_is_not_renewed(tmp_path: Path, monkeypatch: 
             "update bf_evaluation set loss = 0.9, loss_low = 0.9, loss_high = 0.9, loss_upper = 0.9 "
             "where role <> 'baseline:fp32'"
         )
-    refused = invoke("renew", "small", "--data", "there is none.npz")
+    refused = invoke("resume", "small", "--as", "new", "--data", "there is none.npz")
     assert refused.exit_code == 2, refused.output
     assert "renewing study 'small': its best is FP32 itself" in " ".join(refused.stderr.split())
-    assert json.loads(ok("studies", "--json"))["studies"][0]["name"] == "small"
-    assert len(json.loads(ok("studies", "--json"))["studies"]) == 1
+    assert json.loads(ok("status", "--json"))["studies"][0]["name"] == "small"
+    assert len(json.loads(ok("status", "--json"))["studies"]) == 1
 
 
 def test_a_renewal_that_is_killed_is_gone_on_with_by_the_same_call(copied: Path) -> None:

@@ -13,6 +13,7 @@ import optuna
 import pytest
 
 from search.graph.model import load
+from search.sampler.registry import sampler_named
 from search.space.choices import Space, make_space
 from search.values import Capability, Precision
 from studies.store.repositories.claims import Claims
@@ -150,7 +151,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Space:
 
 
 def proposals(space: Space) -> Proposals:
-    return Proposals(optuna.storages.InMemoryStorage(), "s", space, "random", 0)
+    return Proposals(optuna.storages.InMemoryStorage(), "s", space, sampler_named("random"), 0)
 
 
 def test_an_assignment_that_is_always_cut_off_is_not_proposed_for_ever(space: Space) -> None:
@@ -217,7 +218,8 @@ def test_a_result_for_a_trial_that_another_worker_closed_is_told_by_a_later_one(
 def test_workers_draw_other_numbers_from_one_seed_and_sign_what_they_ask_for(space: Space) -> None:
     asked = []
     for rank in range(3):
-        made = Proposals(optuna.storages.InMemoryStorage(), "s", space, "random", 0, worker=f"w-{rank}", rank=rank)
+        storage = optuna.storages.InMemoryStorage()
+        made = Proposals(storage, "s", space, sampler_named("random"), 0, worker=f"w-{rank}", rank=rank)
         asked.append([made.ask()[1].digest for _ in range(8)])
         assert {trial.user_attrs["bitfront:worker"] for trial in made.study.trials} == {f"w-{rank}"}
     assert len({tuple(each) for each in asked}) == 3

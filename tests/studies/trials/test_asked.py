@@ -18,6 +18,7 @@ from search.forecast.history import Historian
 from search.graph.model import load
 from search.sampler.guided import Guidance
 from search.sampler.kinds import SamplerKind
+from search.sampler.registry import sampler_named
 from search.space.choices import Space, make_space
 from search.space.layout import make_layout
 from search.values import Capability, Precision
@@ -60,7 +61,7 @@ def made(space: Space, notes: list[str], empty: Path, tmp_path: Path) -> Proposa
 
 def opened(space: Space, notes: list[str], folder: Path, **more: Any) -> Proposals:
     storage = optuna.storages.RDBStorage(f"sqlite:///{folder / 'o.db'}")
-    return Proposals(storage, "s", space, "random", 0, note=notes.append, **more)
+    return Proposals(storage, "s", space, sampler_named("random"), 0, note=notes.append, **more)
 
 
 def wide(codes: dict[str, int]) -> dict[str, Any]:
@@ -236,7 +237,7 @@ def test_a_guided_sampler_from_outside_is_told_what_is_measured_later(space: Spa
     storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'o.db'}")
     layout = make_layout(IDS, (), space, ())
     begun = Guidance(layout, priors=lambda: None, ratio=True)
-    proposals = Proposals(storage, "s", space, f"{__name__}:KeepsGuidanceKind", 0, guidance=begun)
+    proposals = Proposals(storage, "s", space, sampler_named(f"{__name__}:KeepsGuidanceKind"), 0, guidance=begun)
     proposals.guide(lambda guidance: replace(guidance, ratio=False))
     sampler = proposals.study.sampler
     assert isinstance(sampler, KeepsGuidance)
