@@ -259,12 +259,7 @@ def load(
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
-def _run(
-    study: RunningStudy,
-    callbacks: Sequence[Callback],
-    progress: bool | str,
-    run: Run,
-) -> Study:
+def _run(study: RunningStudy, callbacks: Sequence[Callback], progress: bool | str, run: Run) -> Study:
     """Run a search, report its progress, and return the study."""
     try:
         with (

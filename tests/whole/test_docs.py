@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.samplers import BaseSampler
 
 from bitfront import verbs
 from bitfront.cli import main
@@ -313,7 +314,7 @@ def check_call(call: ast.Call) -> None:
 
 def returned(name: str) -> Any:
     types = (Export, Space, Target, Check, StudyStatus, Profile, Sensitivities, Thresholds, MixReport, GateReport)
-    types = (*types, DriftReport, Layers, Remeasured)
+    types = (*types, BaseSampler, DriftReport, Layers, Remeasured)
     return typing.get_type_hints(getattr(verbs, name), localns={kind.__name__: kind for kind in types})["return"]
 
 
