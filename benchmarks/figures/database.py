@@ -72,7 +72,7 @@ def front_times(folder: Path, count: int) -> dict[str, float]:
     print(f"written in {time.perf_counter() - start:.0f} s")
     found = {
         "front_s": median_s(lambda: run("front", "digits", "--storage", url)),
-        "front_import_s": median_s(lambda: run("studies", "--help")),
+        "front_import_s": median_s(lambda: run("status", "--help")),
         "front_call_s": median_s(lambda: verbs.front("digits", storage=url)),
     }
     print(f"front: command {found['front_s']:.2f} s (of it {found['front_import_s']:.2f} s to start)", end=", ")

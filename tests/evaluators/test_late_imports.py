@@ -40,7 +40,7 @@ def test_an_evaluator_begins_without_it() -> None:
 @pytest.mark.skipif(not WAITS, reason="another onnx-ir than those that this is known of")
 def test_a_command_begins_without_it() -> None:
     code = f"import atexit, sys; from bitfront.cli import main as cli; atexit.register(lambda: {USED}); cli.main()"
-    out = printed(code, "layers", DIGITS, "--batch", 4, "--json")
+    out = printed(code, "inspect", DIGITS, "--batch", 4, "--json")
     assert (out[0], out[-1]) == ("{", "False")
 
 
