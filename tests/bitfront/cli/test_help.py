@@ -112,6 +112,13 @@ def test_an_unknown_verb_is_told_its_neighbours() -> None:
     assert "front" in result.output
 
 
+def test_a_verb_that_is_an_option_of_another_says_where_it_went() -> None:
+    command = [sys.executable, "-m", "bitfront", "trials", "s"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    said = "error: bitfront trials: this is bitfront front STUDY --all now.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
 @pytest.mark.slow
 def test_replace_makes_a_study_anew_and_a_mistake_costs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_finished(tmp_path)

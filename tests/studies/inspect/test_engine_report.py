@@ -61,6 +61,12 @@ def test_json_has_it_all() -> None:
     assert not any(row["differs"] for row in found["nodes"])
 
 
+def test_options_of_float_models_are_refused_for_an_engine() -> None:
+    refused = invoke("inspect", LISTING, "--batch", 4)
+    assert refused.exit_code == 2
+    assert "--batch: this option is for float models" in refused.stderr
+
+
 def test_csv_has_a_row_per_layer() -> None:
     lines = invoke("inspect", LISTING, "--csv").stdout.splitlines()
     assert len(lines) == 1 + len(json.loads(invoke("inspect", LISTING, "--json").stdout)["layers"])
