@@ -41,7 +41,7 @@ import_late()
 
 # After these are set, for what they bring in may ask for it.
 from studies.store.store import Store  # noqa: E402
-from tests.support.layers import SECOND_LAYER, SLOW_PLACES, SLOWEST  # noqa: E402
+from tests.support.layers import SECOND_LAYER, SLOW_PLACES, SLOW_TESTS, SLOWEST  # noqa: E402
 from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, fresh_url  # noqa: E402
 from tests.support.tensorrt.gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
 
@@ -55,7 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         on_server = any(parameter in SERVERS for parameter in parameters if isinstance(parameter, str))
         if on_server or item.path.stem.removeprefix("test_") in SECOND_LAYER:
             item.add_marker(pytest.mark.long)
-        if item.path.as_posix().removeprefix(TESTS).startswith(SLOW_PLACES):
+        name = item.name.partition("[")[0]
+        if item.path.as_posix().removeprefix(TESTS).startswith(SLOW_PLACES) or name in SLOW_TESTS:
             item.add_marker(pytest.mark.slow)
     if "BITFRONT_PEERS" not in os.environ:
         for item in items:
