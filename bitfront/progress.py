@@ -22,7 +22,7 @@ from studies.options.urls import default_url, mask_password
 from studies.show.progress_display import Display, Lines, StepPace, TimePace
 from studies.show.terminal.progress_text import ended_text
 from studies.show.terminal.run_text import clock_text, left_text, step_text
-from studies.store.records import EvaluationRecord, FinishedRow
+from studies.store.records import FinishedEvaluation, StoredEvaluation
 
 Callback = Callable[[Study, Trial], object]
 LOG = logging.getLogger("bitfront")
@@ -95,7 +95,7 @@ class Listener:
     def stage(self, trial: int, stage: str) -> None:
         self._shown.stage(trial, stage)
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:
         done = standing.measures.finished_count
         LOG.info("%d/%d trial %d: %s", done, total, record.trial, ended_text(record, standing))
         self._shown.evaluation(record, standing, total)
@@ -113,7 +113,7 @@ class Listener:
             LOG.info("%s", ", ".join(filter(None, (clock_text(run), left_text(run)))))
         self._shown.timing(run)
 
-    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
+    def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
         self._shown.overview(status, new)
 
     def wants_end(self) -> bool:

@@ -57,7 +57,8 @@ def put(artifacts: Artifacts, config: SearchConfig, progress: Events) -> tuple[F
         files = _files(role, Path(source))
         for position, (name, path) in enumerate(files):
             digest = artifacts.share(path, role)
-            found.append(FileRecord(role, position, name, digest, path.stat().st_size))
+            there = path.stat().st_size
+            found.append(FileRecord(role=role, position=position, name=name, digest=digest, size_bytes=there))
         if not files:
             progress.note(
                 f"{source} is not a file, so every other host needs it too; files are stored in {artifacts.place}"

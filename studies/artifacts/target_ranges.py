@@ -26,4 +26,5 @@ def load_ranges(store: Store, artifacts: Artifacts, study_target_id: int, digest
 def read_mixes(store: Store, study_target_id: int) -> dict[str, Mapping[str, Correction]]:
     """Digest of an assignment → scales and offsets by op that its engine has in place of those of all INT8."""
     found = store.evaluations.mix_biases(study_target_id)
-    return {record.assignment.digest: record.means for record in found if record.means is not None}
+    made = ((record.assignment.digest, record.mix_corrections) for record in found)
+    return {digest: recovery.corrections for digest, recovery in made if recovery is not None}

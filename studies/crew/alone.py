@@ -13,7 +13,7 @@ from search.values import digest_of
 from studies.crew.presence import Presence
 from studies.store.database.database import artifact_folder
 from studies.store.database.database_url import parse_url
-from studies.store.records import Taken
+from studies.store.records import TakenOver
 
 
 class Alone(Presence):
@@ -50,7 +50,7 @@ class Alone(Presence):
         for running in claims.running(self._target):
             claims.abandon(running.id)
 
-    def take_over(self, held: Collection[int]) -> Taken | None:
+    def take_over(self, held: Collection[int]) -> TakenOver | None:
         """None: what others left was given up at the start."""
         return None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from studies.store.records import Taken
+from studies.store.records import TakenOver
 
 
 class Crew(Protocol):
@@ -63,7 +63,7 @@ class Crew(Protocol):
     def give_up_lost(self) -> None:
         """Remove the evaluations that are known to be lost with their workers; nobody continues them."""
 
-    def take_over(self, held: Collection[int]) -> Taken | None:
+    def take_over(self, held: Collection[int]) -> TakenOver | None:
         """An evaluation of a worker that was lost in the middle of it, which is this worker's from now on.
 
         Args:

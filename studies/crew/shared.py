@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from studies.crew.presence import Presence
-from studies.store.records import Taken
+from studies.store.records import TakenOver
 
 
 class Shared(Presence):
@@ -53,7 +53,7 @@ class Shared(Presence):
     def give_up_lost(self) -> None:
         """Nothing: what others may still be at is theirs, and is taken over once its lease is over."""
 
-    def take_over(self, held: Collection[int]) -> Taken | None:
+    def take_over(self, held: Collection[int]) -> TakenOver | None:
         """None too while this worker does not know how the others are."""
         if not self.steady:
             return None

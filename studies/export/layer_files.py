@@ -7,7 +7,7 @@ from pathlib import Path
 
 from search.values import Assignment, Precision
 from studies.run.work import Work
-from studies.store.records import Choice
+from studies.store.records import ChoiceRecord
 
 _INFERENCES = 20
 
@@ -26,7 +26,7 @@ def write_layer_files(folder: Path, work: Work, engine: Path, assignment: Assign
     work.bench.keeper.ask("reading the layers").diagnoses.write_layers(engine, folder, reasons, _INFERENCES)
 
 
-def find_reasons(choices: Iterable[Choice], assignment: Assignment) -> dict[str, str]:
+def find_reasons(choices: Iterable[ChoiceRecord], assignment: Assignment) -> dict[str, str]:
     """Group id → why the assignment does not ask for INT8; groups that it asks for in INT8 have none."""
     int8 = {choice.group: choice for choice in choices if choice.precision is Precision.INT8}
     return {
@@ -36,7 +36,7 @@ def find_reasons(choices: Iterable[Choice], assignment: Assignment) -> dict[str,
     }
 
 
-def _reason(int8: Choice | None, precision: Precision) -> str:
+def _reason(int8: ChoiceRecord | None, precision: Precision) -> str:
     if int8 is None:
         return "it was never offered in INT8: the target does not run it"
     if not int8.offered:

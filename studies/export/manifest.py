@@ -18,7 +18,7 @@ from studies.judging.sentences.final_split import disagreement_text, final_loss_
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.unrelated_outputs import unrelated_text
 from studies.judging.standing import Standing
-from studies.store.records import EvaluationRecord, FinalLevel, GroupRecord
+from studies.store.records import FinalLevel, GroupRecord, StoredEvaluation
 from studies.trials.ledger import Ledger
 
 
@@ -75,7 +75,7 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
     }
 
 
-def _groups(record: EvaluationRecord, names: Mapping[str, GroupRecord]) -> list[dict[str, Any]]:
+def _groups(record: StoredEvaluation, names: Mapping[str, GroupRecord]) -> list[dict[str, Any]]:
     return [
         {
             "id": audit.group,
@@ -90,7 +90,7 @@ def _groups(record: EvaluationRecord, names: Mapping[str, GroupRecord]) -> list[
     ]
 
 
-def _latency(now: Standing, point: Point, record: EvaluationRecord) -> dict[str, Any]:
+def _latency(now: Standing, point: Point, record: StoredEvaluation) -> dict[str, Any]:
     return {
         "value_ms": point.latency_ms,
         "samples_per_s": None if math.isnan(point.samples_per_s) else point.samples_per_s,
@@ -120,7 +120,7 @@ def _warnings(now: Standing, point: Point) -> tuple[str, ...]:
     return caution_text(now.target.target), unrelated_text(now, point), disobeyed
 
 
-def _levels(now: Standing, point: Point, trial: int, record: EvaluationRecord) -> dict[str, Any]:
+def _levels(now: Standing, point: Point, trial: int, record: StoredEvaluation) -> dict[str, Any]:
     """Figures at the exported engine's level and of its trial at the search's; None if the levels are the same."""
     engine, level = record.evaluation.engine, now.target.optimization_level
     final = None if engine is None else engine.optimization_level
@@ -138,7 +138,7 @@ def _figures(point: Point, level: int) -> dict[str, Any]:
 def _mix_bias(ledger: Ledger, assignment: Assignment) -> dict[str, Any] | None:
     """What came of correcting the biases of a mix for itself, in whatever evaluation of it; None if not tried."""
     found = ledger.store.evaluations.mix_biases(ledger.target.id)
-    return next((record.bias.to_json() for record in found if record.assignment == assignment), None)
+    return next((each.mix_bias.to_json() for each in found if each.mix_bias and each.assignment == assignment), None)
 
 
 def _accuracy(accuracy: Any, clusters: int | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from studies.options.config import SearchConfig
 from studies.options.slots import Slot, slots_of
 from studies.store.database.database_url import check_shareable
 from studies.store.database.retries import known_server
-from studies.store.records import FinishedRow
+from studies.store.records import FinishedEvaluation
 from studies.store.store import Store
 
 _LOOK_S = 0.2  # at the processes
@@ -128,7 +128,7 @@ class _Watch:
             self._tell(str(error))
         self._next = start + max(_ASK_S, _SHARE * (time.monotonic() - start))
 
-    def _new(self, found: StudyStatus, start: float) -> list[FinishedRow]:
+    def _new(self, found: StudyStatus, start: float) -> list[FinishedEvaluation]:
         """What was finished since the last time; at first nothing."""
         seconds = _OVERLAP_S + (0.0 if self._asked is None else start - self._asked)
         rows = [

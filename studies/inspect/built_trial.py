@@ -8,13 +8,13 @@ from search.errors import StudyError
 from search.values import Stage
 from studies.judging.sentences.evaluations import failure_text
 from studies.store import suggestions
-from studies.store.records import FAILED, RUNNING, EvaluationRecord, StudyRecord, TargetRecord
+from studies.store.records import FAILED, RUNNING, StoredEvaluation, StudyRecord, TargetRecord
 from studies.store.store import Store
 
 
 def load_built(
     store: Store, study: StudyRecord, target: TargetRecord, trial: int, verb: str, *, but: Container[Stage] = ()
-) -> EvaluationRecord:
+) -> StoredEvaluation:
     """The evaluation of a trial, if it has an engine.
 
     Args:

@@ -23,7 +23,7 @@ from studies.judging.sentences.evaluations import mix_text
 from studies.options.config import SearchConfig
 from studies.run.session.data_caches import study_cache
 from studies.run.session.setup import Checked, adopt_ranges, checked
-from studies.store.records import EvaluationRecord, StudyRecord, TargetRecord
+from studies.store.records import StoredEvaluation, StudyRecord, TargetRecord
 from studies.store.store import Store
 
 
@@ -117,7 +117,7 @@ class _Run:
         self,
         store: Store,
         good: Checked,
-        record: EvaluationRecord,
+        record: StoredEvaluation,
         target: TargetRecord,
         config: SearchConfig,
         progress: Events,

@@ -20,7 +20,7 @@ from studies.run.session.join import join_study
 from studies.run.session.setup import checked
 from studies.run.session.study_rows import check_unchanged
 from studies.run.work import Work
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 from studies.store.store import Store
 from studies.store.target_options import config_of
 
@@ -28,7 +28,7 @@ from studies.store.target_options import config_of
 def profile_engines(
     url: str,
     now: Standing,
-    records: Sequence[EvaluationRecord],
+    records: Sequence[StoredEvaluation],
     count: int,
     changes: Mapping[str, Any],
     progress: SearchEvents,
@@ -58,7 +58,7 @@ def profile_engines(
 
 
 def _profile_one(
-    work: Work, now: Standing, record: EvaluationRecord, count: int
+    work: Work, now: Standing, record: StoredEvaluation, count: int
 ) -> tuple[tuple[LayerTime, ...], tuple[str, ...]]:
     row = int(np.flatnonzero(now.table.id == record.id)[0])
     lacking = why_lacking(work.ledger.artifacts, record.artifact)

@@ -14,7 +14,7 @@ from studies.inspect.profile import Profile
 from studies.judging.search_events import SearchEvents
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
-from studies.store.records import OF_PROFILE, EvaluationRecord, GroupRecord
+from studies.store.records import OF_PROFILE, GroupRecord, StoredEvaluation
 from studies.store.store import Store
 
 _MOST_COUNT = 100_000
@@ -65,7 +65,7 @@ def profile_trials(
 def _profile(
     now: Standing,
     trial: int,
-    record: EvaluationRecord,
+    record: StoredEvaluation,
     groups: Mapping[str, GroupRecord],
     layers: tuple[LayerTime, ...],
     notes: tuple[str, ...],
@@ -85,10 +85,10 @@ def _profile(
     )
 
 
-def _stored_notes(record: EvaluationRecord) -> tuple[str, ...]:
+def _stored_notes(record: StoredEvaluation) -> tuple[str, ...]:
     return tuple(note.removeprefix(OF_PROFILE) for note in record.evaluation.notes if note.startswith(OF_PROFILE))
 
 
-def _latency_ms(now: Standing, record: EvaluationRecord) -> float | None:
+def _latency_ms(now: Standing, record: StoredEvaluation) -> float | None:
     found = now.measures.latency_ms[now.table.id == record.id]
     return float(found[0]) if len(found) and np.isfinite(found[0]) else None

@@ -11,8 +11,8 @@ import numpy as np
 from search.values import MixBias, Precision
 from studies.judging.failure_summary import FailureSummary, summarize_failures
 from studies.judging.findings.optimization_levels import find_final_levels
-from studies.store.records import EvaluationTable, TargetRecord
-from studies.store.records.detail_columns import MOST_ROWS
+from studies.store.columns import MOST_ROWS, EvaluationTable
+from studies.store.records import TargetRecord
 from studies.store.target_names import names
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class Details:
     @cached_property
     def mix_biases(self) -> Mapping[int, MixBias]:
         """The result of correcting biases for the own mix, by evaluation id."""
-        return {record.evaluation_id: record.bias for record in self._store.evaluations.mix_biases(self._target.id)}
+        records = self._store.evaluations.mix_biases(self._target.id)
+        return {record.id: record.mix_bias for record in records if record.mix_bias is not None}
 
     @cached_property
     def busy(self) -> bool:

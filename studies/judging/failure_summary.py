@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from studies.store.records import FAILED, RUNNING, EvaluationTable
+from studies.store.columns import EvaluationTable
+from studies.store.records import FAILED, RUNNING
 from studies.store.store import Store
 
 _LONGEST = 300

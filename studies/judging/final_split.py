@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.judging.rules.verdicts import FinalBounds
-from studies.store.records import FinalTable
+from studies.store.columns import Columns
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -24,7 +24,7 @@ class FinalSplit:
         ids: (n,) evaluation ids of the table whose rows are asked for.
     """
 
-    scores: FinalTable
+    scores: Columns
     ids: NDArray[np.int64]
 
     @cached_property

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.judging.rules.hypervolume import hypervolume_history, reference_of
+from studies.store.columns import EvaluationTable
 from studies.store.reading.latencies import confirmed_ms, find_doubtful
-from studies.store.records import OK, RUNNING, EvaluationTable
+from studies.store.records import OK, RUNNING
 
 FP32, INT8 = "baseline:fp32", "baseline:int8"
 
@@ -43,7 +44,8 @@ class Measures:
     @cached_property
     def loss_band(self) -> Floats:
         """(n,) half-widths of the loss intervals."""
-        return (self.table.loss_high - self.table.loss_low) / 2
+        band: Floats = (self.table.loss_high - self.table.loss_low) / 2
+        return band
 
     @cached_property
     def complete(self) -> Bools:

@@ -9,7 +9,7 @@ from typing import Protocol
 from studies.events import Events
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
-from studies.store.records import EvaluationRecord, FinishedRow
+from studies.store.records import FinishedEvaluation, StoredEvaluation
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class SearchEvents(Events, Protocol):
     def stage(self, trial: int, stage: str) -> None:
         """A candidate reaches a stage, as `build` or `accuracy`."""
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:
         """An evaluation is stored, which leaves the study at `standing`; `total` evaluations are wanted."""
 
     def timing(self, run: RunTime) -> None:
         """How long the run has gone on, and how long it is expected to; told at its start and after evaluations."""
 
-    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
+    def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
         """Of many workers: where they and the study stand, and which evaluations ended since the last time."""
 
     def wants_end(self) -> bool:

@@ -22,8 +22,8 @@ from studies.judging.rules.picks import Picks, choose, score_of, ties
 from studies.judging.rules.quantiles import quantile
 from studies.judging.rules.verdicts import FinalBounds, Verdict
 from studies.options.limits import LATENCY_MS, Limits, MetricScale
-from studies.store.records import EXPORT, OK, RUNNING, EvaluationTable, StudyRecord, TargetRecord
-from studies.store.records.detail_columns import MOST_ROWS
+from studies.store.columns import MOST_ROWS, EvaluationTable
+from studies.store.records import EXPORT, OK, RUNNING, StudyRecord, TargetRecord
 from studies.store.store import Store
 
 Bools = NDArray[np.bool_]

@@ -13,7 +13,7 @@ from studies.judging.rules.picks import NAMES
 from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
-from studies.store.records import FAILED, EvaluationRecord, FinishedRow
+from studies.store.records import FAILED, FinishedEvaluation, StoredEvaluation
 
 _BUCKETS_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 _OK = "ok"
@@ -77,7 +77,7 @@ class SearchMetrics:
             self._stage.labels(each.value).set(each.value == stage)
         self._events.stage(trial, stage)
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:
         failure = record.evaluation.failure
         self._count(None if failure is None else (failure.stage.value, failure.kind.value))
         if record.evaluation.total_s is not None:
@@ -97,7 +97,7 @@ class SearchMetrics:
     def timing(self, run: RunTime) -> None:
         self._events.timing(run)
 
-    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
+    def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
         for row in new:
             self._count((row.stage or "", row.kind or "") if row.status == FAILED else None)
         for target in status.targets:
@@ -116,7 +116,7 @@ class SearchMetrics:
         labels: Iterable[str] = (_OK, "", "") if failure is None else ("failed", *failure)
         self._evaluations.labels(*labels).inc()
 
-    def _tell_temperature(self, target: str, record: EvaluationRecord) -> None:
+    def _tell_temperature(self, target: str, record: StoredEvaluation) -> None:
         latency = record.evaluation.latency
         after = {} if latency is None else latency.conditions.get("after") or {}
         if "temperature_c" in after:

@@ -15,7 +15,7 @@ from studies.judging.status.study_status import StudyStatus
 from studies.show.status_text import finished_lines
 from studies.show.terminal.progress_text import ended_text
 from studies.show.terminal.run_text import clock_text, left_text
-from studies.store.records import EvaluationRecord, FinishedRow
+from studies.store.records import FinishedEvaluation, StoredEvaluation
 
 
 class Logged:
@@ -75,7 +75,7 @@ class Logged:
         self._write(f"trial {trial}: {stage}")
         self._shown.stage(trial, stage)
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:
         self._write(f"{standing.measures.finished_count}/{total} trial {record.trial}: {ended_text(record, standing)}")
         self._shown.evaluation(record, standing, total)
 
@@ -83,7 +83,7 @@ class Logged:
         self._write(", ".join(filter(None, (clock_text(run), left_text(run)))))
         self._shown.timing(run)
 
-    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
+    def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
         for line in finished_lines(status, new):
             self._write(line)
         self._shown.overview(status, new)

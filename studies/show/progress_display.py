@@ -24,11 +24,11 @@ from studies.show.terminal.progress_table import progress_table
 from studies.show.terminal.progress_text import ended_text
 from studies.show.terminal.run_text import Doing, clock_text, left_text, step_text
 from studies.show.terminal.wrapping import wrapped
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 
 if TYPE_CHECKING:  # these import the store
     from studies.judging.status.study_status import StudyStatus
-    from studies.store.records import FinishedRow
+    from studies.store.records import FinishedEvaluation
 
 _LINE_EVERY_S = 5.0
 _WORTH_TELLING_S = 30.0  # a search that is over sooner needs no estimate
@@ -124,7 +124,7 @@ class Lines:
     def stage(self, trial: int, stage: str) -> None:
         self._doing.note_stage(trial, stage)
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:
         self._doing.note_end(record.trials)
         done = standing.measures.finished_count
         self._counts = f"{done} of {total} evaluations"
@@ -137,7 +137,7 @@ class Lines:
         shorten = "; --trials, --time-limit and, in a new search, --max-samples shorten it"
         self.note(f"{self._time_text()}{shorten if first and run.limit_s is None else ''}")
 
-    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
+    def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
         from studies.show.status_text import finished_lines
 
         for line in finished_lines(status, new):
@@ -166,7 +166,7 @@ class Lines:
 class Notes(Lines):
     """Of a worker whose parent tells of finished candidates: the rest."""
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None: ...
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None: ...
 
     def timing(self, run: RunTime) -> None: ...
 
@@ -218,7 +218,7 @@ class Display:
     def stage(self, trial: int, stage: str) -> None:
         self._doing.note_stage(trial, stage)
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:
         self._doing.note_end(record.trials)
         self._done = standing.measures.finished_count, total
         fitted = progress_table(standing, record.id).fit(self._console.width)
@@ -231,7 +231,7 @@ class Display:
     def timing(self, run: RunTime) -> None:
         self._run = run
 
-    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
+    def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
         self._status = status
 
     def wants_end(self) -> bool:

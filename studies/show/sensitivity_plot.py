@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.outputs import check_file
 from studies.show.html_file import write_page
 from studies.show.plots import GREY, RED, colour_of, plain
-from studies.store.records import SensitivityRecord
 
 _PANELS = (("error", "error of the outputs"), ("sqnr_db", "SQNR, dB"), ("kl", "KL, nats"), ("overlap", "overlap"))
 
@@ -56,7 +56,7 @@ def sensitivity_figure(found: Sensitivities) -> Any:
 
 
 def _marks(
-    found: Sensitivities, rows: Sequence[SensitivityRecord], precision: Precision, field: str, *, first: bool
+    found: Sensitivities, rows: Sequence[GroupError], precision: Precision, field: str, *, first: bool
 ) -> dict[str, Any]:
     places = {group: place for place, group in enumerate(found.groups)}
     edges = [RED if found.reasons(row) else "rgba(0,0,0,0)" for row in rows]
@@ -80,7 +80,7 @@ def _marks(
     }
 
 
-def _hover(found: Sensitivities, row: SensitivityRecord) -> str:
+def _hover(found: Sensitivities, row: GroupError) -> str:
     shown = text_of(found.row(row))
     names = ("group", "node", "precision", "error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "verdict")
     return "<br>".join(f"{name.replace('_', ' ')}: {plain(str(shown[name]))}" for name in names if shown[name])

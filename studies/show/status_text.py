@@ -20,7 +20,7 @@ from studies.options.quantities import format_duration_s
 from studies.show.terminal.text_table import plain_table
 from studies.show.terminal.wrapping import wrapped
 from studies.store import suggestions
-from studies.store.records import NO_PROSPECT, REQUEST, TIME_LIMIT, FinishedRow, RunningRecord, WorkerRecord
+from studies.store.records import NO_PROSPECT, REQUEST, TIME_LIMIT, FinishedEvaluation, RunningRecord, WorkerRecord
 
 # By what ended a search: how it is said, and what `resume` needs to go on to the end.
 _STOPPED: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -124,7 +124,7 @@ def point_text(point: Point, metric: MetricScale, band: float = 0.0) -> str:
     return f"trial {point.trial}: {scores}, {point.final.verdict.value}{broken}"
 
 
-def finished_lines(now: StudyStatus, finished: Sequence[FinishedRow]) -> Iterator[str]:
+def finished_lines(now: StudyStatus, finished: Sequence[FinishedEvaluation]) -> Iterator[str]:
     """A line for each, with how many there were then."""
     done = sum(target.tally.finished for target in now.targets) - len(finished)
     wanted, metric = sum(target.wanted for target in now.targets), MetricScale.of(now.study.metric)

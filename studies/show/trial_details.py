@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from search.values import LayerTime
 from studies.judging.standing import Standing
-from studies.store.records import EvaluationRecord, FinalLevel, GroupRecord
+from studies.store.records import FinalLevel, GroupRecord, StoredEvaluation
 
 if TYPE_CHECKING:  # it imports SciPy, which reading verbs should not wait for
     from search.forecast.forecasts import Predicted
@@ -24,10 +24,10 @@ class TrialDetails:
         final_levels: the newest exports of it at other optimization levels.
     """
 
-    record: EvaluationRecord
+    record: StoredEvaluation
     groups: Mapping[str, GroupRecord]
     standing: Standing
-    refused: tuple[EvaluationRecord, ...] = ()
+    refused: tuple[StoredEvaluation, ...] = ()
     profile: tuple[LayerTime, ...] = ()
     forecast: Predicted | None = None
     final_levels: tuple[FinalLevel, ...] = ()

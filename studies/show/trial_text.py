@@ -24,7 +24,7 @@ from studies.judging.sentences.unrelated_outputs import format_resemblance, unre
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_bytes, format_elapsed_s, format_metric
 from studies.show.trial_details import TrialDetails
-from studies.store.records import EvaluationRecord, Round, StudyRecord
+from studies.store.records import Round, StoredEvaluation, StudyRecord
 
 _LEAST_SPREAD = 0.01  # latencies that vary less are shown with the digits of this
 _COLUMNS = ("group", "node", "op", "asked", "got", "answer", "kernel")
@@ -212,7 +212,7 @@ def trial_lines(shown: TrialDetails, *, details: bool = True) -> list[str]:
     return [*lines, *(f"note: {note}" for note in evaluation.notes)]
 
 
-def _repair_lines(asked: Assignment, built: Assignment, refused: Sequence[EvaluationRecord]) -> Iterator[str]:
+def _repair_lines(asked: Assignment, built: Assignment, refused: Sequence[StoredEvaluation]) -> Iterator[str]:
     changes = [f"{group} {asked[group].label} → {p.label}" for group, p in built.items() if asked[group] != p]
     yield f"a repair of {mix_text(asked)}: {', '.join(changes)}"
     yield from (f"  refused: {each.evaluation.failure.message}" for each in refused if each.evaluation.failure)
@@ -228,7 +228,7 @@ def _failure_lines(failure: Failure) -> list[str]:
     return [head, *(f"  | {line}" for line in failure.log.splitlines()[-20:])]
 
 
-def _latency_lines(record: EvaluationRecord) -> Iterator[str]:
+def _latency_lines(record: StoredEvaluation) -> Iterator[str]:
     latency = record.evaluation.latency
     if latency is None:
         return

@@ -16,7 +16,7 @@ from studies.store.database.database import (
 )
 from studies.store.database.database_url import is_file
 from studies.store.database.transactions import Database
-from studies.store.records import FullStudyError, KnownEvaluationError, LostEvaluationError, NewStudy
+from studies.store.records import FullStudyError, KnownEvaluationError, LostEvaluationError, StudyRecord
 from studies.store.repositories.claims import Claims
 from studies.store.repositories.engines import Engines
 from studies.store.repositories.evaluations import Evaluations
@@ -33,8 +33,8 @@ __all__ = [
     "FullStudyError",
     "KnownEvaluationError",
     "LostEvaluationError",
-    "NewStudy",
     "Store",
+    "StudyRecord",
     "artifact_folder",
     "check_usable",
     "close_optuna",

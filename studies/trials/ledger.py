@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from search.values import Assignment, Correction, Evaluation, MixBias, Ranges, digest_of
@@ -12,7 +12,8 @@ from studies.artifacts.folder import Artifacts
 from studies.artifacts.target_ranges import load_ranges
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
-from studies.store.records import Counts, EvaluationRecord, EvaluationTable, StudyRecord, TargetRecord
+from studies.store.columns import EvaluationTable
+from studies.store.records import Counts, StoredEvaluation, StudyRecord, TargetRecord
 from studies.store.store import Store
 
 
@@ -57,7 +58,7 @@ class Ledger:
         """Names the evaluation of an assignment as it is built now."""
         return evaluation_digest(assignment, self.target.ranges_digest or "", self.knobs)
 
-    def find(self, assignment: Assignment) -> EvaluationRecord | None:
+    def find(self, assignment: Assignment) -> StoredEvaluation | None:
         """The evaluation of an assignment as it is built now, running or finished; None if there is none."""
         return self.store.evaluations.find(self.target.id, self.digest(assignment))
 
@@ -75,7 +76,7 @@ class Ledger:
 
     def record(
         self, number: int, evaluation: Evaluation, engine: Path | None, *, worker: str, repaired: bool = False
-    ) -> EvaluationRecord:
+    ) -> StoredEvaluation:
         """Finish a running evaluation with its result, in one transaction; the first result counts.
 
         Args:
@@ -90,8 +91,8 @@ class Ledger:
         return self.store.evaluations.load(number)
 
     def complete(
-        self, stopped: EvaluationRecord, evaluation: Evaluation, engine: Path | None, *, worker: str
-    ) -> EvaluationRecord:
+        self, stopped: StoredEvaluation, evaluation: Evaluation, engine: Path | None, *, worker: str
+    ) -> StoredEvaluation:
         """Put a result of all samples in the place of one that limits stopped early; its trials and digest stay.
 
         Args:
@@ -104,11 +105,11 @@ class Ledger:
             self.store.claims.replace_stopped(stopped.id, evaluation, artifact, worker=worker)
         if stopped.artifact:
             leftovers.drop(self.store, self.artifacts, [stopped.artifact])
-        return replace(self.store.evaluations.load(stopped.id), trial=stopped.trial)
+        return self.store.evaluations.load(stopped.id).changed(trial=stopped.trial)
 
     def correct(
         self,
-        record: EvaluationRecord,
+        record: StoredEvaluation,
         evaluation: Evaluation,
         engine: Path | None,
         bias: MixBias,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from search.values import Assignment
 from studies.crew.crew import Crew
-from studies.store.records import FAILED, OK, RUNNING, EvaluationRecord, LostEvaluationError
+from studies.store.records import FAILED, OK, RUNNING, LostEvaluationError, StoredEvaluation
 from studies.trials.ledger import Ledger
 from studies.trials.outcomes import asked_unless_built, outcome
 from studies.trials.proposals import WORKER, Proposals
@@ -36,7 +36,7 @@ class OpenTrials:
         self._buildable = buildable
         self._seen: dict[int, float] = {}
 
-    def tell(self, trial: optuna.Trial, record: EvaluationRecord) -> None:
+    def tell(self, trial: optuna.Trial, record: StoredEvaluation) -> None:
         """Tell a trial what its evaluation came to, and every other trial that waited for the same one."""
         self._proposals.tell(trial, outcome(self._ledger, record))
         waiting = {number for number in record.trials if number != trial.number}
@@ -44,7 +44,7 @@ class OpenTrials:
             if other.number in waiting:
                 self._tell_open(other, record)
 
-    def answer(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> bool:
+    def answer(self, trial: optuna.Trial, asked: Assignment, known: StoredEvaluation) -> bool:
         """Let an evaluation that is there answer a trial, at once or when it is finished; False if it is gone."""
         store = self._ledger.store
         try:
@@ -107,5 +107,5 @@ class OpenTrials:
         else:  # what cannot be linked was abandoned just now, or closed by another worker: looked at again later
             self.answer(self._proposals.reopened(trial), asked, record)
 
-    def _tell_open(self, trial: FrozenTrial, record: EvaluationRecord) -> None:
+    def _tell_open(self, trial: FrozenTrial, record: StoredEvaluation) -> None:
         self._proposals.tell(self._proposals.reopened(trial), outcome(self._ledger, record))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from search.values import Assignment
-from studies.store.records import OK, EvaluationRecord
+from studies.store.records import OK, StoredEvaluation
 from studies.trials.ledger import Ledger
 from studies.trials.proposals import Outcome
 
 _NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
 
 
-def asked_unless_built(asked: Assignment, record: EvaluationRecord) -> Assignment | None:
+def asked_unless_built(asked: Assignment, record: StoredEvaluation) -> Assignment | None:
     """What was asked, where the evaluation is of its repair."""
     return asked if asked != record.evaluation.assignment else None
 
 
-def outcome(ledger: Ledger, record: EvaluationRecord) -> Outcome:
+def outcome(ledger: Ledger, record: StoredEvaluation) -> Outcome:
     """What Optuna is told of a finished evaluation: measures, and how far they are above the limits."""
     evaluation = record.evaluation
     if record.status != OK or evaluation.latency is None or evaluation.accuracy is None:

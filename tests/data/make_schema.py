@@ -13,11 +13,12 @@ import sqlite3
 from dataclasses import fields
 from pathlib import Path
 
+from evaluators.diagnose.group_error import GroupError
 from search.graph.model import Group
 from search.values import Evaluation, Failure, FailureKind, Precision, Stage
 from studies.store.database import tables
-from studies.store.records import Choice, SensitivityRecord
 from studies.store.store import Store
+from tests.support.records import choice_record
 from tests.support.study_rows import LAYERS, STUDY, TARGET, assignment, finish, measured
 
 FILE = Path(__file__).parent / f"schema_v{tables.VERSION}.db"
@@ -37,10 +38,10 @@ def fill(store: Store) -> None:
     store.studies.set_groups(study, [group("g000"), group("g001")])
     target = store.targets.add(study, TARGET, "demo/onnxruntime")
     offered = [(f"g00{g}", p) for g in range(2) for p in (Precision.FP32, Precision.INT8)]
-    store.spaces.set_choices(target, "b" * 64, [Choice(name, p, int(p is Precision.INT8), True) for name, p in offered])
-    store.spaces.set_sensitivities(
-        target, [SensitivityRecord("g000", Precision.INT8, 1e-3, 0.0, 30.0, 0.01, 0.9, 0.0, 16)]
+    store.spaces.set_choices(
+        target, "b" * 64, [choice_record(name, p, int(p is Precision.INT8), True) for name, p in offered]
     )
+    store.spaces.set_sensitivities(target, [GroupError("g000", Precision.INT8, 1e-3, 0.0, 30.0, 0.01, 0.9, 0.0, 16)])
     good = finish(store, target, 0, 0, 2, artifact="c" * 64)
     store.engines.set_profile(good, LAYERS)
     scored = measured(assignment(0, 2)).accuracy

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.diagnosis.thresholds import Thresholds
@@ -23,8 +24,8 @@ from studies.show.report.rows import (
     ReportData,
 )
 from studies.show.report.story import Story, StoryRow
-from studies.store.records import GroupRecord, SensitivityRecord
 from studies.trials.forecasts import Compared, Forecasts
+from tests.support.records import group_record
 
 
 def sample(groups: int = 8, trials: int = 40) -> ReportData:
@@ -119,10 +120,8 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
 
 def diagnosis(groups: int) -> Sensitivities:
     """The last group has channels of very different ranges in INT8."""
-    known = {
-        f"g{i:03}": GroupRecord(f"g{i:03}", f"/layer{i}/conv1/Conv", "Conv", (), (), (), (), "") for i in range(groups)
-    }
-    rows = [SensitivityRecord(group, Precision.INT8, 1e-5, 0.0, 35.0, 0.01, 0.98, 0.0, 64) for group in known]
+    known = {f"g{i:03}": group_record(f"g{i:03}", f"/layer{i}/conv1/Conv") for i in range(groups)}
+    rows = [GroupError(group, Precision.INT8, 1e-5, 0.0, 35.0, 0.01, 0.98, 0.0, 64) for group in known]
     rows[-1] = replace(rows[-1], error=0.1, channel_ratio=25.0)
     return Sensitivities("resnet", tuple(rows), known, Thresholds())
 

@@ -26,13 +26,15 @@ from search.values import (
 from studies.judging.rules.quantiles import STORED, quantile
 from studies.options.read_options import read_config
 from studies.store.database import tables
-from studies.store.records import NewStudy
 from studies.store.store import Store
+from tests.support.records import study_record
 from tests.support.servers.databases import mariadb_url, postgresql_url
 
 GIVEN = os.environ.get("BITFRONT_TEST_URL")  # one more, say MySQL 8: a database whose bf_ tables may be dropped
 TARGET = Target("onnxruntime", "CPU", {"onnxruntime": "1.23"}, {"threads": "1"}, "p20", True)
-STUDY = NewStudy("demo", "model.onnx", "a" * 64, {"trials": 3}, {"n": 1}, {"name": "top1"}, {"ü": [1]}, {"python": "3"})
+STUDY = study_record(
+    "demo", config={"trials": 3}, data={"n": 1}, metric={"name": "top1"}, model={"ü": [1]}, environment={"python": "3"}
+)
 ENGINE = EngineSummary(layers=9, moves=3, opaque=1, sparse=2, moves_ms=0.125, profiled_ms=1.5)
 DETAILS = {"layer": "conv + relu", "weights": "Int8", "inputs": "Int8 NC/32HW32", "outputs": "Half NC/2HW2"}
 AROUND = {"host_to_device": 0.5, "device_to_host": 0.25, "enqueue": 0.125}
@@ -106,7 +108,7 @@ def count(store: Store, table: type[tables.Base]) -> int:
 def make_study(store: Store, **options: str) -> int:
     """A study named `s` with one target; the target's id."""
     config = read_config({"model": "model.onnx", "data": "data.npz", **options})
-    new = NewStudy("s", "model.onnx", "a" * 64, config.to_json(), {}, METRIC, MODEL, {}, "running")
+    new = study_record("s", state="running", config=config.to_json(), metric=METRIC, model=MODEL)
     return store.targets.add(store.studies.create(new), TARGET, "s@1")
 
 

@@ -24,7 +24,7 @@ from studies.guard import Guard, GuardOptions
 from studies.guard.metrics import GuardMetrics, LayerErrors
 from studies.judging.standing import Standing
 from studies.options.config import SearchConfig
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 from tests.support.command_line import quick, write_inputs
 from tests.support.exported_folder import write_export
 from tests.support.networks import images
@@ -56,7 +56,7 @@ class HeldSearch(Quiet):
     def __init__(self) -> None:
         self.go_on = threading.Event()
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:  # type: ignore[override]
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:  # type: ignore[override]
         if standing.picks.best is not None:
             self.go_on.wait()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.quantities import format_percent
-from studies.store.records import SensitivityRecord
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Cause:
     """
 
     name: str
-    evidence: Callable[[SensitivityRecord, Thresholds], str]
+    evidence: Callable[[GroupError, Thresholds], str]
     words: str
     remedy: str
     steps: tuple[str, ...]
@@ -40,32 +40,32 @@ class Finding:
     evidence: str
 
 
-def find_causes(row: SensitivityRecord, thresholds: Thresholds) -> tuple[Finding, ...]:
+def find_causes(row: GroupError, thresholds: Thresholds) -> tuple[Finding, ...]:
     """The causes that show in a row, the likeliest first; the symptoms where none does. Never empty."""
     shown = [(cause, cause.evidence(row, thresholds)) for cause in CAUSES]
     found = [Finding(cause, evidence) for cause, evidence in shown if evidence]
     return tuple(each for each in found if not each.cause.symptom) or tuple(found[:1])
 
 
-def _overflow(row: SensitivityRecord, limits: Thresholds) -> str:
+def _overflow(row: GroupError, limits: Thresholds) -> str:
     if row.precision is Precision.FP16 and row.saturated:
         return f"{format_percent(row.saturated)} of the values are beyond 65504, the largest of FP16"
     return "outputs hold NaN or infinity" if row.error is None or row.sqnr_db is None else ""
 
 
-def _cut_off(row: SensitivityRecord, limits: Thresholds) -> str:
+def _cut_off(row: GroupError, limits: Thresholds) -> str:
     if row.saturated is None or row.saturated <= limits.max_saturated or row.precision is Precision.FP16:
         return ""
     return f"{format_percent(row.saturated)} of the values lie outside of the range"
 
 
-def _uneven_channels(row: SensitivityRecord, limits: Thresholds) -> str:
+def _uneven_channels(row: GroupError, limits: Thresholds) -> str:
     if row.channel_ratio is None or row.channel_ratio <= limits.max_channel_ratio:
         return ""
     return f"the widest channel is {row.channel_ratio:.3g} × as wide as the median one"
 
 
-def _far_values(row: SensitivityRecord, limits: Thresholds) -> str:
+def _far_values(row: GroupError, limits: Thresholds) -> str:
     if row.tails is None or row.peak is None:
         return ""
     if row.tails <= limits.max_tails and row.peak <= limits.max_peak:
@@ -73,31 +73,31 @@ def _far_values(row: SensitivityRecord, limits: Thresholds) -> str:
     return f"the farthest value is {row.peak:.3g} sigma from the mean, {format_percent(row.tails)} are beyond 4 sigma"
 
 
-def _lost_weights(row: SensitivityRecord, limits: Thresholds) -> str:
+def _lost_weights(row: GroupError, limits: Thresholds) -> str:
     if row.weight_kl is None or row.weight_kl <= limits.max_weight_kl:
         return ""
     return f"the rounded weights diverge by {row.weight_kl:.3g} nats from the float ones"
 
 
-def _shifted(row: SensitivityRecord, limits: Thresholds) -> str:
+def _shifted(row: GroupError, limits: Thresholds) -> str:
     if row.shift is None or row.shift <= limits.max_shift:
         return ""
     return f"{format_percent(row.shift)} of its error is one constant per channel"
 
 
-def _truncated(row: SensitivityRecord, limits: Thresholds) -> str:
+def _truncated(row: GroupError, limits: Thresholds) -> str:
     if row.overlap is None or row.overlap >= limits.full_overlap:
         return ""
     return f"float and rounded activations share {format_percent(row.overlap)} of their histograms"
 
 
-def _coarse(row: SensitivityRecord, limits: Thresholds) -> str:
+def _coarse(row: GroupError, limits: Thresholds) -> str:
     if row.sqnr_db is None or row.sqnr_db >= limits.min_sqnr_db:
         return ""
     return f"its own output has an SQNR of {row.sqnr_db:.1f} dB"
 
 
-def _amplified(row: SensitivityRecord, limits: Thresholds) -> str:
+def _amplified(row: GroupError, limits: Thresholds) -> str:
     own = "" if row.sqnr_db is None else f", of its own output alone {row.sqnr_db:.1f} dB"
     return f"error of the network's outputs {0.0 if row.error is None else row.error:.3g}{own}"
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from evaluators.measure.latency_scale import scaled
 from studies.options.quantities import format_elapsed_s, format_ms
 from studies.store.reading.latencies import confirmed
-from studies.store.records import ExportRecord, FinalLevel, TargetRecord
+from studies.store.records import EvaluationRecord, FinalLevel, TargetRecord
 
 if TYPE_CHECKING:  # it imports the database, which the report is to do without
     from studies.store.store import Store
@@ -46,7 +46,7 @@ def find_final_levels(
 
 
 def _latencies_ms(
-    store: Store, target: TargetRecord, exports: Sequence[ExportRecord], reference_ms: float | None
+    store: Store, target: TargetRecord, exports: Sequence[EvaluationRecord], reference_ms: float | None
 ) -> NDArray[np.float64]:
     """(n,) the latency of each export that counts, as of any evaluation."""
     columns = np.array([(e.raw_ms, e.baseline_ms) for e in exports], dtype=np.float64)  # None becomes NaN

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from evaluators.diagnose.group_error import GroupError
 from search.values import Precision, RecoveryRecord
 from studies.judging.findings.causes import Cause, Finding, find_causes
 from studies.judging.findings.remedies import Remedy, results_of
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.quantities import format_percent
-from studies.store.records import GroupRecord, SensitivityRecord
+from studies.store.records import GroupRecord
 
 SENSITIVE, TRUNCATED, COARSE = "sensitive", "truncated", "coarse"
 _IDENTITY = ("group", "node", "op", "precision")
@@ -38,7 +39,7 @@ class Sensitivities:
     """
 
     of: str
-    rows: tuple[SensitivityRecord, ...]
+    rows: tuple[GroupError, ...]
     groups: Mapping[str, GroupRecord]
     thresholds: Thresholds
     notes: tuple[str, ...] = ()
@@ -53,7 +54,7 @@ class Sensitivities:
                 errors.setdefault(row.precision, []).append(row.error)
         return {precision: sum(some) / len(some) for precision, some in errors.items()}
 
-    def reasons(self, row: SensitivityRecord) -> tuple[str, ...]:
+    def reasons(self, row: GroupError) -> tuple[str, ...]:
         """Why a group is sensitive in a precision; empty if it is not.
 
         Among groups of which none does harm one still has the largest error, and a histogram may look odd: so a sign
@@ -74,21 +75,21 @@ class Sensitivities:
             found.append(f"error > {limits.max_error_ratio:g} × mean")
         return tuple(found)
 
-    def is_truncated(self, row: SensitivityRecord) -> bool:
+    def is_truncated(self, row: GroupError) -> bool:
         """Whether its activations overlap less than in full, though perhaps not so little that it is sensitive."""
         return row.overlap is not None and row.overlap < self.thresholds.full_overlap
 
-    def is_coarse(self, row: SensitivityRecord) -> bool:
+    def is_coarse(self, row: GroupError) -> bool:
         """Whether its own output is noisy, though perhaps no more than that of other groups."""
         return row.sqnr_db is not None and row.sqnr_db < self.thresholds.min_sqnr_db
 
-    def verdict(self, row: SensitivityRecord) -> str:
+    def verdict(self, row: GroupError) -> str:
         """`sensitive`, else `truncated`, else `coarse`; empty if a group is none of them."""
         if self.reasons(row):
             return SENSITIVE
         return TRUNCATED if self.is_truncated(row) else COARSE if self.is_coarse(row) else ""
 
-    def findings(self, row: SensitivityRecord) -> tuple[Finding, ...]:
+    def findings(self, row: GroupError) -> tuple[Finding, ...]:
         """The causes that show in a group that has a verdict, the likeliest first; empty for others."""
         return find_causes(row, self.thresholds) if self.verdict(row) else ()
 
@@ -96,10 +97,10 @@ class Sensitivities:
         """A row per group and precision, the largest error first."""
         return [self.row(row) for row in self._by_error()]
 
-    def _by_error(self) -> list[SensitivityRecord]:
+    def _by_error(self) -> list[GroupError]:
         return sorted(self.rows, key=lambda row: -math.inf if row.error is None else -row.error)
 
-    def row(self, row: SensitivityRecord) -> dict[str, Any]:
+    def row(self, row: GroupError) -> dict[str, Any]:
         """One row of the table."""
         group, reasons = self.groups[row.group], self.reasons(row)
         return {
@@ -162,7 +163,7 @@ class Sensitivities:
         return f"{text}; {estimated} errors (≈) are estimates" if estimated else text
 
 
-def _flips_some(row: SensitivityRecord) -> bool:
+def _flips_some(row: GroupError) -> bool:
     """Whether more than one sample has another class: a single one may have been near it anyway."""
     return row.flipped is not None and row.flipped * row.samples > 1.5
 

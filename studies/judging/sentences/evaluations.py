@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from search.values import Answer, Assignment, Failure, Precision
 from studies.judging.rounding import latency_text
 from studies.options.limits import MetricScale
-from studies.store.records import FAILED, DeathRecord, EvaluationRecord, FinishedRow
+from studies.store.records import FAILED, DeathRecord, FinishedEvaluation, StoredEvaluation
 
 _MOST_NAMED = 5
 
@@ -38,7 +38,7 @@ def obedience_text(counts: Mapping[tuple[Precision, Answer], int]) -> str:
 # -- how one ended -----------------------------------------------------------------------------------------------------
 
 
-def outcome_text(record: EvaluationRecord, metric: MetricScale) -> str:
+def outcome_text(record: StoredEvaluation, metric: MetricScale) -> str:
     """How an evaluation ended: its latency and loss, or where it failed."""
     evaluation = record.evaluation
     if evaluation.failure is not None:
@@ -49,7 +49,7 @@ def outcome_text(record: EvaluationRecord, metric: MetricScale) -> str:
     return _scores_text(latency.value_ms, accuracy.loss, (accuracy.samples, accuracy.total), record.role, metric)
 
 
-def finished_text(row: FinishedRow, metric: MetricScale) -> str:
+def finished_text(row: FinishedEvaluation, metric: MetricScale) -> str:
     """The same of a row that is read for an overview."""
     if row.status == FAILED:
         return failure_text(row.stage or "", row.kind or "")

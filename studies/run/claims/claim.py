@@ -7,7 +7,7 @@ from typing import Protocol
 
 from search.values import Assignment, Evaluation
 from studies.judging.standing import Standing
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ClaimSource(Protocol):
             searching: whether new evaluations are wanted; otherwise only what is owed to those that were begun.
         """
 
-    def settle(self, claim: Claim, evaluation: Evaluation) -> EvaluationRecord | None:
+    def settle(self, claim: Claim, evaluation: Evaluation) -> StoredEvaluation | None:
         """Record the result of a claim and tell Optuna; the new evaluation, None if it is none."""
 
     def wait(self, now: Standing) -> bool:

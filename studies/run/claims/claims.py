@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from search.values import Evaluation
 from studies.judging.standing import Standing
 from studies.run.claims.claim import Claim, ClaimSource
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 
 
 class Claims:
@@ -27,7 +27,7 @@ class Claims:
                 return claim
         return None
 
-    def settle(self, claim: Claim, evaluation: Evaluation) -> EvaluationRecord | None:
+    def settle(self, claim: Claim, evaluation: Evaluation) -> StoredEvaluation | None:
         """As `ClaimSource.settle`."""
         return self._source_of.pop(claim.number).settle(claim, evaluation)
 

@@ -17,7 +17,7 @@ from studies.judging.standing import Standing
 from studies.run.claims.claim import Claim
 from studies.run.engines import engine_to_keep
 from studies.run.work import Work
-from studies.store.records import OK, RUNNING, EvaluationRecord, LostEvaluationError
+from studies.store.records import OK, RUNNING, LostEvaluationError, StoredEvaluation
 from studies.trials.open_trials import OpenTrials
 from studies.trials.proposals import Proposals
 
@@ -28,7 +28,7 @@ _MOST_ASKED = 3  # another worker may have asked for the trial by now, and then 
 class _Held:
     """An evaluation that is being completed, and the task that keeps other workers from it."""
 
-    record: EvaluationRecord
+    record: StoredEvaluation
     task: ExitStack = field(default_factory=ExitStack)
 
 
@@ -83,7 +83,7 @@ class RegainedClaims:
                 return None
             return _Held(record, task.pop_all())
 
-    def _claim(self, record: EvaluationRecord) -> Claim:
+    def _claim(self, record: StoredEvaluation) -> Claim:
         """It is evaluated again: where its engine was not kept another build need not be as fast, nor run as asked."""
         trial = -1 if record.trial is None else record.trial
         since_s = self._work.pace.passed_s
@@ -95,7 +95,7 @@ class RegainedClaims:
             self._complete(held.record, evaluation)
         del self._claimed[claim.number]
 
-    def _complete(self, stopped: EvaluationRecord, evaluation: Evaluation) -> None:
+    def _complete(self, stopped: StoredEvaluation, evaluation: Evaluation) -> None:
         # First, so that Optuna is told of it some day when this process is killed in between.
         self._proposals.enqueue(stopped.asked or stopped.evaluation.assignment)
         ledger, worker = self._work.ledger, self._work.crew.name
@@ -111,7 +111,7 @@ class RegainedClaims:
         self._work.events.note(f"trial {trial}, now scored on all samples: {text}")
         self._tell_again(found)
 
-    def _tell_again(self, record: EvaluationRecord) -> None:
+    def _tell_again(self, record: StoredEvaluation) -> None:
         """Tell Optuna the result in the trial that was enqueued for it, because a finished trial cannot be changed.
 
         Those that a killed worker left before it in line are told first, and what is no repetition is put back.

@@ -16,11 +16,11 @@ from studies.run.stop import Stop
 from studies.run.work import Work
 from studies.store.records import (
     EXPORT,
-    EvaluationRecord,
     FullStudyError,
     KnownEvaluationError,
     LostEvaluationError,
-    Taken,
+    StoredEvaluation,
+    TakenOver,
 )
 from studies.trials.open_trials import OpenTrials
 from studies.trials.proposals import Proposals
@@ -154,7 +154,7 @@ class TrialClaims:
         if self._repeats % _SAME_IN_A_ROW == 0:
             self._proposals.enqueue_neighbour(assignment)
 
-    def _go_on_with(self, taken: Taken) -> Claim | None:
+    def _go_on_with(self, taken: TakenOver) -> Claim | None:
         """Claim what another worker began, unless it was lost with too many."""
         store = self._work.ledger.store
         try:
@@ -182,7 +182,7 @@ class TrialClaims:
 
     # -- settling --------------------------------------------------------------------------------------------------
 
-    def settle(self, claim: Claim, evaluation: Evaluation) -> EvaluationRecord | None:
+    def settle(self, claim: Claim, evaluation: Evaluation) -> StoredEvaluation | None:
         wanted = self._claimed[claim.number]
         for death in evaluation.deaths:
             self._work.events.note(f"trial {claim.trial}: {death_text(death)}")
@@ -199,7 +199,7 @@ class TrialClaims:
             self._owed.append(replace(wanted, built=repaired, left=wanted.left - 1, since_s=now_s))
         return record
 
-    def _recorded(self, claim: Claim, evaluation: Evaluation, *, repaired: bool) -> EvaluationRecord | None:
+    def _recorded(self, claim: Claim, evaluation: Evaluation, *, repaired: bool) -> StoredEvaluation | None:
         """The stored result; None where another worker, which took this one for lost, was faster."""
         ledger, worker = self._work.ledger, self._work.crew.name
         engine = engine_to_keep(evaluation, self._work.problem.config.keep_engines)
@@ -210,7 +210,7 @@ class TrialClaims:
             note = late or "a late result of an evaluation that was given up was dropped"
             self._work.events.note(f"evaluation {claim.number}: {note}")
             return None
-        return replace(record, trial=claim.trial)
+        return record.changed(trial=claim.trial)
 
     # -- waiting and letting go ------------------------------------------------------------------------------------
 

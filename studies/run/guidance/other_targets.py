@@ -15,9 +15,10 @@ from studies.store.target_names import PREFIX
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from evaluators.diagnose.group_error import GroupError
     from search.space.layout import Layout
     from studies.run.work import Work
-    from studies.store.records import SensitivityRecord, TargetRecord
+    from studies.store.records import TargetRecord
     from studies.trials.ledger import Ledger
 
 _LEAST_ROWS = 4
@@ -33,7 +34,7 @@ def rounding(target: Target) -> tuple[str, ...]:
     return target.backend, target.versions.get("provider", ""), *of_weights
 
 
-def known_sensitivities(work: Work) -> tuple[SensitivityRecord, ...]:
+def known_sensitivities(work: Work) -> tuple[GroupError, ...]:
     """Sensitivities that another target of the study has and that hold here; empty if they have to be measured.
 
     They hold where ranges and rounding are the same and the other target was offered all that this one is.

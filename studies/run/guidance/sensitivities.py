@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evaluators.diagnose.group_error import GroupError
 from evaluators.process.connection import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.values import Precision
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.diagnosis.thresholds import Thresholds
-from studies.store.records import GroupRecord, SensitivityRecord, StudyRecord, TargetRecord
+from studies.store.records import GroupRecord, StudyRecord, TargetRecord
 
 if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
     from evaluators.process.keeper import EvaluatorProcess
@@ -86,7 +87,7 @@ def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
 
 def run(
     keeper: EvaluatorProcess, space: Space, seconds: float, progress: SearchEvents
-) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...]]:
+) -> tuple[tuple[GroupError, ...], tuple[str, ...]]:
     """Run the pass over every lower precision that a space offers; its rows, and notes."""
     rows, notes, _ = _found(keeper, space, seconds, progress)
     return rows, notes
@@ -94,7 +95,7 @@ def run(
 
 def _found(
     keeper: EvaluatorProcess, space: Space, seconds: float, progress: SearchEvents
-) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[int, ...]]:
+) -> tuple[tuple[GroupError, ...], tuple[str, ...], tuple[int, ...]]:
     """`run`; and the samples on which the float model is not finite."""
     pairs = space.lower_pairs()
     if not pairs:
@@ -107,7 +108,7 @@ def _found(
         raise EvaluatorError(failure_text(str(death))) from death
     for note in found.notes:
         progress.detail(f"sensitivity: {note}")
-    rows = tuple(SensitivityRecord(**asdict(row)) for row in found.rows)
+    rows = tuple(GroupError(**asdict(row)) for row in found.rows)
     return rows, tuple(found.notes), tuple(found.not_finite)
 
 
@@ -269,10 +270,9 @@ def _not_finite(samples: Sequence[int]) -> str:
 
 
 def _records(model: Model) -> tuple[GroupRecord, ...]:
-    names = [field.name for field in fields(GroupRecord)]
-    return tuple(GroupRecord(**{name: getattr(group, name) for name in names}) for group in model.groups)
+    return tuple(map(GroupRecord.of_group, model.groups))
 
 
-def _in_order(rows: tuple[SensitivityRecord, ...], groups: tuple[GroupRecord, ...]) -> tuple[SensitivityRecord, ...]:
+def _in_order(rows: tuple[GroupError, ...], groups: tuple[GroupRecord, ...]) -> tuple[GroupError, ...]:
     places = {group.id: place for place, group in enumerate(groups)}
     return tuple(sorted(rows, key=lambda row: (places[row.group], row.precision)))

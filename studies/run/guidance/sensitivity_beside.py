@@ -8,13 +8,12 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from evaluators.cores import usable_processors
-from evaluators.diagnose.group_error import SensitivityPass
+from evaluators.diagnose.group_error import GroupError, SensitivityPass
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from studies.run.guidance import sensitivities
 from studies.run.noise.background import BackgroundCall
-from studies.store.records import SensitivityRecord
 
 if TYPE_CHECKING:
     from studies.judging.standing import Standing
@@ -118,6 +117,6 @@ class SensitivityBeside:
 
     def _store(self, found: SensitivityPass) -> tuple[str, ...]:
         """Store what was found, as soon as it is; the notes on it."""
-        rows = tuple(SensitivityRecord(**asdict(row)) for row in found.rows)
+        rows = tuple(GroupError(**asdict(row)) for row in found.rows)
         self._work.ledger.store.spaces.set_sensitivities(self._work.ledger.target.id, rows, replace=False)
         return tuple(found.notes)

@@ -10,7 +10,7 @@ from studies.judging.standing import Standing
 from studies.run.hooks.hook import Hook
 from studies.run.unreachable_limits import warn_of_budget
 from studies.run.work import Work
-from studies.store.records import RUNNING, EvaluationRecord
+from studies.store.records import RUNNING, StoredEvaluation
 from studies.store.store import Store
 from studies.trials.forecasts import poor_text, quality_text
 from studies.trials.ledger import Ledger
@@ -86,7 +86,7 @@ class SlowerNote(Hook):
     def __init__(self, work: Work) -> None:
         self._work = work
 
-    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+    def follow(self, record: StoredEvaluation, now: Standing) -> None:
         rows = now.measures.baselines
         wanted = len(self._work.problem.space.baselines())
         running = any(now.table.status[row] == RUNNING for row in rows)
@@ -106,7 +106,7 @@ class ForecastNotes(Hook):
         self._events = events
         self._poor = False
 
-    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+    def follow(self, record: StoredEvaluation, now: Standing) -> None:
         if self._proposals.poor == self._poor:
             return
         self._poor = self._proposals.poor

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from search.errors import DataError, EvaluatorError, ModelError, SolverError, SurrogateError
 from studies.judging.standing import Standing
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 
 T = TypeVar("T")
 # What measuring or forecasting something may fail with. A metric that raises, a full disk or a study that is gone is no
@@ -51,7 +51,7 @@ class Hook:
     def prepare(self, now: Standing) -> None:
         """Do what new evaluations need; called only while some are wanted."""
 
-    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+    def follow(self, record: StoredEvaluation, now: Standing) -> None:
         """Do what an evaluation of this worker, just stored, gives reason for."""
 
     def conclude(self) -> None:
@@ -81,7 +81,7 @@ class Hooks(Hook):
         for hook in tuple(self._hooks):
             self._call(hook, partial(hook.prepare, now), None)
 
-    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+    def follow(self, record: StoredEvaluation, now: Standing) -> None:
         for hook in tuple(self._hooks):
             self._call(hook, partial(hook.follow, record, now), None)
 

@@ -12,7 +12,7 @@ from studies.run.hooks.hook import Hook
 from studies.run.noise.tie_band import TieBand
 from studies.run.stop import Stop
 from studies.run.work import Work
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 
 _RECENT = 12  # mixes that say how long the next ones take
 
@@ -28,7 +28,7 @@ class Remaining(Hook):
         self._last_end = time.monotonic()
         self._mixes_s: deque[float] = deque(maxlen=_RECENT)
 
-    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+    def follow(self, record: StoredEvaluation, now: Standing) -> None:
         moment, took_s = time.monotonic(), record.evaluation.total_s or 0.0
         since_s, self._last_end = moment - self._last_end, moment
         if not record.role:  # before the first one sensitivities were measured, which happens once

@@ -10,7 +10,7 @@ from studies.run.engines import prune
 from studies.run.hooks.hook import Hook
 from studies.run.noise.repeatability import measure_drift
 from studies.run.work import Work
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 from studies.trials.ledger import Ledger
 from studies.trials.open_trials import OpenTrials
 
@@ -28,7 +28,7 @@ class DriftCheck(Hook):
         self._work = work
         self._evaluated = 0
 
-    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+    def follow(self, record: StoredEvaluation, now: Standing) -> None:
         self._evaluated += 1
         row = now.measures.row_of("baseline:fp32") if self._evaluated % DRIFT_EVERY == 0 else None
         if row is None:
@@ -56,7 +56,7 @@ class Pruning(Hook):
         self._keep = keep
         self._evaluated = 0
 
-    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+    def follow(self, record: StoredEvaluation, now: Standing) -> None:
         self._evaluated += 1
         if self._evaluated % _PRUNE_EVERY:
             return

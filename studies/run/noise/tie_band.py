@@ -20,7 +20,7 @@ from studies.run.noise import repeatability
 from studies.run.noise.background import BackgroundCall
 from studies.run.work import Work
 from studies.store.reading.repeats import LEAST_BAND, NOISY_BAND, next_kind, repeats_at_most, scaled, spreads
-from studies.store.records import OK, PROCESS, REBUILD, REOPEN, RUNNING, EvaluationRecord, RepeatRecord
+from studies.store.records import OK, PROCESS, REBUILD, REOPEN, RUNNING, RepeatRecord, StoredEvaluation
 
 EVERY = 2  # evaluations between two of these measurements
 _TASK = "tie band"  # held from the first repetition to the last
@@ -43,7 +43,7 @@ class TieBand(Hook):
         self._told = False
         self._failed = False  # in this run; another run tries again
 
-    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+    def follow(self, record: StoredEvaluation, now: Standing) -> None:
         self._left -= 1
 
     def notice(self, now: Standing) -> Standing:

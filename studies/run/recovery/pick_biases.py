@@ -35,7 +35,7 @@ from studies.run.finalists import finalist_rows, trial_text
 from studies.run.session.calibration import seconds_for
 from studies.run.session.setup import adopt_ranges
 from studies.run.work import Work
-from studies.store.records import EvaluationRecord, LostEvaluationError
+from studies.store.records import LostEvaluationError, StoredEvaluation
 
 BIAS = "bias"  # the step of this name corrects all INT8
 _LEAST_S = 1.0  # that correcting one mix is given
@@ -89,7 +89,7 @@ class PickBiases:
     def _waiting(self, now: Standing) -> list[int]:
         """Rows of the picks that run some of the groups in INT8 and were not tried yet, the best first."""
         ledger = self._work.ledger
-        tried = {record.evaluation_id for record in ledger.store.evaluations.mix_biases(ledger.target.id)}
+        tried = {record.id for record in ledger.store.evaluations.mix_biases(ledger.target.id)}
         rows = [row for row in now.picks.rows() if int(now.table.id[row]) not in tried]
         assignments = ledger.store.evaluations.assignments(ledger.target.id, [int(now.table.id[row]) for row in rows])
         return [row for row in rows if self._is_mix(assignments[int(now.table.id[row])])]
@@ -144,7 +144,7 @@ class PickBiases:
             return StepRecord(BIAS, exact=False, kept=False, reason=f"it failed: {error}")
 
     def _try_engine(
-        self, record: EvaluationRecord, step: StepRecord, means: Mapping[str, Correction], most_ms: float
+        self, record: StoredEvaluation, step: StepRecord, means: Mapping[str, Correction], most_ms: float
     ) -> MixBias:
         """Build and evaluate a pick with corrections of its own, and store it in its place where it is no worse."""
         work, ledger, assignment = self._work, self._work.ledger, record.evaluation.assignment

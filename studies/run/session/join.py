@@ -28,7 +28,7 @@ from studies.run.session.calibration import calibrated, keep_statistics
 from studies.run.session.first_builds import calibrating_beside, make_builders
 from studies.run.session.setup import Checked, adopt_ranges
 from studies.run.work import Bench, Problem, Work
-from studies.store.records import CalibrationRecord, Choice, StudyRecord, TargetRecord
+from studies.store.records import CalibrationRecord, ChoiceRecord, StudyRecord, TargetRecord
 from studies.store.store import Store
 from studies.store.target_names import foreign, own
 from studies.trials.ledger import Ledger
@@ -178,12 +178,12 @@ def _fix_space(store: Store, target: TargetRecord, space: Space, calibration: Ca
     if target.space_digest is None:
         codes = {group: variable.precisions for variable in space.variables for group in variable.groups}
         rows = [
-            Choice(
-                group,
-                choice.precision,
-                codes[group].index(choice.precision) if choice.precision in codes.get(group, ()) else None,
-                choice.offered,
-                choice.reason,
+            ChoiceRecord(
+                group=group,
+                precision=choice.precision,
+                code=codes[group].index(choice.precision) if choice.precision in codes.get(group, ()) else None,
+                offered=choice.offered,
+                reason=choice.reason,
             )
             for group, choices in space.choices.items()
             for choice in choices

@@ -24,7 +24,7 @@ from studies.run.session.backend_values import backend_kind
 from studies.run.session.folders import absolute_paths
 from studies.run.session.setup import Checked
 from studies.run.session.trusted_functions import remember_functions
-from studies.store.records import FileRecord, NewStudy, StudyRecord, TargetRecord
+from studies.store.records import FileRecord, StudyRecord, TargetRecord
 from studies.store.store import Store
 from studies.store.target_names import foreign, own
 from studies.store.target_options import options_of
@@ -44,7 +44,7 @@ def create_study(
         renewed_from: the study whose mixes it tries again on fresh data.
     """
     config = good.config
-    new = NewStudy(
+    new = StudyRecord(
         name=config.study,
         model_path=str(Path(config.model).absolute()),
         model_digest=good.model.digest,

@@ -42,7 +42,7 @@ from studies.show.report.rows import (
 )
 from studies.show.report.story import build_story
 from studies.show.report.target_figures import side_by_side
-from studies.store.records import FAILED, OK, EvaluationRecord, GroupRecord
+from studies.store.records import FAILED, OK, GroupRecord, StoredEvaluation
 from studies.store.store import Store
 from studies.trials import forecasts
 
@@ -148,7 +148,7 @@ def _environment(now: Standing) -> dict[str, str]:
     return {key: _plain(value) for key, value in flatten(known).items()}
 
 
-def _evaluation(now: Standing, point: Point, assignment: Assignment, record: EvaluationRecord | None) -> EvaluationRow:
+def _evaluation(now: Standing, point: Point, assignment: Assignment, record: StoredEvaluation | None) -> EvaluationRow:
     """`record` is there for those on the front or picked."""
     return EvaluationRow(
         trial=point.trial,
@@ -194,13 +194,13 @@ def _remarks(now: Standing, point: Point) -> Iterator[str]:
         yield text
 
 
-def _notes_of(record: EvaluationRecord) -> list[str]:
+def _notes_of(record: StoredEvaluation) -> list[str]:
     """Doubts about the measurement that counts, the latest, and notes."""
     warnings = record.rounds[-1].latency.warnings if record.rounds else ()
     return [*warnings, *record.evaluation.notes]
 
 
-def _opaque(record: EvaluationRecord) -> frozenset[str]:
+def _opaque(record: StoredEvaluation) -> frozenset[str]:
     return frozenset(row.group for row in record.evaluation.audit if row.answer is Answer.OPAQUE)
 
 
@@ -263,7 +263,7 @@ def _failures(store: Store, now: Standing) -> list[FailureRow]:
             rows.append(FailureRow(point.trial, "final", "non_finite", point.final.failure))
         if now.table.status[row] != FAILED:
             continue
-        record: EvaluationRecord = store.evaluations.load(int(now.table.id[row]))
+        record: StoredEvaluation = store.evaluations.load(int(now.table.id[row]))
         failure = record.evaluation.failure
         if failure is not None:
             rows.append(FailureRow(int(now.table.trial[row]), failure.stage.value, failure.kind.value, failure.message))

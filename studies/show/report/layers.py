@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from evaluators.diagnose.group_error import GroupError
 from search.values import Assignment, Precision
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.quantities import format_percent
 from studies.show.plots import colour_of
 from studies.show.report.rows import LayerReason, ReportData
-from studies.store.records import Choice, GroupRecord, SensitivityRecord
+from studies.store.records import ChoiceRecord, GroupRecord
 
 _SMALL = 0.1
 
@@ -83,7 +84,7 @@ def labels_of(data: ReportData) -> list[str]:
 def layer_reasons(
     assignment: Assignment,
     groups: Sequence[GroupRecord],
-    choices: Sequence[Choice],
+    choices: Sequence[ChoiceRecord],
     found: Sensitivities | None,
 ) -> list[LayerReason]:
     """Why layers of a mix are finer than the coarsest precision of the target, in the order of the graph.
@@ -109,8 +110,8 @@ def layer_reasons(
 def _reason(
     group: str,
     coarsest: Precision,
-    choices: Mapping[str, Choice],
-    alone: Mapping[str, SensitivityRecord],
+    choices: Mapping[str, ChoiceRecord],
+    alone: Mapping[str, GroupError],
     found: Sensitivities | None,
 ) -> str:
     choice, row = choices.get(group), alone.get(group)
@@ -125,7 +126,7 @@ def _reason(
     return f"{_alone_text(row, found)} {_cause_text(row, found)}"
 
 
-def _alone_text(row: SensitivityRecord, found: Sensitivities) -> str:
+def _alone_text(row: GroupError, found: Sensitivities) -> str:
     """What a group does to the outputs where it alone is in a lower precision."""
     name, mean = row.precision.label, found.means.get(row.precision)
     if row.error is None or not mean:
@@ -138,7 +139,7 @@ def _times_text(ratio: float) -> str:
     return f"{ratio:.2g} times" if ratio >= _SMALL else "less than a tenth of"
 
 
-def _cause_text(row: SensitivityRecord, found: Sensitivities) -> str:
+def _cause_text(row: GroupError, found: Sensitivities) -> str:
     """The likeliest cause with its evidence, or that the layer is not special."""
     findings = found.findings(row)
     if not findings:

@@ -9,10 +9,10 @@ from studies.judging.rounding import estimate_text, half_width, latency_text, sp
 from studies.judging.sentences.evaluations import failure_text
 from studies.judging.sentences.picks import DOUBTFUL
 from studies.judging.standing import Standing
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 
 
-def ended_text(record: EvaluationRecord, now: Standing) -> str:
+def ended_text(record: StoredEvaluation, now: Standing) -> str:
     """How an evaluation ended: `0.83 ms, 2.65 × FP32, top1 95.9 %, loss 0.08 ± 0.15 %`, or where it failed."""
     evaluation = record.evaluation
     if evaluation.failure is not None:

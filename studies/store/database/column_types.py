@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import DateTime, Dialect, Double, Text, literal
+from sqlalchemy import JSON, DateTime, Dialect, Double, Integer, Text, literal
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from search.values import Precision
 
 MYSQL_NAMES = ("mysql", "mariadb")
 
@@ -43,6 +46,51 @@ class LongText(TypeDecorator[str]):
 
             return dialect.type_descriptor(LONGTEXT())
         return dialect.type_descriptor(Text())
+
+
+class PrecisionId(TypeDecorator[Precision]):
+    """A precision, stored as its id."""
+
+    impl = Integer
+    cache_ok = True
+
+    def process_bind_param(self, value: Precision | None, dialect: Dialect) -> int | None:
+        return None if value is None else value.id
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> Precision | None:
+        return None if value is None else Precision.of_id(value)
+
+
+class JsonValue(TypeDecorator[Any]):
+    """A value of a class that has `to_json` and `from_json`."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def __init__(self, kind: type[Any]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else value.to_json()
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else self.kind.from_json(value)
+
+
+class JsonList(TypeDecorator[tuple[Any, ...]]):
+    """A tuple, stored as a JSON array."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: Iterable[Any] | None, dialect: Dialect) -> list[Any] | None:
+        return None if value is None else list(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> tuple[Any, ...] | None:
+        if not isinstance(value, (list, type(None))):  # a text would be taken for its letters
+            raise TypeError(f"expected a list, got {value!r}")
+        return None if value is None else tuple(value)
 
 
 class utc_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is

@@ -19,7 +19,7 @@ from studies.options.urls import default_url
 from studies.store.database.connections import make_engine, no_way_to, one_at_a_time, writing
 from studies.store.database.database_url import artifact_folder, check_shareable, hide_password, is_file, parse_url
 from studies.store.database.retries import InterruptedTransactionError, coming_back, cut_off, reason, reported, retried
-from studies.store.database.tables import VERSION, Base, Schema
+from studies.store.database.tables import VERSION, Base, SchemaRecord
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -229,7 +229,7 @@ def _half_made(tables: frozenset[str]) -> bool:
 def _look(connection: Connection) -> tuple[int | None, frozenset[str]]:
     """Version of our tables, None without them, and the names of all tables."""
     tables = frozenset(inspect(connection).get_table_names())
-    version = connection.scalar(select(Schema.version)) if Schema.__tablename__ in tables else None
+    version = connection.scalar(select(SchemaRecord.version)) if SchemaRecord.__tablename__ in tables else None
     return version, tables
 
 
@@ -257,7 +257,7 @@ def _check_ours(version: int | None, tables: frozenset[str], url: URL, *, create
 def _create(connection: Connection) -> None:
     if _look(connection)[0] is None:
         Base.metadata.create_all(connection)
-        connection.execute(insert(Schema).values(version=VERSION))
+        connection.execute(insert(SchemaRecord).values(version=VERSION))
 
 
 @contextmanager
@@ -280,4 +280,4 @@ def _upgrade(connection: Connection) -> None:
     if version is None:
         raise BitfrontError("The tables were removed while they were upgraded.")
     if version < VERSION:
-        connection.execute(update(Schema).values(version=migrate(connection, version)))
+        connection.execute(update(SchemaRecord).values(version=migrate(connection, version)))

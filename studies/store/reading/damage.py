@@ -13,22 +13,15 @@ import numpy as np
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Connection, Double, Integer, LargeBinary, Table, select
 
 from search.values import (
-    Assignment,
-    Capability,
     EngineSummary,
     FailureKind,
-    Flips,
-    MixBias,
     Precision,
-    Recovery,
-    RecoveryRecord,
     Stage,
-    Target,
 )
 from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale
 from studies.store.database import tables
-from studies.store.database.column_types import UtcDateTime
+from studies.store.database.column_types import JsonList, JsonValue, PrecisionId, UtcDateTime
 from studies.store.database.transactions import Database
 
 
@@ -38,12 +31,12 @@ def _deaths(value: Any) -> None:
 
 
 def _texts(value: Any) -> None:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not all(isinstance(each, str) for each in value):
         raise ValueError("no list of texts")
 
 
 def _whole_numbers(value: Any) -> None:
-    if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
+    if not all(isinstance(each, int) for each in value):
         raise ValueError("no list of whole numbers")
 
 
@@ -58,7 +51,7 @@ def _count(value: Any) -> None:
 
 
 def _numbers(value: Any) -> None:
-    if not isinstance(value, list) or not all(each is None or isinstance(each, int | float) for each in value):
+    if not all(each is None or isinstance(each, int | float) for each in value):
         raise ValueError("no list of numbers")
 
 
@@ -76,24 +69,16 @@ _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
     {
         "bf_study.config": SearchConfig.from_json,
         "bf_study.metric": MetricScale.of,
-        "bf_target.description": Target.from_json,
-        "bf_study_target.capability": Capability.from_json,
-        "bf_study_target.recovery": RecoveryRecord.from_json,
         "bf_group.nodes": _texts,
         "bf_group.anchors": _texts,
         "bf_group.shape": _whole_numbers,
         "bf_group.weight_shape": _whole_numbers,
-        "bf_choice.precision": Precision.of_id,
         "bf_evaluation.status": _state,
         "bf_evaluation.stage": Stage,
         "bf_evaluation.kind": FailureKind,
         "bf_evaluation.engine": lambda value: EngineSummary(**value),
         "bf_evaluation.notes": _texts,
-        "bf_evaluation.assignment": Assignment.from_json,
-        "bf_evaluation.asked_assignment": Assignment.from_json,
         "bf_evaluation.deaths": _deaths,
-        "bf_evaluation.mix_bias": MixBias.from_json,
-        "bf_evaluation.mix_corrections": Recovery.from_json,
         **{f"bf_evaluation.{name}": _time for name in ("raw_ms", "baseline_ms")},
         **{f"bf_evaluation.{name}": _finite for name in ("loss", "loss_low", "loss_high", "metric_value", "spread")},
         **{f"bf_sample.{name}": _time for name in ("raw_ms", "baseline_ms", "wall_ms")},
@@ -104,15 +89,10 @@ _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
         **{f"bf_score.{name}": _numbers for name in ("loss_bounds", "value_bounds")},
         "bf_score.samples": _count,
         "bf_score.total": _count,
-        "bf_trial.asked_assignment": Assignment.from_json,
-        "bf_score.flips": Flips.from_json,
         "bf_score.scores": lambda value: np.frombuffer(value, dtype="<f4"),
         "bf_sample.warnings": _texts,
         "bf_sample.samples": lambda value: np.frombuffer(value, dtype="<f4"),
         "bf_cluster.codes": lambda value: np.frombuffer(value, dtype="<i4"),
-        "bf_audit.asked": Precision.of_id,
-        "bf_audit.got": Precision.of_id,
-        "bf_sensitivity.precision": Precision.of_id,
     }
 )
 _TYPES: tuple[tuple[Any, tuple[type[Any], ...]], ...] = (
@@ -121,7 +101,9 @@ _TYPES: tuple[tuple[Any, tuple[type[Any], ...]], ...] = (
     (Double, (int, float)),
     (LargeBinary, (bytes,)),
     (UtcDateTime, (datetime,)),
-    (JSON, (dict, list)),
+    (JSON, (dict,)),
+    (JsonList, (tuple,)),
+    (PrecisionId, (Precision,)),
 )
 
 
@@ -155,6 +137,8 @@ def _damage_of(connection: Connection, table: Table, column: Column[Any]) -> str
 
 
 def _fits(value: Any, column: Column[Any]) -> bool:
+    if isinstance(column.type, JsonValue):
+        return isinstance(value, column.type.kind)
     wanted = next((kinds for kind, kinds in _TYPES if isinstance(column.type, kind)), (str,))
     if isinstance(value, bool) and bool not in wanted:
         return False
@@ -165,18 +149,18 @@ def _fits(value: Any, column: Column[Any]) -> bool:
 
 def _excess_samples(connection: Connection) -> Iterator[str]:
     """Evaluations that were scored on more samples than there are."""
-    e = tables.Evaluation
+    e = tables.EvaluationRecord
     for samples, total in connection.execute(select(e.samples, e.total_samples).where(e.samples > e.total_samples)):
         yield f"table bf_evaluation, column samples: {samples} of {total} samples"
 
 
 def _foreign_groups(connection: Connection) -> Iterator[str]:
     """Assignments that name groups which the study has not, or lack some."""
-    e, t, g = tables.Evaluation, tables.StudyTarget, tables.Group
+    e, t, g = tables.EvaluationRecord, tables.TargetRecord, tables.GroupRecord
     known: dict[int, set[str]] = {}
     for study, group in connection.execute(select(g.study_id, g.group)):
         known.setdefault(study, set()).add(group)
     query = select(t.study_id, e.assignment).join(t, t.id == e.study_target_id)
     for study, assignment in connection.execute(query):
-        if set(Assignment.from_json(assignment)) != known.get(study, set()):
+        if set(assignment) != known.get(study, set()):
             yield "table bf_evaluation, column assignment: its groups are not those of the study"

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, and_, case, func, select, union_all
 
 from studies.store import records
+from studies.store.columns import FLOATS
 from studies.store.database import tables
 from studies.store.database.connections import PLAIN
-from studies.store.records.detail_columns import FLOATS
 from studies.store.statements.table_rows import chunks
 
 Query = Any  # SQLAlchemy 2.0 and 2.1 type selects in ways that exclude each other
-Columns = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[Any]]
 
 # What judging needs of every evaluation.
 JUDGED = (
@@ -45,9 +45,9 @@ def number_columns(rows: Sequence[tuple[Any, ...]], width: int) -> NDArray[np.fl
     return np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, width).T)
 
 
-def judged_columns(connection: Connection, study_target_id: int, *conditions: Any) -> Columns:
+def judged_columns(connection: Connection, study_target_id: int, *conditions: Any) -> Arrays:
     """The columns of JUDGED, `status` and `role`, of those evaluations of one target, in order of id."""
-    e = tables.Evaluation
+    e = tables.EvaluationRecord
     names = (*JUDGED, "code")
     query = select(*(e.__table__.c[name] for name in JUDGED), _code())
     query = query.where(e.study_target_id == study_target_id, *conditions)
@@ -64,18 +64,18 @@ def judged_columns(connection: Connection, study_target_id: int, *conditions: An
 
 def revision_of(connection: Connection, study_target_id: int) -> int:
     """How often results of a target were stored: read it before columns, and nothing that they lack is lower."""
-    t = tables.StudyTarget
+    t = tables.TargetRecord
     return int(connection.scalar(select(t.revision).where(t.id == study_target_id)) or 0)
 
 
-def renewed_columns(connection: Connection, study_target_id: int, known: Columns, revision: int) -> Columns:
+def renewed_columns(connection: Connection, study_target_id: int, known: Arrays, revision: int) -> Arrays:
     """As `judged_columns`, of which most are known: only what changed since then is read.
 
     Args:
         known: the columns as they were read before.
         revision: as it was before they were read.
     """
-    e = tables.Evaluation
+    e = tables.EvaluationRecord
     # One statement, so that what was running and is in neither part of it now is gone.
     of_target = select(e.id).where(e.study_target_id == study_target_id)
     running, finished = of_target.where(e.status == records.RUNNING), of_target.where(e.revision > revision)
@@ -91,7 +91,7 @@ def renewed_columns(connection: Connection, study_target_id: int, known: Columns
 
 def detail_rows(connection: Connection, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Evaluation id → its details by name."""
-    e, t = tables.Evaluation, tables.Trial
+    e, t = tables.EvaluationRecord, tables.TrialRecord
     lowest = select(func.min(t.number)).where(t.evaluation_id == e.id, t.study_target_id == e.study_target_id)
     query = select(e.id, lowest.scalar_subquery(), *(_stored(name) for name in DETAILS[1:]))
     found = {}
@@ -103,7 +103,7 @@ def detail_rows(connection: Connection, ids: Sequence[int]) -> dict[int, dict[st
 
 def detail_column(connection: Connection, study_target_id: int, name: str) -> tuple[Sequence[int], Sequence[Any]]:
     """Ids of the evaluations of one target that have a detail, in any order, and the detail of each."""
-    e, t = tables.Evaluation, tables.Trial
+    e, t = tables.EvaluationRecord, tables.TrialRecord
     query: Query
     if name == "trial":
         query = select(t.evaluation_id, func.min(t.number)).where(t.study_target_id == study_target_id)
@@ -116,13 +116,13 @@ def detail_column(connection: Connection, study_target_id: int, name: str) -> tu
 
 def _stored(name: str) -> Any:
     if name == "moves":
-        return tables.Evaluation.engine["moves"].as_integer()
-    return tables.Evaluation.__table__.c[name]
+        return tables.EvaluationRecord.engine["moves"].as_integer()
+    return tables.EvaluationRecord.__table__.c[name]
 
 
 def _code() -> Any:
     """One integer for status and role: most evaluations are decided by its first case."""
-    e = tables.Evaluation
+    e = tables.EvaluationRecord
     pairs = [(role, status) for role in range(len(_ROLES)) for status in range(len(_STATES))]
     cases = [(and_(e.status == _STATES[s], e.role == _ROLES[r]), r * len(_STATES) + s) for r, s in pairs]
     others = [(e.status == status, len(pairs) + number) for number, status in enumerate(_STATES)]
@@ -141,7 +141,7 @@ def _roles(
     A repair takes over the role of the evaluation that it repairs, perhaps between the two statements: then that has
     none.
     """
-    e, named = tables.Evaluation, np.flatnonzero(code >= len(_ROLES))
+    e, named = tables.EvaluationRecord, np.flatnonzero(code >= len(_ROLES))
     query = select(e.id, e.role).where(e.study_target_id == study_target_id, e.role.not_in(_ROLES))
     known = dict(plain_rows(connection, query)) if len(named) else {}
     words = dict.fromkeys([*_ROLES, *known.values()])

@@ -13,16 +13,12 @@ from sqlalchemy import Connection, select
 from evaluators.measure.latency_scale import baseline_doubt, scaled
 from search.values import (
     Accuracy,
-    Assignment,
     AuditRow,
     EngineSummary,
     Evaluation,
     Failure,
     FailureKind,
-    Flips,
     Latency,
-    MixBias,
-    Precision,
     Stage,
 )
 from studies.store import records
@@ -33,8 +29,8 @@ from studies.store.statements.table_rows import select_all
 Row = Any
 
 
-def read_evaluation(connection: Connection, evaluation_id: int) -> records.EvaluationRecord:
-    e, t, s = tables.Evaluation, tables.Trial, tables.Score
+def read_evaluation(connection: Connection, evaluation_id: int) -> records.StoredEvaluation:
+    e, t, s = tables.EvaluationRecord, tables.TrialRecord, tables.ScoreRecord
     row = connection.execute(select_all(e, e.id == evaluation_id)).one_or_none()
     if row is None:
         raise KeyError(evaluation_id)
@@ -42,27 +38,21 @@ def read_evaluation(connection: Connection, evaluation_id: int) -> records.Evalu
     scores = {r.split: _accuracy(r) for r in connection.execute(select_all(s, s.evaluation_id == evaluation_id))}
     reference_ms = None if row.baseline_ms is None else read_reference_ms(connection, row.study_target_id)
     rounds, final = _rounds(connection, evaluation_id, reference_ms), scores.get("final")
-    return records.EvaluationRecord(
-        **{name: getattr(row, name) for name in ("id", "study_target_id", "digest", "status", "role", "worker")},
-        **{name: getattr(row, name) for name in ("artifact", "started_at", "finished_at")},
+    return records.StoredEvaluation(
+        **row._mapping,
         trial=trials[0] if trials else None,
         trials=tuple(trials),
-        asked=asked_assignment(row),
+        asked=row.asked_assignment,
         evaluation=_measured(row, _audit(connection, evaluation_id), rounds, scores.get("search")),
         rounds=rounds,
         final=final if final is not None and final.samples else None,
         final_failure=final_failure(row.notes),
-        mix_bias=None if row.mix_bias is None else MixBias.from_json(row.mix_bias),
     )
 
 
 def final_failure(notes: Sequence[str] | None) -> str:
     """Why an evaluation could not be scored on the final split; empty if nothing says so."""
     return next((note.removeprefix(records.OF_FINAL) for note in notes or () if note.startswith(records.OF_FINAL)), "")
-
-
-def asked_assignment(row: Row) -> Assignment | None:
-    return None if row.asked_assignment is None else Assignment.from_json(row.asked_assignment)
 
 
 def _measured(
@@ -72,7 +62,7 @@ def _measured(
     if row.status == records.FAILED:
         failure = failure_of(row.stage, row.kind, row.message, row.log)
     return Evaluation(
-        assignment=Assignment.from_json(row.assignment),
+        assignment=row.assignment,
         failure=failure,
         audit=audit,
         latency=next((r.latency for r in rounds if r.number == 0), None),
@@ -90,18 +80,17 @@ def failure_of(stage: str, kind: str, message: str | None, log: str | None) -> F
 
 
 def _audit(connection: Connection, evaluation_id: int) -> tuple[AuditRow, ...]:
-    a = tables.Audit
+    a = tables.AuditRecord
     rows = connection.execute(select_all(a, a.evaluation_id == evaluation_id).order_by(a.group))
     return tuple(audit_row(row) for row in rows)
 
 
 def audit_row(row: Row) -> AuditRow:
-    got = None if row.got is None else Precision.of_id(row.got)
-    return AuditRow(row.group, Precision.of_id(row.asked), got, row.kernel, row.details or {})
+    return AuditRow(row.group, row.asked, row.got, row.kernel, row.details or {})
 
 
 def _rounds(connection: Connection, evaluation_id: int, reference_ms: float | None) -> tuple[records.Round, ...]:
-    s = tables.Sample
+    s = tables.SampleRecord
     rows = connection.execute(select_all(s, s.evaluation_id == evaluation_id).order_by(s.round)).all()
     baselines = {row.round: _floats(row.samples) for row in rows if row.role == "baseline"}
     return tuple(_round(row, baselines.get(row.round), reference_ms) for row in rows if row.role == "candidate")
@@ -133,9 +122,9 @@ def _accuracy(row: Row) -> Accuracy:
         total=row.total,
         scores=_floats(row.scores),
         resemblance=row.resemblance,
-        flips=None if row.flips is None else Flips.from_json(row.flips),
-        loss_bounds=tuple(row.loss_bounds or ()),
-        value_bounds=tuple(row.value_bounds or ()),
+        flips=row.flips,
+        loss_bounds=row.loss_bounds or (),
+        value_bounds=row.value_bounds or (),
         **numbers,
     )
 

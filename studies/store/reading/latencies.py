@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.measure.latency_scale import off_reference, scaled
-from studies.store.records import EvaluationTable, RoundTable
+from studies.store.columns import Columns, EvaluationTable
 
 
 def confirmed_ms(table: EvaluationTable) -> NDArray[np.float64]:
@@ -25,7 +25,7 @@ def confirmed(
     ids: NDArray[np.int64],
     baseline_ms: NDArray[np.float64],
     doubts: NDArray[np.int64],
-    again: RoundTable,
+    again: Columns,
     reference_ms: float | None,
 ) -> NDArray[np.float64]:
     """As `confirmed_ms`, of the columns that matter.
@@ -43,7 +43,7 @@ def _choose_rounds(
     ids: NDArray[np.int64],
     baseline_ms: NDArray[np.float64],
     doubts: NDArray[np.int64],
-    again: RoundTable,
+    again: Columns,
     reference_ms: float | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """What `confirmed` gives, and whether nothing is doubtful in the measurement that counts."""

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, select
 
 from evaluators.measure.latency_scale import reference_of
 from studies.store import records
+from studies.store.columns import Columns
 from studies.store.database import tables
 from studies.store.reading.evaluation_columns import number_columns, plain_rows
 
@@ -20,7 +21,7 @@ Query = Any
 
 def rounds_query(study_target_id: int) -> Query:
     """Rows for `round_table`: every round of one target but the first ones."""
-    s, e = tables.Sample, tables.Evaluation
+    s, e = tables.SampleRecord, tables.EvaluationRecord
     return (
         select(s.evaluation_id, s.round, s.raw_ms, s.baseline_ms, s.warnings)
         .join(e, e.id == s.evaluation_id)
@@ -29,13 +30,13 @@ def rounds_query(study_target_id: int) -> Query:
     )
 
 
-def round_table(rows: Sequence[Row]) -> records.RoundTable:
+def round_table(rows: Sequence[Row]) -> Columns:
     """The rows of `rounds_query` as columns."""
     ids, numbers, raw, baseline, warnings = zip(*rows, strict=True) if rows else [()] * 5
-    clean = np.array([not told for told in warnings], dtype=bool)
+    clean = np.array([not each for each in warnings], dtype=bool)
     integers = [np.array(column, dtype=np.int64) for column in (ids, numbers)]
     raw_ms, baseline_ms = (np.array(column, dtype=np.float64) for column in (raw, baseline))
-    return records.RoundTable(integers[0], integers[1], raw_ms, baseline_ms, clean)
+    return Columns(evaluation_id=integers[0], number=integers[1], raw_ms=raw_ms, baseline_ms=baseline_ms, clean=clean)
 
 
 def usual_baseline(
@@ -50,7 +51,7 @@ def usual_baseline(
 
 def read_reference_ms(connection: Connection, study_target_id: int) -> float | None:
     """What the baseline usually takes on a target; None if it has no baseline."""
-    e = tables.Evaluation
+    e = tables.EvaluationRecord
     searched = e.role != records.EXPORT
     known = (e.study_target_id == study_target_id, e.baseline_ms.is_not(None), searched)
     baseline_ms, doubts = number_columns(plain_rows(connection, select(e.baseline_ms, e.doubts).where(*known)), 2)

@@ -59,16 +59,16 @@ class Claims:
             "status": records.RUNNING,
             "role": role,
             "worker": worker[:MAX_NAME],
-            "assignment": assignment.to_json(),
-            "asked_assignment": None if asked is None else asked.to_json(),
+            "assignment": assignment,
+            "asked_assignment": asked,
         }
         try:
             with self._database.writing("begin an evaluation") as connection:
                 if most is not None:
                     results.check_room(connection, study_target_id, digest, most)
-                evaluation_id = table_rows.insert_row(connection, tables.Evaluation, values)
+                evaluation_id = table_rows.insert_row(connection, tables.EvaluationRecord, values)
                 lease = {"evaluation_id": evaluation_id, "worker": values["worker"]}
-                connection.execute(insert(tables.Lease).values(lease))
+                connection.execute(insert(tables.LeaseRecord).values(lease))
                 if trial is not None:
                     results.link(connection, study_target_id, trial, evaluation_id, reused=False)
                 return evaluation_id
@@ -85,14 +85,14 @@ class Claims:
         raise KnownEvaluationError(known.id, known.status) from None
 
     def _status(self, study_target_id: int, digest: str) -> Row | None:
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         this = (e.study_target_id == study_target_id, e.digest == digest)
         return next(iter(self._database.rows(select(e.id, e.status, e.worker).where(*this))), None)
 
     @retried
     def take_over(
         self, study_target_id: int, worker: str, lease_s: float, *, held: Collection[int] = ()
-    ) -> records.Taken | None:
+    ) -> records.TakenOver | None:
         """Give a worker one running evaluation whose lease has expired; None when there is none, or others were faster.
 
         Its row, its trial and what it asked for stay as they are. What the worker holds by its name is given to it too,
@@ -101,7 +101,7 @@ class Claims:
         Args:
             held: evaluations that the worker knows it has.
         """
-        e, lease = tables.Evaluation, tables.Lease
+        e, lease = tables.EvaluationRecord, tables.LeaseRecord
         query = (
             select(e.id)
             .outerjoin(lease, lease.evaluation_id == e.id)
@@ -124,7 +124,7 @@ class Claims:
         Args:
             worker: only those that it is at.
         """
-        e, lease, trials = tables.Evaluation, tables.Lease, results.lowest_trials(study_target_id)
+        e, lease, trials = tables.EvaluationRecord, tables.LeaseRecord, results.lowest_trials(study_target_id)
         query = (
             select(e.id, e.digest, trials.c.trial, e.worker, e.takeovers, lease.heartbeat)
             .add_columns(column_types.utc_now().label("now"))
@@ -143,7 +143,7 @@ class Claims:
         Args:
             worker: who abandons it; then nothing happens where another one has taken it over.
         """
-        e, lease = tables.Evaluation, tables.Lease
+        e, lease = tables.EvaluationRecord, tables.LeaseRecord
         with self._database.writing("abandon an evaluation") as connection:
             if worker is not None:
                 table_rows.lock(connection, e, evaluation_id)
@@ -176,7 +176,7 @@ class Claims:
         """
         values = {**results.measures(evaluation), "artifact": artifact, **({"worker": worker} if worker else {})}
         with self._database.writing("record an evaluation") as connection:
-            e = tables.Evaluation
+            e = tables.EvaluationRecord
             running = update(e).where(e.id == evaluation_id, e.status == records.RUNNING)
             if not table_rows.meets_row(connection, running.values(values)):
                 if repeated() and results.is_result_of(connection, evaluation_id, worker):
@@ -184,9 +184,9 @@ class Claims:
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not running any more")
             if repaired:
                 connection.execute(update(e).where(e.id == evaluation_id).values(role=""))
-                connection.execute(delete(tables.Trial).where(tables.Trial.evaluation_id == evaluation_id))
+                connection.execute(delete(tables.TrialRecord).where(tables.TrialRecord.evaluation_id == evaluation_id))
             results.insert_result(connection, evaluation_id, evaluation, artifact)
-            connection.execute(delete(tables.Lease).where(tables.Lease.evaluation_id == evaluation_id))
+            connection.execute(delete(tables.LeaseRecord).where(tables.LeaseRecord.evaluation_id == evaluation_id))
             results.raise_revision(connection, evaluation_id)
 
     @retried
@@ -206,7 +206,7 @@ class Claims:
             LostEvaluationError: the evaluation is gone, or not one that was stopped early any more; nothing was
                 written.
         """
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         with self._database.writing("store an evaluation scored to the end") as connection:
             stopped = (e.id == evaluation_id, e.status == records.OK, e.samples < e.total_samples)
             changed = update(e).where(*stopped).values(_new_result(evaluation, artifact, worker))
@@ -243,7 +243,7 @@ class Claims:
             LostEvaluationError: the evaluation is gone, or its biases were tried already; nothing was written.
         """
         values = _new_result(evaluation, artifact, worker)
-        values |= {"mix_bias": bias.to_json(), "mix_corrections": Recovery(corrections=means).to_json()}
+        values |= {"mix_bias": bias, "mix_corrections": Recovery(corrections=means)}
         with self._database.writing("store an evaluation with corrected biases") as connection:
             if not self._set_untried(connection, evaluation_id, values):
                 return
@@ -260,12 +260,12 @@ class Claims:
             LostEvaluationError: the evaluation is gone, or its biases were tried already; nothing was written.
         """
         with self._database.writing("store that biases stay as they are") as connection:
-            self._set_untried(connection, evaluation_id, {"mix_bias": bias.to_json()})
+            self._set_untried(connection, evaluation_id, {"mix_bias": bias})
 
     @staticmethod
     def _set_untried(connection: Connection, evaluation_id: int, values: dict[str, Any]) -> bool:
         """Set columns of an evaluation whose biases were not tried; False if a transaction cut off has done so."""
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         untried = (e.id == evaluation_id, e.status == records.OK, e.mix_bias.is_(None))
         if table_rows.meets_row(connection, update(e).where(*untried).values(values)):
             return True
@@ -279,7 +279,7 @@ class Claims:
 
         Empty, with nothing changed, where the evaluation is gone.
         """
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         with self._database.writing("note a late result") as connection:
             table_rows.lock(connection, e, evaluation_id)
             query = select(e.notes, e.finished_at, column_types.utc_now().label("now")).where(e.id == evaluation_id)
@@ -301,9 +301,9 @@ def _new_result(evaluation: Evaluation, artifact: str | None, worker: str) -> di
     return values
 
 
-def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: float) -> records.Taken | None:
+def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: float) -> records.TakenOver | None:
     """As `take_over`, of one evaluation. Rows are locked in the order of `record`: the evaluation, then its lease."""
-    e, lease = tables.Evaluation, tables.Lease
+    e, lease = tables.EvaluationRecord, tables.LeaseRecord
     running = and_(e.id == evaluation_id, e.status == records.RUNNING)
     row: Row = connection.execute(select(e.worker, e.takeovers).where(running).with_for_update()).one_or_none()
     if row is None:
@@ -316,7 +316,7 @@ def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: floa
         connection.execute(insert(lease).values(evaluation_id=evaluation_id, worker=worker))
     takeovers = int(row.takeovers) + (row.worker != worker)
     connection.execute(update(e).where(running).values(worker=worker, takeovers=takeovers))
-    return records.Taken(evaluation_id, row.worker, takeovers)
+    return records.TakenOver(evaluation_id, row.worker, takeovers)
 
 
 def _running(row: Row) -> records.RunningRecord:

@@ -23,7 +23,7 @@ class Engines:
 
     def profile(self, evaluation_id: int) -> tuple[LayerTime, ...]:
         """What each layer of an evaluation's engine takes, in the order they run; empty if none was stored."""
-        p = tables.Profile
+        p = tables.LayerRecord
         rows = self._database.rows(table_rows.select_all(p, p.evaluation_id == evaluation_id).order_by(p.position))
         return tuple(LayerTime(row.name, row.kind, row.group, row.moves, row.ms) for row in rows)
 
@@ -40,7 +40,7 @@ class Engines:
 
     def audits(self, study_target_id: int) -> tuple[tuple[int, AuditRow], ...]:
         """(evaluation id, audit of one group) over every audited evaluation of one target."""
-        a, e = tables.Audit.__table__, tables.Evaluation
+        a, e = tables.AuditRecord.__table__, tables.EvaluationRecord
         query = (
             select(a.c.evaluation_id, a.c["group"], a.c.asked, a.c.got, a.c.kernel, a.c.details)
             .join(e, e.id == a.c.evaluation_id)
@@ -51,27 +51,27 @@ class Engines:
 
     def disobeying(self, study_target_id: int) -> tuple[int, ...]:
         """Ids of the evaluations of a search in which some group did not run in what was asked."""
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         query = select(e.id).where(e.study_target_id == study_target_id, e.not_obeyed > 0, e.role != records.EXPORT)
         return tuple(row.id for row in self._database.rows(query.order_by(e.id)))
 
     def never_obeyed(self, study_target_id: int) -> dict[tuple[str, Precision], tuple[int, ...]]:
         """(group, asked precision) → evaluations of a search whose engines ran it in another one, where none obeyed."""
-        a, e = tables.Audit, tables.Evaluation
+        a, e = tables.AuditRecord, tables.EvaluationRecord
         searched = (e.study_target_id == study_target_id, e.role != records.EXPORT, a.got.is_not(None))
         audited = select(a.group, a.asked, a.evaluation_id).join(e, e.id == a.evaluation_id).where(*searched)
         wrong = audited.where(e.not_obeyed > 0, a.got != a.asked).order_by(a.evaluation_id)
-        found: dict[tuple[str, int], tuple[int, ...]] = {}
+        found: dict[tuple[str, Precision], tuple[int, ...]] = {}
         for group, asked, number in self._database.rows(wrong):
             found[group, asked] = (*found.get((group, asked), ()), number)
         groups = sorted({group for group, _ in found})
         right = audited.with_only_columns(a.group, a.asked).where(a.group.in_(groups), a.got == a.asked).distinct()
         obeyed = {(group, asked) for group, asked in self._database.rows(right)} if found else set()
-        return {(pair[0], Precision.of_id(pair[1])): ids for pair, ids in found.items() if pair not in obeyed}
+        return {pair: ids for pair, ids in found.items() if pair not in obeyed}
 
     def mismatches(self, ids: Sequence[int]) -> dict[int, tuple[tuple[str, Precision], ...]]:
         """Evaluation id → (group, what it ran in) of the groups that did not run in what was asked, by group."""
-        a = tables.Audit
+        a = tables.AuditRecord
         query = (
             select(a.evaluation_id, a.group, a.got)
             .where(a.evaluation_id.in_(list(ids)), a.got.is_not(None), a.got != a.asked)
@@ -79,5 +79,5 @@ class Engines:
         )
         found: dict[int, tuple[tuple[str, Precision], ...]] = {}
         for number, group, got in self._database.rows(query):
-            found[number] = (*found.get(number, ()), (group, Precision.of_id(got)))
+            found[number] = (*found.get(number, ()), (group, got))
         return found

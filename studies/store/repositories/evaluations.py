@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from sqlalchemy import Text, cast, select
 
 from evaluators.measure.latency_scale import scaled
-from search.values import Accuracy, Assignment, MixBias, Recovery
+from search.values import Accuracy, Assignment
 from studies.store import records
+from studies.store.columns import Columns, DetailColumn, Details, EvaluationTable, column_of
 from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_columns import (
     DETAILS,
     JUDGED,
-    Columns,
+    Arrays,
     detail_column,
     detail_rows,
     judged_columns,
@@ -29,8 +30,7 @@ from studies.store.reading.evaluation_columns import (
 )
 from studies.store.reading.evaluation_rows import final_failure, read_evaluation
 from studies.store.reading.rounds import round_table, rounds_query, usual_baseline
-from studies.store.records.detail_columns import DetailColumn, Details, column_of
-from studies.store.statements import results
+from studies.store.statements import results, table_rows
 
 Row = Any
 
@@ -42,21 +42,21 @@ class Evaluations:
         self._database = database
 
     @retried
-    def load(self, evaluation_id: int) -> records.EvaluationRecord:
+    def load(self, evaluation_id: int) -> records.StoredEvaluation:
         """Everything stored of an evaluation by its id, as `evaluations` gives it; KeyError when it is gone."""
         with self._database.reading("read an evaluation") as connection:
             return read_evaluation(connection, evaluation_id)
 
     @retried
-    def find(self, study_target_id: int, digest: str) -> records.EvaluationRecord | None:
+    def find(self, study_target_id: int, digest: str) -> records.StoredEvaluation | None:
         """Everything stored of the evaluation with this digest, running ones too; None when there is none."""
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         with self._database.reading("look an evaluation up") as connection:
             query = select(e.id).where(e.study_target_id == study_target_id, e.digest == digest)
             evaluation_id = connection.scalar(query)
             return None if evaluation_id is None else read_evaluation(connection, evaluation_id)
 
-    def table(self, study_target_id: int, known: records.EvaluationTable | None = None) -> records.EvaluationTable:
+    def table(self, study_target_id: int, known: EvaluationTable | None = None) -> EvaluationTable:
         """All evaluations of one target as columns, running and failed ones too.
 
         Only what judging needs is read of all of them; the other columns are read when they are asked for.
@@ -74,14 +74,10 @@ class Evaluations:
         details = Details(self._detail_rows, partial(self._detail_column, study_target_id))
         others = {name: DetailColumn(details, name, columns["id"]) for name in DETAILS}
         every: dict[str, Any] = {**columns, **others, "latency_ms": latency_ms}
-        return records.EvaluationTable(
-            **every, reference_ms=reference_ms, details=details, again=again, revision=revision
-        )
+        return EvaluationTable(**every, reference_ms=reference_ms, details=details, again=again, revision=revision)
 
     @retried
-    def _judged_columns(
-        self, study_target_id: int, known: records.EvaluationTable | None
-    ) -> tuple[Columns, records.RoundTable, int]:
+    def _judged_columns(self, study_target_id: int, known: EvaluationTable | None) -> tuple[Arrays, Columns, int]:
         with self._database.reading("read the evaluations") as connection:
             revision = revision_of(connection, study_target_id)
             if known is None:
@@ -103,7 +99,7 @@ class Evaluations:
 
     def assignments(self, study_target_id: int, ids: Sequence[int] | None = None) -> records.Assignments:
         """Evaluation id → assignment for one target, or for a few of it; texts are read now, parsed when asked for."""
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         query = select(e.id, cast(e.assignment, Text)).where(e.study_target_id == study_target_id).order_by(e.id)
         if ids is not None:
             query = query.where(e.id.in_(list(ids)))
@@ -111,45 +107,38 @@ class Evaluations:
 
     def baselines(self, study_target_id: int) -> tuple[int, ...]:
         """Ids of the uniform assignments' evaluations that went well, oldest first."""
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         good = (e.study_target_id == study_target_id, e.status == records.OK, e.role.startswith("baseline:"))
         return tuple(int(row.id) for row in self._database.rows(select(e.id).where(*good).order_by(e.id)))
 
     def reference_value(self, study_target_id: int) -> float | None:
         """The metric of uniform FP32 on the search split; None before it has been evaluated."""
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         float_one = (e.study_target_id == study_target_id, e.status == records.OK, e.role == "baseline:fp32")
         rows = self._database.rows(select(e.metric_value).where(*float_one))
         return next((float(row.metric_value) for row in rows), None)
 
-    def exports(self, study_target_id: int) -> tuple[records.ExportRecord, ...]:
+    def exports(self, study_target_id: int) -> tuple[tables.EvaluationRecord, ...]:
         """What exports built again on one target and went well, oldest first."""
-        e = tables.Evaluation.__table__
-        names = ("id", "assignment", "raw_ms", "baseline_ms", "doubts", "build_s", "not_obeyed")
-        ok = (e.c.study_target_id == study_target_id, e.c.status == records.OK, e.c.role == records.EXPORT)
-        level = e.c.engine["optimization_level"].as_integer()
-        query = select(*(e.c[name] for name in names), level.label("level")).where(*ok).order_by(e.c.id)
-        return tuple(
-            records.ExportRecord(**{**row._mapping, "assignment": Assignment.from_json(row.assignment)})
-            for row in self._database.rows(query)
-        )
+        e = tables.EvaluationRecord
+        ok = (e.study_target_id == study_target_id, e.status == records.OK, e.role == records.EXPORT)
+        return tuple(e.of(row) for row in self._database.rows(table_rows.select_all(e, *ok).order_by(e.id)))
 
-    def refused(self, study_target_id: int, asked: Assignment) -> tuple[records.EvaluationRecord, ...]:
+    def refused(self, study_target_id: int, asked: Assignment) -> tuple[records.StoredEvaluation, ...]:
         """The refused evaluations of a proposal that was repaired, in order: its own, then those of its repairs."""
-        e, t = tables.Evaluation, tables.Trial
+        e, t = tables.EvaluationRecord, tables.TrialRecord
         linked = select(t.evaluation_id).where(t.study_target_id == study_target_id)
         query = (
             select(e.id, e.assignment, e.asked_assignment)
             .where(e.study_target_id == study_target_id, e.status == records.FAILED, e.id.not_in(linked))
             .order_by(e.id)
         )
-        codes = asked.to_json()
-        found = [row.id for row in self._database.rows(query) if codes in (row.assignment, row.asked_assignment)]
+        found = [row.id for row in self._database.rows(query) if asked in (row.assignment, row.asked_assignment)]
         return tuple(self.load(evaluation_id) for evaluation_id in found)
 
-    def finals(self, study_target_id: int) -> records.FinalTable:
+    def finals(self, study_target_id: int) -> Columns:
         """Scores on the final split of those evaluations of one target that have them or failed there, as columns."""
-        s, e = tables.Score.__table__, tables.Evaluation
+        s, e = tables.ScoreRecord.__table__, tables.EvaluationRecord
         names = ("evaluation_id", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
         query = (
             select(*(s.c[name] for name in names), s.c.loss_bounds, s.c.value_bounds, e.notes)
@@ -159,30 +148,18 @@ class Evaluations:
         )
         rows = self._database.rows(query)
         failures = np.array([final_failure(row.notes) for row in rows], dtype=np.str_)
-        return records.FinalTable(
+        return Columns(
             **_columns(names, [row[:-3] for row in rows]),
             failure=failures,
             loss_bounds=tuple(tuple(row.loss_bounds or ()) for row in rows),
             value_bounds=tuple(tuple(row.value_bounds or ()) for row in rows),
         )
 
-    def mix_biases(self, study_target_id: int) -> tuple[records.MixBiasRecord, ...]:
+    def mix_biases(self, study_target_id: int) -> tuple[tables.EvaluationRecord, ...]:
         """Evaluations of one target whose biases were corrected for their mix, or were tried to be; oldest first."""
-        e = tables.Evaluation
-        query = (
-            select(e.id, e.assignment, e.mix_bias, e.mix_corrections)
-            .where(e.study_target_id == study_target_id, e.mix_bias.is_not(None))
-            .order_by(e.id)
-        )
-        return tuple(
-            records.MixBiasRecord(
-                row.id,
-                Assignment.from_json(row.assignment),
-                MixBias.from_json(row.mix_bias),
-                None if row.mix_corrections is None else Recovery.from_json(row.mix_corrections).corrections,
-            )
-            for row in self._database.rows(query)
-        )
+        e = tables.EvaluationRecord
+        tried = (e.study_target_id == study_target_id, e.mix_bias.is_not(None))
+        return tuple(e.of(row) for row in self._database.rows(table_rows.select_all(e, *tried).order_by(e.id)))
 
     @retried
     def set_final(self, evaluation_id: int, accuracy: Accuracy) -> None:

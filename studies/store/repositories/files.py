@@ -24,35 +24,36 @@ class Files:
 
     def inputs(self, study_id: int) -> tuple[records.FileRecord, ...]:
         """The files of a study that lie among the artifacts, by role and position; empty until `set_files`."""
-        f = tables.File
-        columns = (f.role, f.position, f.name, f.digest, f.size_bytes)
-        query = select(*columns).where(f.study_id == study_id).order_by(f.role, f.position)
-        return tuple(records.FileRecord(*row) for row in self._database.rows(query))
+        f = tables.FileRecord
+        query = table_rows.select_all(f, f.study_id == study_id).order_by(f.role, f.position)
+        return tuple(f.of(row) for row in self._database.rows(query))
 
     @retried
     def set_inputs(self, study_id: int, files: Sequence[records.FileRecord]) -> None:
         """Store which files of a study lie among the artifacts, replacing what is there."""
         with self._database.writing("store the study's files") as connection:
-            table_rows.lock(connection, tables.Study, study_id)
+            table_rows.lock(connection, tables.StudyRecord, study_id)
             for file in sorted(files, key=lambda file: file.digest):  # in one order, else two that store deadlock
                 row = {"digest": file.digest, "kind": file.role, "key": None, "size_bytes": file.size_bytes}
                 artifacts.hold_artifact(connection, row)
-            table_rows.replace_rows(connection, tables.File, {"study_id": study_id}, [vars(file) for file in files])
+            table_rows.replace_rows(
+                connection, tables.FileRecord, {"study_id": study_id}, [file.values() for file in files]
+            )
 
     def find(self, key: str) -> records.ArtifactRecord | None:
         """The cache entry with this key, say the ranges of a model, data and method; None when there is none."""
-        rows = self._database.rows(table_rows.select_all(tables.Artifact, tables.Artifact.key == key))
-        return _artifact(rows[0]) if rows else None
+        rows = self._database.rows(table_rows.select_all(tables.ArtifactRecord, tables.ArtifactRecord.key == key))
+        return tables.ArtifactRecord.of(rows[0]) if rows else None
 
     def all(self) -> tuple[records.ArtifactRecord, ...]:
         """Every artifact the database knows, of all studies, those too whose files are yet to be removed."""
-        a = tables.Artifact
-        return tuple(_artifact(row) for row in self._database.rows(table_rows.select_all(a).order_by(a.digest)))
+        a = tables.ArtifactRecord
+        return tuple(a.of(row) for row in self._database.rows(table_rows.select_all(a).order_by(a.digest)))
 
     @retried
     def add(self, digest: str, kind: str, size_bytes: int, *, key: str | None = None) -> None:
         """Make an artifact known, under a cache key if given; a key that is there moves to this digest."""
-        a = tables.Artifact
+        a = tables.ArtifactRecord
         with self._database.writing("store an artifact") as connection:
             if key is not None:
                 connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
@@ -63,7 +64,7 @@ class Files:
 
     def release_engines(self, evaluation_ids: Sequence[int]) -> frozenset[str]:
         """Let evaluations drop their engines; digests that nothing refers to any more, as of `Studies.delete`."""
-        e, freed = tables.Evaluation, frozenset[str]()
+        e, freed = tables.EvaluationRecord, frozenset[str]()
 
         @retried
         def release() -> frozenset[str]:
@@ -81,7 +82,7 @@ class Files:
 
     def release_study(self, study_id: int) -> frozenset[str]:
         """Let a study that will be deleted drop its engines, ranges and files; digests as of `Studies.delete`."""
-        e, t, file, freed = tables.Evaluation, tables.StudyTarget, tables.File, frozenset[str]()
+        e, t, file, freed = tables.EvaluationRecord, tables.TargetRecord, tables.FileRecord, frozenset[str]()
         targets = select(t.id).where(t.study_id == study_id)
 
         @retried
@@ -119,7 +120,3 @@ class Files:
         """
         with self._database.reading("read the study") as connection:
             return artifacts.unused_artifacts(connection, age_s)
-
-
-def _artifact(row: Row) -> records.ArtifactRecord:
-    return records.ArtifactRecord(**row._mapping)

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 
 from evaluators.measure.latency_scale import baseline_doubt, is_busy
 from search.values import Latency
-from studies.store import records
+from studies.store.columns import Columns
 from studies.store.database import tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
@@ -25,9 +25,9 @@ class Measurements:
     @retried
     def add_round(self, study_target_id: int, latencies: Mapping[int, Latency]) -> int:
         """Store measurements made again side by side, evaluation id → latency; the number of their round."""
-        s, e = tables.Sample, tables.Evaluation
+        s, e = tables.SampleRecord, tables.EvaluationRecord
         with self._database.writing("store measurements") as connection:
-            table_rows.lock(connection, tables.StudyTarget, study_target_id)
+            table_rows.lock(connection, tables.TargetRecord, study_target_id)
             of_target = e.study_target_id == study_target_id
             last = connection.scalar(select(func.max(s.round)).join(e, e.id == s.evaluation_id).where(of_target))
             if repeated() and last and results.is_round(connection, last, latencies):
@@ -37,7 +37,7 @@ class Measurements:
                 results.insert_samples(connection, evaluation_id, number, latency)
             return number
 
-    def rounds(self, study_target_id: int) -> records.RoundTable:
+    def rounds(self, study_target_id: int) -> Columns:
         """What was measured again on a target: all rounds but those of the search."""
         return round_table(self._database.rows(rounds_query(study_target_id)))
 
@@ -47,7 +47,7 @@ class Measurements:
         Args:
             reference_ms: what the baseline usually takes, which tells whether one beside a candidate ran as usual.
         """
-        s, found = tables.Sample, dict[int, tuple[str, ...]]()
+        s, found = tables.SampleRecord, dict[int, tuple[str, ...]]()
         query = (
             select(s.evaluation_id, s.warnings, s.baseline_ms)
             .where(s.evaluation_id.in_(list(ids)), s.role == "candidate")
@@ -62,7 +62,7 @@ class Measurements:
 
     def is_busy(self, ids: Sequence[int]) -> bool:
         """Whether most of these evaluations' inferences took clearly longer on the wall than processor time."""
-        s = tables.Sample
+        s = tables.SampleRecord
         query = select(s.raw_ms, s.wall_ms).where(
             s.evaluation_id.in_(list(ids)), s.raw_ms.is_not(None), s.wall_ms.is_not(None)
         )

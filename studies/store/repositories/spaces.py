@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import select, update
 
+from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
 from studies.store import records
 from studies.store.database import tables
@@ -23,22 +24,18 @@ class Spaces:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def choices(self, study_target_id: int) -> tuple[records.Choice, ...]:
+    def choices(self, study_target_id: int) -> tuple[records.ChoiceRecord, ...]:
         """Every precision of every group, by group id and precision; empty until `set_choices`."""
-        c = tables.Choice
-        rows = self._database.rows(table_rows.select_all(c, c.study_target_id == study_target_id).order_by(c.group))
-        found = (
-            records.Choice(r.group, Precision.of_id(r.precision), r.code, r.offered, r.reason, r.buildable)
-            for r in rows
-        )
-        return tuple(sorted(found, key=lambda choice: (choice.group, choice.precision)))
+        c = tables.ChoiceRecord
+        rows = self._database.rows(table_rows.select_all(c, c.study_target_id == study_target_id))
+        return tuple(sorted(map(c.of, rows), key=lambda choice: (choice.group, choice.precision)))
 
     @retried
     def set_choices(
         self,
         study_target_id: int,
         space_digest: str,
-        choices: Sequence[records.Choice],
+        choices: Sequence[records.ChoiceRecord],
         calibration: records.CalibrationRecord | None = None,
     ) -> None:
         """Store what each group may take, with the digest of that space, unless the target has a space already.
@@ -48,7 +45,7 @@ class Spaces:
                 ranges.
         """
         ranges_digest = None if calibration is None else calibration.ranges_digest
-        t = tables.StudyTarget
+        t = tables.TargetRecord
         with self._database.writing("store the search space") as connection:
             table_rows.lock(connection, t, study_target_id)
             known = select(t.space_digest, t.ranges_digest).where(t.id == study_target_id)
@@ -57,28 +54,30 @@ class Spaces:
                 return
             if calibration is not None:  # whoever removes them has done so before, or sees that they are in use
                 held = (calibration.ranges_digest, calibration.statistics_digest)
-                artifact = select(tables.Artifact.digest).where(tables.Artifact.digest.in_(filter(None, held)))
-                connection.execute(artifact.order_by(tables.Artifact.digest).with_for_update()).all()
-            rows = [{**vars(choice), "precision": choice.precision.id} for choice in choices]
-            table_rows.replace_rows(connection, tables.Choice, {"study_target_id": study_target_id}, rows)
+                artifact = select(tables.ArtifactRecord.digest).where(
+                    tables.ArtifactRecord.digest.in_(filter(None, held))
+                )
+                connection.execute(artifact.order_by(tables.ArtifactRecord.digest).with_for_update()).all()
+            rows = [choice.values() for choice in choices]
+            table_rows.replace_rows(connection, tables.ChoiceRecord, {"study_target_id": study_target_id}, rows)
             values: dict[str, Any] = {"space_digest": space_digest, "ranges_digest": ranges_digest}
             if calibration is not None:
-                values |= _calibration_values(calibration)
+                values |= vars(calibration)
             connection.execute(update(t).where(t.id == study_target_id).values(**values))
 
     @retried
     def set_calibration(self, study_target_id: int, calibration: records.CalibrationRecord) -> None:
         """Let a target go on with other ranges, while no evaluation rests on those it has."""
-        t = tables.StudyTarget
+        t = tables.TargetRecord
         with self._database.writing("store the calibration") as connection:
             table_rows.lock(connection, t, study_target_id)
-            connection.execute(update(t).where(t.id == study_target_id).values(**_calibration_values(calibration)))
+            connection.execute(update(t).where(t.id == study_target_id).values(**vars(calibration)))
 
     def unbuildable(self, study_target_id: int) -> frozenset[tuple[str, Precision]]:
         """(group id, precision) that the engine's builder has refused on this target; see `mark_unbuildable`."""
-        c = tables.Choice
+        c = tables.ChoiceRecord
         query = select(c.group, c.precision).where(c.study_target_id == study_target_id, c.buildable.is_(False))
-        return frozenset((row[0], Precision.of_id(row[1])) for row in self._database.rows(query))
+        return frozenset((row[0], row[1]) for row in self._database.rows(query))
 
     @retried
     def mark_unbuildable(self, study_target_id: int, group: str, precision: Precision) -> None:
@@ -87,22 +86,18 @@ class Spaces:
         Raises:
             KeyError: `set_choices` stored no such choice.
         """
-        c = tables.Choice
-        choice = (c.study_target_id == study_target_id, c.group == group, c.precision == precision.id)
+        c = tables.ChoiceRecord
+        choice = (c.study_target_id == study_target_id, c.group == group, c.precision == precision)
         with self._database.writing("mark a choice as not buildable") as connection:
             if not table_rows.meets_row(connection, update(c).where(*choice).values(buildable=False)):
                 raise KeyError((study_target_id, group, precision.label))
 
-    def sensitivity_rows(self, study_target_id: int) -> tuple[records.SensitivityRecord, ...]:
+    def sensitivity_rows(self, study_target_id: int) -> tuple[GroupError, ...]:
         """What groups do alone in lower precisions, by group and precision; empty until `set_sensitivities`."""
-        s = tables.Sensitivity
-        names = [field.name for field in fields(records.SensitivityRecord)][2:]
-        rows = self._database.rows(table_rows.select_all(s, s.study_target_id == study_target_id).order_by(s.group))
-        found = (
-            records.SensitivityRecord(r.group, Precision.of_id(r.precision), *(getattr(r, name) for name in names))
-            for r in rows
-        )
-        return tuple(sorted(found, key=lambda row: (row.group, row.precision)))
+        s = tables.SensitivityRecord
+        columns = [s.__table__.c[field.name] for field in fields(GroupError)]
+        rows = self._database.rows(select(*columns).where(s.study_target_id == study_target_id))
+        return tuple(sorted((GroupError(*row) for row in rows), key=lambda row: (row.group, row.precision)))
 
     def sensitivities(self, study_target_id: int) -> dict[tuple[str, Precision], float]:
         """(group id, precision) → error of the network's outputs, noise over power, with that group alone in it.
@@ -113,29 +108,17 @@ class Spaces:
         return {(row.group, row.precision): math.inf if row.error is None else row.error for row in rows}
 
     @retried
-    def set_sensitivities(
-        self, study_target_id: int, rows: Sequence[records.SensitivityRecord], *, replace: bool = True
-    ) -> None:
+    def set_sensitivities(self, study_target_id: int, rows: Sequence[GroupError], *, replace: bool = True) -> None:
         """Store what groups do alone in lower precisions on this target.
 
         Args:
             replace: what is there; else nothing happens where something is.
         """
-        values = [{**vars(row), "precision": row.precision.id} for row in rows]
-        s = tables.Sensitivity
+        values = [vars(row) for row in rows]
+        s = tables.SensitivityRecord
         with self._database.writing("store sensitivities") as connection:
-            table_rows.lock(connection, tables.StudyTarget, study_target_id)
+            table_rows.lock(connection, tables.TargetRecord, study_target_id)
             there = select(s.group).where(s.study_target_id == study_target_id).limit(1)
             if not replace and connection.scalar(there) is not None:
                 return
-            table_rows.replace_rows(connection, tables.Sensitivity, {"study_target_id": study_target_id}, values)
-
-
-def _calibration_values(calibration: records.CalibrationRecord) -> dict[str, Any]:
-    record = calibration.recovery
-    return {
-        "ranges_digest": calibration.ranges_digest,
-        "recovery": None if record is None else record.to_json(),
-        "recovery_key": calibration.recovery_key,
-        "statistics_digest": calibration.statistics_digest,
-    }
+            table_rows.replace_rows(connection, tables.SensitivityRecord, {"study_target_id": study_target_id}, values)

@@ -18,7 +18,7 @@ from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_rows import failure_of
 from studies.store.reading.rounds import read_reference_ms
-from studies.store.records import FinishedRow, Tally
+from studies.store.records import FinishedEvaluation, Tally
 from studies.store.statements import results
 
 
@@ -30,7 +30,7 @@ class Statistics:
 
     def counts(self, study_target_id: int) -> records.Counts:
         """How many evaluations are finished, and how many are running."""
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         query = (
             select(e.status, func.count())
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT)
@@ -43,7 +43,7 @@ class Statistics:
     @retried
     def tally(self, study_target_id: int, since: datetime) -> Tally:
         """Count one target's evaluations; `recent` are those since a moment by the database's clock."""
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         finished = e.finished_at.is_not(None)
         recent = and_(finished, e.finished_at >= since.replace(tzinfo=None))  # as it is stored: UTC without saying so
         query = (
@@ -63,7 +63,7 @@ class Statistics:
     @retried
     def obedience(self, study_target_id: int) -> dict[tuple[Precision, Answer], int]:
         """(asked precision, answer of the audit) → groups, over every audited evaluation of one target."""
-        a, e = tables.Audit, tables.Evaluation
+        a, e = tables.AuditRecord, tables.EvaluationRecord
         query = (
             select(a.asked, a.got, func.count())
             .join(e, e.id == a.evaluation_id)
@@ -72,38 +72,33 @@ class Statistics:
         )
         found: Counter[tuple[Precision, Answer]] = Counter()
         for asked, got, count in self._database.rows(query):
-            row = AuditRow("", Precision.of_id(asked), None if got is None else Precision.of_id(got), "")
-            found[row.asked, row.answer] += count
+            found[asked, AuditRow("", asked, got, "").answer] += count
         return dict(found)
 
     @retried
-    def finished_since(self, study_target_id: int, seconds: float) -> tuple[FinishedRow, ...]:
+    def finished_since(self, study_target_id: int, seconds: float) -> tuple[FinishedEvaluation, ...]:
         """What was finished in the last seconds, in the order it was."""
-        e, t = tables.Evaluation, tables.Trial
-        trial = select(func.min(t.number)).where(t.evaluation_id == e.id).scalar_subquery()
-        names = ("worker", "status", "stage", "kind", "role", "loss", "samples", "total_samples", "not_obeyed")
+        e, t = tables.EvaluationRecord, tables.TrialRecord
+        trial = select(func.min(t.number)).where(t.evaluation_id == e.id).scalar_subquery().label("trial")
         query = (
-            select(e.raw_ms, e.baseline_ms, e.id, trial, *(e.__table__.c[name] for name in names))
+            select(*e.__table__.c, trial)
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT)
             .where(e.finished_at > column_types.utc_ago(seconds))
             .order_by(e.finished_at, e.id)
         )
         rows = self._database.rows(query)
         reference_ms = None
-        if any(row[1] is not None for row in rows):
+        if any(row.baseline_ms is not None for row in rows):
             with self._database.reading("read the baselines") as connection:
                 reference_ms = read_reference_ms(connection, study_target_id)
-        columns = ("id", "trial", *names)
         return tuple(
-            FinishedRow(
-                **dict(zip(columns, row[2:], strict=True)), latency_ms=_latency_ms(row[0], row[1], reference_ms)
-            )
+            FinishedEvaluation(**row._mapping, latency_ms=_latency_ms(row.raw_ms, row.baseline_ms, reference_ms))
             for row in rows
         )
 
     def deaths(self, study_target_id: int) -> tuple[records.DeathRecord, ...]:
         """Evaluator processes that ended in the middle of an evaluation and were replaced, in order of evaluations."""
-        e, trials = tables.Evaluation, results.lowest_trials(study_target_id)
+        e, trials = tables.EvaluationRecord, results.lowest_trials(study_target_id)
         query = (
             select(e.id, trials.c.trial, e.deaths)
             .outerjoin(trials, trials.c.evaluation_id == e.id)
@@ -118,7 +113,7 @@ class Statistics:
 
     def finish_times(self, study_target_id: int) -> tuple[records.FinishRecord, ...]:
         """When the evaluations of a target ran, in the order in which they were finished; exports left out."""
-        e = tables.Evaluation
+        e = tables.EvaluationRecord
         query = (
             select(e.id, e.role, e.status == records.OK, e.started_at, e.finished_at)
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT, e.finished_at.is_not(None))
@@ -129,7 +124,7 @@ class Statistics:
 
     def worker_times(self, study_target_id: int) -> tuple[records.WorkerTime, ...]:
         """What the workers of a target spent their time on, oldest first; those that did not say are absent."""
-        w = tables.Worker
+        w = tables.WorkerRecord
         told = (w.study_target_id == study_target_id, w.spent_at.is_not(None))
         rows = self._database.rows(select(w.name, w.spent_at, w.spent).where(*told).order_by(w.id))
         return tuple(records.WorkerTime(*row) for row in rows)

@@ -17,7 +17,7 @@ from studies.store import records, suggestions
 from studies.store.database import tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
-from studies.store.records import NewStudy
+from studies.store.records import StudyRecord
 from studies.store.statements import artifacts, options, table_rows
 
 if TYPE_CHECKING:
@@ -36,34 +36,37 @@ class Studies:
 
     def summaries(self) -> tuple[records.StudySummary, ...]:
         """All studies, oldest first."""
-        s, t, e = tables.Study, tables.StudyTarget, tables.Evaluation
+        s, t, e = tables.StudyRecord, tables.TargetRecord, tables.EvaluationRecord
         searched = e.role != records.EXPORT
         states = (records.OK, records.FAILED, records.RUNNING)
-        counts = [func.count(case((and_(e.status == status, searched), 1))) for status in states]
+        counts = [func.count(case((and_(e.status == status, searched), 1))).label(status) for status in states]
         query = (
-            select(s.id, s.name, s.state, s.created_at, s.model_path, func.count(distinct(t.id)), *counts)
+            select(s.id, func.count(distinct(t.id)).label("targets"), *counts)
             .outerjoin(t, t.study_id == s.id)
             .outerjoin(e, e.study_target_id == t.id)
-            .group_by(s.id, s.name, s.state, s.created_at, s.model_path)
-            .order_by(s.id)
+            .group_by(s.id)
+            .subquery()
         )
-        return tuple(records.StudySummary(*row) for row in self._database.rows(query))
+        rows = select(*s.__table__.c, *list(query.c)[1:]).join(query, query.c.id == s.id).order_by(s.id)
+        return tuple(records.StudySummary.of(row) for row in self._database.rows(rows))
 
     def load(self, name: str) -> records.StudyRecord:
         """The study of this name; StudyError naming close ones when there is none."""
-        rows = self._database.rows(select(*tables.Study.__table__.c).where(tables.Study.name == name))
+        s = tables.StudyRecord
+        rows = self._database.rows(table_rows.select_all(s, s.name == name))
         if not rows:
             raise StudyError(self._unknown_study(name))
-        return records.StudyRecord(**rows[0]._mapping)
+        return tables.StudyRecord.of(rows[0])
 
     def name_renewed(self, study: records.StudyRecord) -> str | None:
         """The name of the study that one renews; None if it renews none, or that one was deleted."""
-        s = tables.Study
+        s = tables.StudyRecord
         rows = self._database.rows(select(s.name).where(s.id == study.renewed_from)) if study.renewed_from else []
         return rows[0].name if rows else None
 
     def _unknown_study(self, name: str) -> str:
-        names = [row.name for row in self._database.rows(select(tables.Study.name).order_by(tables.Study.id))]
+        s = tables.StudyRecord
+        names = [row.name for row in self._database.rows(select(s.name).order_by(s.id))]
         url = self._database.shown_url
         close = difflib.get_close_matches(name, names, cutoff=0.5)
         if close:
@@ -72,7 +75,7 @@ class Studies:
         return f"There is no study {name!r} in {url}. {there}; give another database with --storage."
 
     @retried
-    def create(self, new: NewStudy, clusters: Mapping[str, NDArray[np.int64]] = MappingProxyType({})) -> int:
+    def create(self, new: StudyRecord, clusters: Mapping[str, NDArray[np.int64]] = MappingProxyType({})) -> int:
         """Add a study; its id. StudyError when the name is taken or unusable.
 
         Args:
@@ -86,7 +89,11 @@ class Studies:
                 return _insert_study(connection, new, clusters)
         except IntegrityError:
             known = self.load(new.name)
-            if repeated() and (known.state, known.model_digest) == (new.state, new.model_digest):
+            if (
+                repeated()
+                and known.model_digest == new.model_digest
+                and known.state == vars(new).get("state", "created")
+            ):
                 return known.id
             way = suggestions.command("resume", new.name, storage=self._database.shown_url)
             raise StudyError(
@@ -101,7 +108,7 @@ class Studies:
         if unknown:
             raise ValueError(f"cannot set {', '.join(sorted(unknown))}; fields are {', '.join(sorted(STUDY_FIELDS))}")
         with self._database.writing("update the study") as connection:
-            connection.execute(update(tables.Study).where(tables.Study.id == study_id).values(**fields))
+            connection.execute(update(tables.StudyRecord).where(tables.StudyRecord.id == study_id).values(**fields))
 
     @retried
     def add_options(self, study_id: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any] | None = None) -> None:
@@ -110,7 +117,7 @@ class Studies:
         Args:
             seen: the options as this run read them, when it began; see `options.merge_options`.
         """
-        s = tables.Study
+        s = tables.StudyRecord
         with self._database.writing("store the options of the study") as connection:
             table_rows.lock(connection, s, study_id)
             known = connection.scalar(select(s.config).where(s.id == study_id)) or {}
@@ -135,7 +142,9 @@ class Studies:
             nonlocal freed  # what was freed before the answer to a commit was lost
             with self._database.writing("delete the study") as connection:
                 held = artifacts.held_by_study(connection, study_id)
-                if table_rows.meets_row(connection, delete(tables.Study).where(tables.Study.id == study_id)):
+                if table_rows.meets_row(
+                    connection, delete(tables.StudyRecord).where(tables.StudyRecord.id == study_id)
+                ):
                     freed = artifacts.mark_unused(connection, held)
             return freed
 
@@ -143,45 +152,30 @@ class Studies:
 
     def score_clusters(self, study_id: int) -> dict[str, NDArray[np.int64]]:
         """`search` and `final` → (scores,) the same code for scores that belong together; empty without clusters."""
-        c = tables.Cluster
+        c = tables.ClusterRecord
         rows = self._database.rows(select(c.split, c.codes).where(c.study_id == study_id))
         return {row.split: np.frombuffer(row.codes, dtype="<i4").astype(np.int64) for row in rows}
 
     def groups(self, study_id: int) -> tuple[records.GroupRecord, ...]:
         """The groups in topological order; empty until `set_groups`."""
-        g = tables.Group
+        g = tables.GroupRecord
         query = table_rows.select_all(g, g.study_id == study_id).order_by(g.position)
-        return tuple(_group(row) for row in self._database.rows(query))
+        return tuple(g.of(row) for row in self._database.rows(query))
 
     @retried
     def set_groups(self, study_id: int, groups: Sequence[Group]) -> None:
         """Store groups in the order given, replacing those there; StudyError when the study is gone."""
         with self._database.writing("store the groups") as connection:
-            if not table_rows.lock(connection, tables.Study, study_id):
+            if not table_rows.lock(connection, tables.StudyRecord, study_id):
                 raise StudyError("storing the groups: the study was deleted just now.")
-            rows = [_group_row(position, group) for position, group in enumerate(groups)]
-            table_rows.replace_rows(connection, tables.Group, {"study_id": study_id}, rows)
+            rows = [tables.GroupRecord.of_group(group, position).values() for position, group in enumerate(groups)]
+            table_rows.replace_rows(connection, tables.GroupRecord, {"study_id": study_id}, rows)
 
 
-def _group(row: Row) -> records.GroupRecord:
-    given = {name: getattr(row, name) for name in ("nodes", "anchors", "shape", "weight_shape")}
-    if not all(isinstance(value, list) for value in given.values()):
-        raise TypeError(f"group {row.group}: expected lists, got {given}")  # a text would be taken for its letters
-    lists = {name: tuple(value) for name, value in given.items()}
-    return records.GroupRecord(id=row.group, name=row.name, op=row.op, block=row.block, **lists)
-
-
-def _group_row(position: int, group: Group) -> dict[str, Any]:
-    """A row of `bf_group` without its study."""
-    lists = {name: list(getattr(group, name)) for name in ("nodes", "anchors", "shape", "weight_shape")}
-    texts = {name: getattr(group, name) for name in ("name", "op", "block")}
-    return {"position": position, "group": group.id, **texts, **lists}
-
-
-def _insert_study(connection: Connection, new: records.NewStudy, clusters: Mapping[str, NDArray[Any]]) -> int:
+def _insert_study(connection: Connection, new: records.StudyRecord, clusters: Mapping[str, NDArray[Any]]) -> int:
     """Add a study and the cluster of each of its scores; its id."""
-    number = table_rows.insert_row(connection, tables.Study, vars(new))
+    number = table_rows.insert_row(connection, tables.StudyRecord, new.values())
     for split, codes in clusters.items():
         values = {"study_id": number, "split": split, "codes": codes.astype("<i4").tobytes()}
-        connection.execute(insert(tables.Cluster).values(values))
+        connection.execute(insert(tables.ClusterRecord).values(values))
     return number

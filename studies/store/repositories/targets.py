@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from search.values import Capability, Latency, RecoveryRecord, Target
+from search.values import Capability, Latency, Target
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
@@ -26,26 +26,27 @@ class Targets:
 
     def of_study(self, study_id: int) -> tuple[records.TargetRecord, ...]:
         """The targets of a study, the first one first; empty until `add`."""
-        t = tables.StudyTarget
+        t = tables.TargetRecord
         query = (
-            select(*t.__table__.c, tables.Target.description)
-            .join(tables.Target, tables.Target.id == t.target_id)
+            select(*t.__table__.c, tables.FingerprintRecord.description.label("target"))
+            .join(tables.FingerprintRecord, tables.FingerprintRecord.id == t.target_id)
             .where(t.study_id == study_id)
             .order_by(t.id)
         )
-        return tuple(_target(row, self._provisional_band(row)) for row in self._database.rows(query))
-
-    def _provisional_band(self, target: Row) -> float:
-        return provisional_band(self.repeats(target.id)) if target.latency_band is None else 0.0
+        targets = tuple(t.of(row) for row in self._database.rows(query))
+        for target in targets:
+            measured = target.latency_band is not None
+            target.provisional_band = 0.0 if measured else provisional_band(self.repeats(target.id))
+        return targets
 
     def find_recovery(self, key: str) -> records.CalibrationRecord | None:
         """What a target of any study is calibrated with that recovered the same from the same; None if none is."""
-        t = tables.StudyTarget
+        t = tables.TargetRecord
         query = select(t.ranges_digest, t.recovery).where(t.recovery_key == key, t.ranges_digest.is_not(None)).limit(1)
         row = next(iter(self._database.rows(query)), None)
         if row is None:
             return None
-        return records.CalibrationRecord(row.ranges_digest, RecoveryRecord.from_json(row.recovery), key)
+        return records.CalibrationRecord(row.ranges_digest, row.recovery, key)
 
     @retried
     def add(
@@ -64,17 +65,17 @@ class Targets:
             options: as in `TargetRecord`.
         """
         with self._database.writing("add the target") as connection:
-            table_rows.lock(connection, tables.Study, study_id)
-            description = {"fingerprint": target.fingerprint, "description": target.to_json()}
-            target_id = table_rows.ensure_row(connection, tables.Target, "fingerprint", description)
-            t = tables.StudyTarget
+            table_rows.lock(connection, tables.StudyRecord, study_id)
+            description = {"fingerprint": target.fingerprint, "description": target}
+            target_id = table_rows.ensure_row(connection, tables.FingerprintRecord, "fingerprint", description)
+            t = tables.TargetRecord
             known = connection.scalar(select(t.id).where(t.study_id == study_id, t.target_id == target_id))
             if known is not None:
                 return known
             values = {"study_id": study_id, "target_id": target_id, "optuna_study": optuna_study}
-            values["capability"] = None if capability is None else capability.to_json()
-            values["options"] = None if options is None else dict(options)
-            return table_rows.insert_row(connection, t, {**values, "details": dict(details or {})})
+            facts = {"capability": capability, "details": dict(details or {})}
+            facts["options"] = None if options is None else dict(options)
+            return table_rows.insert_row(connection, t, {**values, **facts})
 
     @retried
     def settle(self, study_target_id: int, *, details: Mapping[str, Any] | None = None, **fields: float | str) -> None:
@@ -83,7 +84,7 @@ class Targets:
         Of workers that find the same thing out the first one's word stays, also where it was taken for lost: what is
         stored is in use. So read it back afterwards.
         """
-        t = tables.StudyTarget
+        t = tables.TargetRecord
         columns = [t.__table__.c[name] for name in fields]
         with self._database.writing("store what is once for all workers") as connection:
             table_rows.lock(connection, t, study_target_id)
@@ -95,7 +96,7 @@ class Targets:
     @retried
     def add_details(self, study_target_id: int, **details: Any) -> None:
         """Add to a target's details, or replace some of them."""
-        t = tables.StudyTarget
+        t = tables.TargetRecord
         with self._database.writing("update the target") as connection:
             table_rows.lock(connection, t, study_target_id)
             known = connection.scalar(select(t.details).where(t.id == study_target_id)) or {}
@@ -106,7 +107,7 @@ class Targets:
         self, study_target_id: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any] | None = None
     ) -> None:
         """The same of what a target was told that the study was not."""
-        t = tables.StudyTarget
+        t = tables.TargetRecord
         with self._database.writing("store the options of a target") as connection:
             table_rows.lock(connection, t, study_target_id)
             known = connection.scalar(select(t.options).where(t.id == study_target_id)) or {}
@@ -116,9 +117,9 @@ class Targets:
 
     def repeats(self, study_target_id: int) -> tuple[records.RepeatRecord, ...]:
         """Baselines that were measured again for the tie band, in the order they were."""
-        r = tables.Repeat
+        r = tables.RepeatRecord
         rows = self._database.rows(table_rows.select_all(r, r.study_target_id == study_target_id).order_by(r.id))
-        return tuple(records.RepeatRecord(row.evaluation_id, row.kind, row.raw_ms, row.baseline_ms) for row in rows)
+        return tuple(r.of(row) for row in rows)
 
     @retried
     def add_repeat(self, study_target_id: int, evaluation_id: int, kind: str, latency: Latency) -> None:
@@ -126,14 +127,4 @@ class Targets:
         values = {"study_target_id": study_target_id, "evaluation_id": evaluation_id, "kind": kind}
         values |= {"raw_ms": latency.raw_ms, "baseline_ms": latency.baseline_ms}
         with self._database.writing("store a repetition") as connection:
-            connection.execute(insert(tables.Repeat).values(values))
-
-
-def _target(row: Row, provisional: float) -> records.TargetRecord:
-    fields = dict(row._mapping)
-    description, capability = fields.pop("description"), fields.pop("capability")
-    del fields["target_id"], fields["revision"], fields["recovery_key"]
-    known = None if capability is None else Capability.from_json(capability)
-    fields |= {"target": Target.from_json(description), "capability": known, "provisional_band": provisional}
-    fields["recovery"] = None if fields["recovery"] is None else RecoveryRecord.from_json(fields["recovery"])
-    return records.TargetRecord(**fields)
+            connection.execute(insert(tables.RepeatRecord).values(values))

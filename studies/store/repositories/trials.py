@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_columns import number_columns, plain_rows
-from studies.store.reading.evaluation_rows import asked_assignment, read_evaluation
+from studies.store.reading.evaluation_rows import read_evaluation
 from studies.store.reading.latencies import confirmed
 from studies.store.reading.rounds import read_reference_ms, round_table, rounds_query
 from studies.store.records import LostEvaluationError
@@ -42,7 +41,7 @@ class Trials:
         self._database = database
 
     @retried
-    def load(self, study_target_id: int, trial: int) -> records.EvaluationRecord:
+    def load(self, study_target_id: int, trial: int) -> records.StoredEvaluation:
         """Everything stored of the evaluation that answers this Optuna trial.
 
         Raises:
@@ -55,16 +54,16 @@ class Trials:
         return found
 
     @retried
-    def find(self, study_target_id: int, trial: int) -> records.EvaluationRecord | None:
+    def find(self, study_target_id: int, trial: int) -> records.StoredEvaluation | None:
         """As `evaluation`, and None if no evaluation answers the trial."""
-        t = tables.Trial
+        t = tables.TrialRecord
         with self._database.reading("read a trial") as connection:
             query = table_rows.select_all(t, t.study_target_id == study_target_id, t.number == trial)
             row = connection.execute(query).one_or_none()
             if row is None:
                 return None
             found = read_evaluation(connection, row.evaluation_id)
-            return replace(found, asked=asked_assignment(row)) if row.reused else found
+            return found.changed(asked=row.asked_assignment) if row.reused else found
 
     @retried
     def link(self, study_target_id: int, trial: int, evaluation_id: int, *, asked: Assignment | None = None) -> None:
@@ -85,7 +84,7 @@ class Trials:
 
     def links(self, study_target_id: int, *trials: int) -> dict[int, tuple[int, str]]:
         """Optuna trial → id and status of the evaluation that answers it, or will; trials without one are absent."""
-        t, e = tables.Trial, tables.Evaluation
+        t, e = tables.TrialRecord, tables.EvaluationRecord
         query = select(t.number, e.id, e.status).join(e, e.id == t.evaluation_id)
         found = [
             row
@@ -110,7 +109,7 @@ class Trials:
     @retried
     def latencies(self, study_target_id: int) -> dict[int, float]:
         """Optuna trial → latency in ms that counts of the evaluation that answers it, where that has been measured."""
-        e, t = tables.Evaluation, tables.Trial
+        e, t = tables.EvaluationRecord, tables.TrialRecord
         query = (
             select(t.number, e.id, e.raw_ms, e.baseline_ms, e.doubts)
             .join(e, e.id == t.evaluation_id)
@@ -127,7 +126,7 @@ class Trials:
 
 def _told(target: records.TargetRecord) -> Query:
     """Evaluation ids, and forecasts as JSON, of the trials that had them made."""
-    t, e = tables.Trial, tables.Evaluation
+    t, e = tables.TrialRecord, tables.EvaluationRecord
     return (
         select(t.evaluation_id, _ATTRIBUTES.c.value_json)
         .join(e, e.id == t.evaluation_id)
@@ -140,7 +139,7 @@ def _told(target: records.TargetRecord) -> Query:
 
 
 def _unknown_trial(connection: Connection, study_target_id: int, trial: int) -> str:
-    t = tables.Trial
+    t = tables.TrialRecord
     query = select(func.min(t.number), func.max(t.number)).where(t.study_target_id == study_target_id)
     span: Row = connection.execute(query).one()
     low, high = span

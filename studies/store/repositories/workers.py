@@ -48,11 +48,11 @@ class Workers:
         """False where another has this name."""
         try:
             with self._database.writing("join the study") as connection:
-                connection.execute(insert(tables.Worker).values(values))
+                connection.execute(insert(tables.WorkerRecord).values(values))
                 return True
         except IntegrityError:
-            same = tables.Worker.name == values["name"]
-            if not self._database.rows(select(tables.Worker.id).where(same)):
+            same = tables.WorkerRecord.name == values["name"]
+            if not self._database.rows(select(tables.WorkerRecord.id).where(same)):
                 raise StudyError("joining a study: it was deleted just now.") from None
             return repeated()
 
@@ -60,13 +60,15 @@ class Workers:
     def set_state(self, name: str, state: str) -> None:
         """Say what a worker is doing."""
         with self._database.writing("say what a worker does") as connection:
-            connection.execute(update(tables.Worker).where(tables.Worker.name == name).values(state=state))
+            connection.execute(update(tables.WorkerRecord).where(tables.WorkerRecord.name == name).values(state=state))
 
     @retried
     def set_spent(self, name: str, spent: Mapping[str, float]) -> None:
         """Store where the time of a worker went until now: kind → seconds since its command began."""
         with self._database.writing("store where time went") as connection:
-            connection.execute(update(tables.Worker).where(tables.Worker.name == name).values(_spent(spent)))
+            connection.execute(
+                update(tables.WorkerRecord).where(tables.WorkerRecord.name == name).values(_spent(spent))
+            )
 
     @retried
     def end(self, name: str, state: str = "ended", spent: Mapping[str, float] | None = None) -> None:
@@ -75,7 +77,7 @@ class Workers:
         Args:
             spent: as of `set_spent`.
         """
-        w, t = tables.Worker, tables.Task
+        w, t = tables.WorkerRecord, tables.TaskRecord
         values = {"state": state, "ended_at": column_types.utc_now(), **_spent(spent)}
         with self._database.writing("end a worker") as connection:
             connection.execute(update(w).where(w.name == name).values(values))
@@ -84,7 +86,7 @@ class Workers:
     @retried
     def end_others(self, study_target_id: int, name: str) -> None:
         """End all workers but one, which knows that it is alone: on SQLite it holds the study's lock."""
-        w, t = tables.Worker, tables.Task
+        w, t = tables.WorkerRecord, tables.TaskRecord
         left = (w.study_target_id == study_target_id, w.name != name, w.ended_at.is_(None))
         with self._database.writing("end lost workers") as connection:
             connection.execute(update(w).where(*left).values(state="failed", ended_at=w.heartbeat))
@@ -97,14 +99,14 @@ class Workers:
             spent: as of `set_spent`.
         """
         with self._database.writing("renew a lease") as connection:  # not run again: who beats has its own loop
-            for table, column in ((tables.Worker, "name"), (tables.Lease, "worker"), (tables.Task, "worker")):
-                mine = table.__table__.c[column] == name
-                also = _spent(spent) if table is tables.Worker else {}
-                connection.execute(update(table).where(mine).values({"heartbeat": column_types.utc_now(), **also}))
+            w, now = tables.WorkerRecord, {"heartbeat": column_types.utc_now()}
+            connection.execute(update(w).where(w.name == name).values({**now, **_spent(spent)}))
+            for table in (tables.LeaseRecord, tables.TaskRecord):
+                connection.execute(update(table).where(table.worker == name).values(now))
 
     def of_target(self, study_target_id: int) -> tuple[records.WorkerRecord, ...]:
         """Every worker there was, oldest first."""
-        w, e, trials = tables.Worker, tables.Evaluation, tables.Trial
+        w, e, trials, lease = tables.WorkerRecord, tables.EvaluationRecord, tables.TrialRecord, tables.LeaseRecord
         of_target = e.study_target_id == study_target_id
         made = (
             select(e.worker, func.count().label("evaluations"))
@@ -113,27 +115,26 @@ class Workers:
             .subquery()
         )
         now = (
-            select(tables.Lease.worker, func.max(e.id).label("evaluation_id"), func.min(trials.number).label("trial"))
-            .join(e, e.id == tables.Lease.evaluation_id)
+            select(lease.worker, func.max(e.id).label("evaluation_id"), func.min(trials.number).label("trial"))
+            .join(e, e.id == lease.evaluation_id)
             .outerjoin(trials, trials.evaluation_id == e.id)
             .where(of_target, e.status == records.RUNNING)
-            .group_by(tables.Lease.worker)
+            .group_by(lease.worker)
             .subquery()
         )
-        names = ("id", "study_target_id", "name", "host", "device", "pid", "state", "started_at", "ended_at")
         query = (
-            select(*(w.__table__.c[name] for name in names), w.heartbeat, column_types.utc_now().label("now"))
+            select(*w.__table__.c, column_types.utc_now().label("now"))
             .add_columns(func.coalesce(made.c.evaluations, 0).label("evaluations"), now.c.evaluation_id, now.c.trial)
             .outerjoin(made, made.c.worker == w.name)
             .outerjoin(now, now.c.worker == w.name)
             .where(w.study_target_id == study_target_id)
             .order_by(w.id)
         )
-        return tuple(_worker(row) for row in self._database.rows(query))
+        return tuple(w(**row._mapping, heartbeat_age_s=_age_s(row)) for row in self._database.rows(query))
 
     def live(self, study_target_id: int, lease_s: float) -> dict[str, str]:
         """Name → state of the workers that were heard of within a lease and have not ended."""
-        w = tables.Worker
+        w = tables.WorkerRecord
         live = (
             w.study_target_id == study_target_id,
             w.ended_at.is_(None),
@@ -151,7 +152,7 @@ class Tasks:
     @retried
     def take(self, study_target_id: int, task: str, worker: str, lease_s: float) -> bool:
         """Give a worker a task unless another has it and is alive; False when it does not get it."""
-        t, now = tables.Task, column_types.utc_now()
+        t, now = tables.TaskRecord, column_types.utc_now()
         this = (t.study_target_id == study_target_id, t.name == task)
         values = {"worker": worker, "heartbeat": now}
         try:
@@ -170,29 +171,23 @@ class Tasks:
     @retried
     def release(self, study_target_id: int, task: str, worker: str) -> None:
         """Let others have a task; nothing happens when it has been taken over."""
-        t = tables.Task
+        t = tables.TaskRecord
         this = (t.study_target_id == study_target_id, t.name == task, t.worker == worker)
         with self._database.writing("release a task") as connection:
             connection.execute(delete(t).where(*this))
 
     def of_target(self, study_target_id: int) -> tuple[records.TaskRecord, ...]:
         """The tasks that workers hold, by name; also those that a lost worker left."""
-        t = tables.Task
-        query = select(t.name, t.worker, t.heartbeat, column_types.utc_now().label("now"))
+        t = tables.TaskRecord
+        query = select(*t.__table__.c, column_types.utc_now().label("now"))
         rows = self._database.rows(query.where(t.study_target_id == study_target_id).order_by(t.name))
-        return tuple(records.TaskRecord(row.name, row.worker, _age_s(row)) for row in rows)
+        return tuple(t(**row._mapping, heartbeat_age_s=_age_s(row)) for row in rows)
 
 
 def _spent(spent: Mapping[str, float] | None) -> dict[str, Any]:
     """The columns of a worker that say where its time went; none if nothing is known of it."""
     seconds = {kind: round(each, 3) for kind, each in (spent or {}).items()}
     return {"spent": seconds, "spent_at": column_types.utc_now()} if seconds else {}
-
-
-def _worker(row: Row) -> records.WorkerRecord:
-    fields = dict(row._mapping)
-    del fields["now"], fields["heartbeat"]
-    return records.WorkerRecord(**fields, heartbeat_age_s=_age_s(row))
 
 
 def _age_s(row: Row) -> float:

@@ -17,15 +17,15 @@ UNUSED = "unused "  # before the kind of an artifact that nothing refers to and 
 
 def held_artifacts(connection: Connection, condition: Any) -> set[str]:
     """Digests of the engines of those evaluations."""
-    artifact = tables.Evaluation.artifact
+    artifact = tables.EvaluationRecord.artifact
     return set(connection.scalars(select(artifact).distinct().where(condition, artifact.is_not(None))))
 
 
 def held_by_study(connection: Connection, study_id: int) -> set[str]:
     """Digests of all artifacts that a study refers to: engines, ranges, statistics, its model and data."""
-    t, file = tables.StudyTarget, tables.File
+    t, file = tables.TargetRecord, tables.FileRecord
     targets = select(t.id).where(t.study_id == study_id)
-    held = held_artifacts(connection, tables.Evaluation.study_target_id.in_(targets))
+    held = held_artifacts(connection, tables.EvaluationRecord.study_target_id.in_(targets))
     for column in (t.ranges_digest, t.statistics_digest):
         held |= {digest for digest in connection.scalars(select(column).where(t.study_id == study_id)) if digest}
     return held | set(connection.scalars(select(file.digest).where(file.study_id == study_id)))
@@ -44,7 +44,7 @@ def hold_artifact(connection: Connection, row: Mapping[str, Any]) -> None:
 
 def mark_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
     """Mark those artifacts that nothing refers to any more; their digests. Rows stay until their files are gone."""
-    a, unused = tables.Artifact, set[str]()
+    a, unused = tables.ArtifactRecord, set[str]()
     for chunk in table_rows.chunks(sorted(digests)):
         known = select(a.digest).where(a.digest.in_(chunk)).order_by(a.digest).with_for_update()
         connection.execute(known).all()
@@ -68,14 +68,14 @@ def drop_artifact(connection: Connection, digest: str, remove: Callable[[str], o
             _set_kind(connection, digest, kind.removeprefix(UNUSED))
         return False
     remove(digest)
-    connection.execute(delete(tables.Artifact).where(tables.Artifact.digest == digest))
+    connection.execute(delete(tables.ArtifactRecord).where(tables.ArtifactRecord.digest == digest))
     return True
 
 
 def unused_artifacts(connection: Connection, age_s: float) -> frozenset[str]:
     """Digests of artifacts marked as unused, and of those that nothing has referred to since they were put long ago."""
-    a, t, file = tables.Artifact, tables.StudyTarget, tables.File
-    held = (tables.Evaluation.artifact, t.ranges_digest, t.statistics_digest, file.digest)
+    a, t, file = tables.ArtifactRecord, tables.TargetRecord, tables.FileRecord
+    held = (tables.EvaluationRecord.artifact, t.ranges_digest, t.statistics_digest, file.digest)
     alone = [~exists().where(column == a.digest) for column in held]
     lost = and_(a.key.is_(None), a.created_at < column_types.utc_ago(age_s), *alone)
     return frozenset(connection.scalars(select(a.digest).where(or_(a.kind.like(f"{UNUSED}%"), lost))))
@@ -83,7 +83,7 @@ def unused_artifacts(connection: Connection, age_s: float) -> frozenset[str]:
 
 def _locked_kind(connection: Connection, row: Mapping[str, Any]) -> str:
     """The kind of an artifact whose row, inserted if need be, is locked until the transaction ends."""
-    a = tables.Artifact
+    a = tables.ArtifactRecord
     locked = select(a.kind).where(a.digest == row["digest"]).with_for_update()
     while (kind := connection.scalar(locked)) is None:
         with suppress(IntegrityError), connection.begin_nested():  # another process inserts it just now
@@ -92,12 +92,12 @@ def _locked_kind(connection: Connection, row: Mapping[str, Any]) -> str:
 
 
 def _set_kind(connection: Connection, digest: str, kind: str) -> None:
-    connection.execute(update(tables.Artifact).where(tables.Artifact.digest == digest).values(kind=kind))
+    connection.execute(update(tables.ArtifactRecord).where(tables.ArtifactRecord.digest == digest).values(kind=kind))
 
 
 def _referred_to(connection: Connection, digests: Sequence[str]) -> set[str]:
-    used = held_artifacts(connection, tables.Evaluation.artifact.in_(digests))
-    t = tables.StudyTarget
-    for column in (t.ranges_digest, t.statistics_digest, tables.File.digest):
+    used = held_artifacts(connection, tables.EvaluationRecord.artifact.in_(digests))
+    t = tables.TargetRecord
+    for column in (t.ranges_digest, t.statistics_digest, tables.FileRecord.digest):
         used.update(connection.scalars(select(column).where(column.in_(digests))))
     return used

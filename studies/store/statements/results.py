@@ -19,7 +19,7 @@ from studies.store.statements import artifacts, table_rows
 
 def lowest_trials(study_target_id: int) -> Any:
     """Subquery: evaluation id and the lowest trial that it answers, of one target."""
-    t = tables.Trial
+    t = tables.TrialRecord
     return (
         select(t.evaluation_id, func.min(t.number).label("trial"))
         .where(t.study_target_id == study_target_id)
@@ -34,8 +34,8 @@ def check_room(connection: Connection, study_target_id: int, digest: str, most: 
     Raises:
         FullStudyError: there are `most`, and none of them has this digest.
     """
-    table_rows.lock(connection, tables.StudyTarget, study_target_id)
-    e = tables.Evaluation
+    table_rows.lock(connection, tables.TargetRecord, study_target_id)
+    e = tables.EvaluationRecord
     of_target = e.study_target_id == study_target_id
     there = connection.scalar(select(func.count()).where(of_target, e.role != records.EXPORT)) or 0
     if there >= most and connection.scalar(select(e.id).where(of_target, e.digest == digest)) is None:
@@ -44,14 +44,14 @@ def check_room(connection: Connection, study_target_id: int, digest: str, most: 
 
 def is_result_of(connection: Connection, evaluation_id: int, worker: str) -> bool:
     """Whether an evaluation is finished, by this worker."""
-    e = tables.Evaluation
+    e = tables.EvaluationRecord
     finished = (e.id == evaluation_id, e.status != records.RUNNING, e.worker == worker)
     return connection.scalar(select(e.id).where(*finished)) is not None
 
 
 def is_round(connection: Connection, round_number: int, latencies: Mapping[int, Latency]) -> bool:
     """Whether a round is of these evaluations, with these latencies."""
-    s = tables.Sample
+    s = tables.SampleRecord
     this = (s.round == round_number, s.role == "candidate", s.evaluation_id.in_(latencies))
     found = connection.execute(select(s.evaluation_id, s.raw_ms).where(*this)).all()
     return {row[0]: row[1] for row in found} == {i: finite(latency.raw_ms) for i, latency in latencies.items()}
@@ -68,8 +68,7 @@ def link(
 ) -> None:
     """Let an evaluation answer an Optuna trial."""
     row = {"study_target_id": study_target_id, "number": trial, "evaluation_id": evaluation_id, "reused": reused}
-    codes = None if asked is None else asked.to_json()
-    connection.execute(insert(tables.Trial).values(**row, asked_assignment=codes))
+    connection.execute(insert(tables.TrialRecord).values(**row, asked_assignment=asked))
 
 
 def measures(evaluation: Evaluation) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def measures(evaluation: Evaluation) -> dict[str, Any]:
         "not_obeyed": answers.count(Answer.NOT_OBEYED),
         "opaque": answers.count(Answer.OPAQUE),
         "engine": None if evaluation.engine is None else asdict(evaluation.engine),
-        "notes": list(evaluation.notes),
+        "notes": evaluation.notes,
         "attempts": evaluation.attempts,
         "replaced": len(evaluation.deaths),
         "deaths": [_told(death) for death in evaluation.deaths] or None,
@@ -119,7 +118,7 @@ def raise_revision(connection: Connection, evaluation_id: int) -> None:
     The row of the target stays locked until the transaction ends. So transactions that raise its revision end in the
     order of the numbers: who sees one sees all lower ones too.
     """
-    e, t = tables.Evaluation, tables.StudyTarget
+    e, t = tables.EvaluationRecord, tables.TargetRecord
     study_target_id = connection.scalar(select(e.study_target_id).where(e.id == evaluation_id))
     connection.execute(update(t).where(t.id == study_target_id).values(revision=t.revision + 1))
     raised = select(t.revision).where(t.id == study_target_id).scalar_subquery()
@@ -141,7 +140,7 @@ def insert_result(connection: Connection, evaluation_id: int, evaluation: Evalua
 
 def delete_result(connection: Connection, evaluation_id: int) -> None:
     """Take out what `insert_result` put in, for another one; layers stay where the new one is not profiled."""
-    a, s, score = tables.Audit, tables.Sample, tables.Score
+    a, s, score = tables.AuditRecord, tables.SampleRecord, tables.ScoreRecord
     connection.execute(delete(a).where(a.evaluation_id == evaluation_id))
     connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.round == 0))
     # One that the final split spoiled was another engine of the assignment: what comes in its place is judged anew.
@@ -151,7 +150,7 @@ def delete_result(connection: Connection, evaluation_id: int) -> None:
 
 def delete_confirmation(connection: Connection, evaluation_id: int) -> None:
     """Take out what was measured again of an engine, and its score on the final split, for another engine."""
-    s, score = tables.Sample, tables.Score
+    s, score = tables.SampleRecord, tables.ScoreRecord
     connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.round > 0))
     connection.execute(delete(score).where(score.evaluation_id == evaluation_id, score.split == "final"))
 
@@ -162,26 +161,26 @@ def insert_audit(connection: Connection, evaluation_id: int, evaluation: Evaluat
         {
             "evaluation_id": evaluation_id,
             "group": row.group,
-            "asked": row.asked.id,
-            "got": None if row.got is None else row.got.id,
+            "asked": row.asked,
+            "got": row.got,
             "kernel": row.kernel,
             "details": dict(row.details) or None,
         }
         for row in evaluation.audit
     ]
     if rows:
-        connection.execute(insert(tables.Audit), rows)
+        connection.execute(insert(tables.AuditRecord), rows)
 
 
 def replace_profile(connection: Connection, evaluation_id: int, layers: Sequence[LayerTime]) -> None:
     """The layers of an engine in the order they run, instead of those there."""
     rows = [{"position": position, **vars(layer)} for position, layer in enumerate(layers)]
-    table_rows.replace_rows(connection, tables.Profile, {"evaluation_id": evaluation_id}, rows)
+    table_rows.replace_rows(connection, tables.LayerRecord, {"evaluation_id": evaluation_id}, rows)
 
 
 def replace_note(connection: Connection, evaluation_id: int, about: str, note: str) -> None:
     """The one note of an evaluation that begins with `about`, say `OF_PROFILE`; empty where there is nothing to say."""
-    e = tables.Evaluation
+    e = tables.EvaluationRecord
     before = list(connection.scalar(select(e.notes).where(e.id == evaluation_id)) or [])
     notes = [kept for kept in before if not kept.startswith(about)]
     notes += [about + note] if note else []
@@ -202,11 +201,11 @@ def insert_samples(connection: Connection, evaluation_id: int, round_number: int
         "details": _surroundings(latency),
         "samples": blob(latency.samples_ms),
     }
-    connection.execute(insert(tables.Sample).values(**owner, **candidate))
+    connection.execute(insert(tables.SampleRecord).values(**owner, **candidate))
     if latency.baseline_ms is not None:
         baseline: dict[str, Any] = {"role": "baseline", "raw_ms": finite(latency.baseline_ms)}
         baseline["samples"] = blob(latency.baseline_samples_ms)
-        connection.execute(insert(tables.Sample).values(**owner, **baseline))
+        connection.execute(insert(tables.SampleRecord).values(**owner, **baseline))
 
 
 def insert_score(connection: Connection, evaluation_id: int, split: str, accuracy: Accuracy) -> None:
@@ -215,14 +214,14 @@ def insert_score(connection: Connection, evaluation_id: int, split: str, accurac
     values: dict[str, Any] = {name: finite(getattr(accuracy, name)) for name in names}
     values |= {"samples": accuracy.samples, "total": accuracy.total}
     values |= {"loss_bounds": list(accuracy.loss_bounds) or None, "value_bounds": list(accuracy.value_bounds) or None}
-    values["flips"] = None if accuracy.flips is None else accuracy.flips.to_json()
-    row = insert(tables.Score).values(evaluation_id=evaluation_id, split=split, metric=accuracy.metric, **values)
+    values["flips"] = accuracy.flips
+    row = insert(tables.ScoreRecord).values(evaluation_id=evaluation_id, split=split, metric=accuracy.metric, **values)
     connection.execute(row.values(scores=blob(accuracy.scores)))
 
 
 def replace_final(connection: Connection, evaluation_id: int, accuracy: Accuracy, failure: str = "") -> None:
     """The accuracy on the final split, instead of one that is there, and the note of why it has no samples."""
-    s = tables.Score
+    s = tables.ScoreRecord
     connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.split == "final"))
     insert_score(connection, evaluation_id, "final", accuracy)
     replace_note(connection, evaluation_id, records.OF_FINAL, failure)

@@ -38,10 +38,10 @@ from studies.inspect import comparison
 from studies.inspect.changes import differences
 from studies.inspect.comparison import Comparison, GroupSide, Side
 from studies.inspect.sides import group_sides, output_sides
-from studies.store.records import GroupRecord
 from tests.support.command_line import DATABASE, copy_finished, finished, invoke, ok
 from tests.support.evaluator_jobs import Case, case
 from tests.support.networks import feeds, loaded, plain_session, ranged, residual_cnn, sqnr_db, transformer
+from tests.support.records import group_record
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 ROWS = NDArray[Any]
@@ -365,7 +365,7 @@ def test_where_int8_ruins_all_an_engine_that_answers_nothing_is_not_explained() 
 def test_an_engine_of_which_a_group_parts_is_not_said_to_be_explained() -> None:
     exact = np.ones((8, 10))
     side = side_of(exact, exact, exact)
-    group = GroupRecord("g000", "first", "Conv", ("first",), ("first",), (), (), "")
+    group = group_record("g000", "first", nodes=("first",), anchors=("first",))
     groups = (GroupSide(group, "int8", side.differences, 40.0, 12.0, True),)
     found = Comparison("s", 0, "m", 8, 10.0, (side,), groups, (), ())
     assert side.explained

@@ -27,6 +27,7 @@ from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations as calibration
 from evaluators.diagnose.distributions import Half, Levels, OutputError, by_channel, distance, output_error
+from evaluators.diagnose.group_error import GroupError
 from evaluators.diagnose.local_noise import Local, Network
 from evaluators.diagnose.probes import Measured, Probe, estimates, halves, singles, to_halve
 from evaluators.diagnose.sensitivity import Prober, sensitivity
@@ -44,7 +45,7 @@ from studies.options.diagnosis.thresholds import Thresholds
 from studies.run.guidance import guidance, sensitivities
 from studies.run.pace import Pace
 from studies.show import sensitivity_plot
-from studies.store.records import GroupRecord, SensitivityRecord
+from studies.store.records import GroupRecord
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
 from tests.support.evaluator_jobs import case
@@ -52,6 +53,7 @@ from tests.support.few_samples import Few
 from tests.support.networks import NETWORKS, ODD, Net, images, loaded, observed, plain_session, save
 from tests.support.networks import finish as finished_net
 from tests.support.paths import DIGITS
+from tests.support.records import group_record
 from tests.support.study_rows import STUDY, TARGET, finish
 
 FP16, INT8 = Precision.FP16, Precision.INT8
@@ -437,7 +439,7 @@ def test_the_layers_of_digits_that_were_made_hard_are_the_sensitive_ones(
         seconds=seconds,
         done=lambda done, total: told.append((done, total)),
     )
-    records = tuple(SensitivityRecord(**asdict(row)) for row in found.rows)
+    records = tuple(GroupError(**asdict(row)) for row in found.rows)
     table = Sensitivities("digits", records, groups_of(model), Thresholds()).table()
     names = [row["node"].removesuffix("/conv/Conv").lstrip("/") for row in table]
     assert set(names[:8]) == DIGITS_SENSITIVE
@@ -448,8 +450,7 @@ def test_the_layers_of_digits_that_were_made_hard_are_the_sensitive_ones(
 
 
 def groups_of(model: Model) -> dict[str, GroupRecord]:
-    names = GroupRecord.__dataclass_fields__
-    return {g.id: GroupRecord(**{name: getattr(g, name) for name in names}) for g in model.groups}
+    return {g.id: GroupRecord.of_group(g) for g in model.groups}
 
 
 def test_the_time_that_was_asked_for_is_given_however_little_an_evaluation_may_take() -> None:
@@ -577,10 +578,10 @@ def ranged_by(evaluator: Evaluator) -> Any:
 # -- storing and judging -----------------------------------------------------------------------------------------------
 
 ROWS = (
-    SensitivityRecord("g000", INT8, 0.25, 0.125, 12.5, 0.5, 0.75, 0.0, 64),
-    SensitivityRecord("g001", FP16, None, None, None, None, None, None, 0),
-    SensitivityRecord("g001", INT8, 0.002, 0.0, 30.0, 0.25, 0.625, 0.5, 64),
-    SensitivityRecord("g002", INT8, 1e-5, 0.0, 30.0, 0.25, 0.75, 0.5, 64),
+    GroupError("g000", INT8, 0.25, 0.125, 12.5, 0.5, 0.75, 0.0, 64),
+    GroupError("g001", FP16, None, None, None, None, None, None, 0),
+    GroupError("g001", INT8, 0.002, 0.0, 30.0, 0.25, 0.625, 0.5, 64),
+    GroupError("g002", INT8, 1e-5, 0.0, 30.0, 0.25, 0.75, 0.5, 64),
 )
 
 
@@ -602,7 +603,7 @@ def test_rows_are_stored_replaced_and_deleted_with_their_study(tmp_path: Path) -
 
 
 def judged(**changes: float) -> Sensitivities:
-    groups = {g: GroupRecord(g, f"<b>{g}</b>", "Conv", (), (), (), (), "b") for g in ("g000", "g001", "g002")}
+    groups = {g: group_record(g, f"<b>{g}</b>", block="b") for g in ("g000", "g001", "g002")}
     return Sensitivities("demo", ROWS, groups, replace(Thresholds(), **changes), ())
 
 

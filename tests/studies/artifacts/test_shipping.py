@@ -217,7 +217,7 @@ def shipped(one: Host, bucket: str) -> Iterator[tuple[Store, StudyRecord, Search
     config = SearchConfig(model, data, "s", storage=f"sqlite:///{one.folder.parent / 'a.db'}", artifacts=bucket)
     files = shipping.put(open_artifacts(config), config, Quiet())
     with Store.open(config.storage, create=True) as store:
-        number = store.studies.create(replace(STUDY, name="s", config=config.to_json()))
+        number = store.studies.create(STUDY.changed(name="s", config=config.to_json()))
         store.files.set_inputs(number, files)
         one.folder.rename(one.folder.with_name("gone"))
         yield store, store.studies.load("s"), config

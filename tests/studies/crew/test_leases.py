@@ -19,23 +19,24 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import update
 
+from evaluators.diagnose.group_error import GroupError
 from search.values import Failure, FailureKind, Latency, Precision, Stage
 from studies.crew import Alone, Shared
 from studies.store.database import column_types, database, tables
 from studies.store.records import (
     EXPORT,
     CalibrationRecord,
-    Choice,
+    ChoiceRecord,
     Counts,
     FullStudyError,
     KnownEvaluationError,
     LostEvaluationError,
-    SensitivityRecord,
-    Taken,
+    TakenOver,
     TaskRecord,
 )
 from studies.store.repositories.workers import Workers
 from studies.store.store import Store
+from tests.support.records import choice_record
 from tests.support.servers.databases import postgresql_server, postgresql_url
 from tests.support.study_rows import ENGINE, STUDY, TARGET, assignment, count, finish, group, measured
 
@@ -125,7 +126,7 @@ def test_workers_are_listed_with_what_they_have_done_and_are_at(store: Store, ta
 
 def test_a_worker_that_is_silent_counts_as_lost_until_it_is_heard_of_again(store: Store, target: int) -> None:
     name = join(store, target)
-    grow_old(store, tables.Worker)
+    grow_old(store, tables.WorkerRecord)
     assert store.workers.live(target, LEASE_S) == {}
     assert not store.workers.of_target(target)[0].live(LEASE_S)
     assert store.workers.of_target(target)[0].live(3 * LEASE_S)
@@ -138,7 +139,7 @@ def test_a_beat_renews_all_that_a_worker_holds_and_nothing_else(store: Store, ta
     held, foreign = begin(store, target, mine, 1), begin(store, target, other, 2)
     for worker, task in ((mine, "band"), (other, "reference")):
         assert store.tasks.take(target, task, worker, LEASE_S)
-    for table in (tables.Worker, tables.Lease, tables.Task):
+    for table in (tables.WorkerRecord, tables.LeaseRecord, tables.TaskRecord):
         grow_old(store, table)
     store.workers.beat(mine)
     ages = {running.id: running.heartbeat_age_s or 0 for running in store.claims.running(target)}
@@ -168,15 +169,15 @@ def test_an_expired_evaluation_is_taken_over_as_it_is(store: Store, target: int)
     chosen, asked = assignment(0, 2), assignment(2, 2)
     number = store.claims.begin(target, chosen, chosen.digest, lost, 7, "baseline:int8", asked=asked)
     assert store.claims.take_over(target, taker, LEASE_S) is None  # it is alive
-    grow_old(store, tables.Lease)
+    grow_old(store, tables.LeaseRecord)
     assert store.claims.take_over(target, taker, 3 * LEASE_S) is None
-    assert store.claims.take_over(target, taker, LEASE_S) == Taken(number, lost, 1)
+    assert store.claims.take_over(target, taker, LEASE_S) == TakenOver(number, lost, 1)
     assert store.claims.take_over(target, last, LEASE_S) is None  # and is renewed by that
     record = store.evaluations.load(number)
     assert (record.status, record.trial, record.role, record.asked) == ("running", 7, "baseline:int8", asked)
     assert (record.worker, record.evaluation.assignment) == (taker, chosen)
-    grow_old(store, tables.Lease)
-    assert store.claims.take_over(target, last, LEASE_S) == Taken(number, taker, 2)
+    grow_old(store, tables.LeaseRecord)
+    assert store.claims.take_over(target, last, LEASE_S) == TakenOver(number, taker, 2)
     assert [(running.worker, running.takeovers) for running in store.claims.running(target)] == [(last, 2)]
 
 
@@ -184,7 +185,7 @@ def test_the_oldest_expired_one_comes_first_and_only_of_this_target(store: Store
     other = store.targets.add(store.studies.load("demo").id, replace(TARGET, device="H200"), "demo/h200")
     begin(store, other, "w", 1)
     numbers = [begin(store, target, "w", number) for number in (1, 2)]
-    grow_old(store, tables.Lease)
+    grow_old(store, tables.LeaseRecord)
     taken = [store.claims.take_over(target, taker, LEASE_S) for taker in ("one", "two", "three")]
     assert [each.id for each in taken if each is not None] == numbers
 
@@ -193,7 +194,7 @@ def test_what_a_worker_holds_without_knowing_is_given_to_it_again(store: Store, 
     """As after a commit whose answer was lost: it would renew a lease for ever on what nobody evaluates."""
     name = join(store, target)
     number = begin(store, target, name)
-    assert store.claims.take_over(target, name, LEASE_S) == Taken(number, name, 0)
+    assert store.claims.take_over(target, name, LEASE_S) == TakenOver(number, name, 0)
 
 
 def test_what_a_worker_left_when_it_ended_is_taken_over_at_once(store: Store, target: int) -> None:
@@ -201,12 +202,12 @@ def test_what_a_worker_left_when_it_ended_is_taken_over_at_once(store: Store, ta
     number = begin(store, target, ended)
     assert store.claims.take_over(target, taker, LEASE_S) is None
     store.workers.end(ended, "failed")
-    assert store.claims.take_over(target, taker, LEASE_S) == Taken(number, ended, 1)
+    assert store.claims.take_over(target, taker, LEASE_S) == TakenOver(number, ended, 1)
 
 
 def test_of_many_that_look_one_takes_each(store: Store, target: int) -> None:
     numbers = [begin(store, target, "lost", number) for number in range(12)]
-    grow_old(store, tables.Lease)
+    grow_old(store, tables.LeaseRecord)
 
     def take_all(name: str) -> list[int]:
         """As a worker that finishes what it takes before it takes the next."""
@@ -218,7 +219,7 @@ def test_of_many_that_look_one_takes_each(store: Store, target: int) -> None:
 
     taken = at_once(*((lambda name=f"w{i}": take_all(name)) for i in range(WORKERS)))
     assert sorted(itertools.chain(*taken)) == numbers
-    assert (store.statistics.counts(target), count(store, tables.Lease)) == (Counts(12, 0), 0)
+    assert (store.statistics.counts(target), count(store, tables.LeaseRecord)) == (Counts(12, 0), 0)
     with store.database.engine.connect() as connection:
         assert connection.exec_driver_sql("select distinct takeovers from bf_evaluation").all() == [(1,)]
 
@@ -226,8 +227,8 @@ def test_of_many_that_look_one_takes_each(store: Store, target: int) -> None:
 def test_the_first_result_counts_whoever_holds_the_lease(store: Store, target: int) -> None:
     slow, taker = join(store, target), join(store, target)
     number = begin(store, target, slow, 4)
-    grow_old(store, tables.Lease)
-    assert store.claims.take_over(target, taker, LEASE_S) == Taken(number, slow, 1)
+    grow_old(store, tables.LeaseRecord)
+    assert store.claims.take_over(target, taker, LEASE_S) == TakenOver(number, slow, 1)
     chosen = store.evaluations.load(number).evaluation.assignment
     store.claims.record(number, measured(chosen, total_s=1.0), "1" * 64, worker=slow)
     with pytest.raises(LostEvaluationError):
@@ -238,7 +239,7 @@ def test_the_first_result_counts_whoever_holds_the_lease(store: Store, target: i
     record = store.evaluations.load(number)
     assert (record.worker, record.evaluation.total_s, record.artifact) == (slow, 1.0, "1" * 64)
     assert record.evaluation.notes == ("note", note)
-    assert (count(store, tables.Lease), count(store, tables.Artifact)) == (0, 1)
+    assert (count(store, tables.LeaseRecord), count(store, tables.ArtifactRecord)) == (0, 1)
     assert store.files.forget("2" * 64)  # the engine of the dropped result may go
     assert not store.files.forget("1" * 64)
     assert store.claims.note_late(number + 1, taker) == ""
@@ -248,7 +249,7 @@ def test_a_result_that_races_with_take_overs_is_stored_once(store: Store, target
     for trial in range(10):
         number = begin(store, target, "slow", trial)
         chosen = store.evaluations.load(number).evaluation.assignment
-        grow_old(store, tables.Lease)
+        grow_old(store, tables.LeaseRecord)
 
         def record(worker: str, number: int = number, chosen: Any = chosen) -> str:
             try:
@@ -264,16 +265,20 @@ def test_a_result_that_races_with_take_overs_is_stored_once(store: Store, target
         calls = [lambda: record("slow"), *((lambda name=f"w{i}": take(name)) for i in range(3))]
         winners = [winner for winner in at_once(*calls) if winner]
         assert winners == [store.evaluations.load(number).worker]
-    assert (store.statistics.counts(target), count(store, tables.Lease)) == (Counts(10, 0), 0)
+    assert (store.statistics.counts(target), count(store, tables.LeaseRecord)) == (Counts(10, 0), 0)
 
 
 def test_who_was_taken_for_lost_abandons_nothing(store: Store, target: int) -> None:
     number = begin(store, target, "slow")
-    grow_old(store, tables.Lease)
+    grow_old(store, tables.LeaseRecord)
     assert store.claims.take_over(target, "taker", LEASE_S) is not None
     assert not store.claims.abandon(number, "slow")
     assert store.claims.abandon(number, "taker")
-    assert [count(store, table) for table in (tables.Evaluation, tables.Lease, tables.Trial)] == [0, 0, 0]
+    assert [count(store, table) for table in (tables.EvaluationRecord, tables.LeaseRecord, tables.TrialRecord)] == [
+        0,
+        0,
+        0,
+    ]
     assert not store.claims.abandon(number, "taker")
 
 
@@ -311,7 +316,7 @@ def test_no_more_are_begun_than_are_wanted(store: Store, target: int) -> None:
         return begun
 
     assert sum(at_once(*((lambda worker=worker: try_some(worker)) for worker in range(WORKERS)))) == 13
-    assert count(store, tables.Evaluation) == 13
+    assert count(store, tables.EvaluationRecord) == 13
     known = store.evaluations.load(1).evaluation.assignment
     with pytest.raises(KnownEvaluationError):  # what is there is no question of room
         store.claims.begin(target, known, known.digest, "w", 99, most=13)
@@ -373,13 +378,15 @@ def test_of_what_is_found_out_once_the_first_word_stays(store: Store, target: in
     assert (now.ranges_digest, now.latency_band, now.details) == (first.ranges_digest, 0.01, {"rebuild": 0.01})
 
 
-def set_choices(store: Store, target: int, space: tuple[str, tuple[Choice, ...], str]) -> None:
+def set_choices(store: Store, target: int, space: tuple[str, tuple[ChoiceRecord, ...], str]) -> None:
     digest, choices, ranges = space
     store.spaces.set_choices(target, digest, choices, CalibrationRecord(ranges))
 
 
 def test_the_first_space_stays_with_its_ranges(store: Store, target: int) -> None:
-    spaces = [(f"{i}" * 64, (Choice(f"g00{i}", Precision.INT8, 0, True),), f"{i + 1}" * 64) for i in range(WORKERS)]
+    spaces = [
+        (f"{i}" * 64, (choice_record(f"g00{i}", Precision.INT8, 0, True),), f"{i + 1}" * 64) for i in range(WORKERS)
+    ]
     at_once(*((lambda space=space: set_choices(store, target, space)) for space in spaces))
     (now,) = store.targets.of_study(store.studies.load("demo").id)
     assert (now.space_digest, store.spaces.choices(target), now.ranges_digest) in spaces
@@ -390,7 +397,7 @@ def test_the_first_space_stays_with_its_ranges(store: Store, target: int) -> Non
 
 
 def test_sensitivities_are_replaced_only_where_that_is_asked_for(store: Store, target: int) -> None:
-    one, two, three = (SensitivityRecord("g000", Precision.INT8, e, 0.0, 60.0, 0.0, 1.0, 0.0, 64) for e in (1, 2, 3))
+    one, two, three = (GroupError("g000", Precision.INT8, e, 0.0, 60.0, 0.0, 1.0, 0.0, 64) for e in (1, 2, 3))
     store.spaces.set_sensitivities(target, [one], replace=False)
     store.spaces.set_sensitivities(target, [two], replace=False)
     assert store.spaces.sensitivity_rows(target) == (one,)
@@ -415,7 +422,7 @@ def test_a_task_has_one_worker_until_it_lets_go_or_is_lost(store: Store, target:
     assert store.tasks.take(target, "reference", "other", LEASE_S)
     store.tasks.release(target, "band", "other")
     assert not store.tasks.take(target, "band", "other", LEASE_S)
-    grow_old(store, tables.Task)
+    grow_old(store, tables.TaskRecord)
     got = at_once(*((lambda name=f"x{i}": store.tasks.take(target, "band", name, LEASE_S)) for i in range(WORKERS)))
     assert Counter(got) == {True: 1, False: WORKERS - 1}
     second = f"x{got.index(True)}"
@@ -444,7 +451,7 @@ def test_a_thread_keeps_a_worker_alive(store: Store, target: int) -> None:
         number = begin(store, target, lease.name)
         with lease.try_hold("band") as mine:
             assert mine
-            for table in (tables.Worker, tables.Lease, tables.Task):
+            for table in (tables.WorkerRecord, tables.LeaseRecord, tables.TaskRecord):
                 grow_old(store, table)
             wait_until(lambda: all((running.heartbeat_age_s or 9) < 2 for running in store.claims.running(target)))
             wait_until(lambda: store.workers.live(target, 2.0) == {lease.name: "searching"})
@@ -527,7 +534,7 @@ def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store,
 
         waiting = threading.Thread(target=wait_for_it)
         waiting.start()
-        grow_old(store, tables.Task)
+        grow_old(store, tables.TaskRecord)
         waiting.join(300)
         assert [task.worker for task in held] == [lease.name]
 
@@ -541,7 +548,7 @@ def test_a_worker_outlives_a_server_that_dies() -> None:
             server.kill()
             wait_until(lambda: not lease.steady)  # it could not beat, so it does not take silent ones for lost
             server.start()
-            grow_old(store, tables.Worker)
+            grow_old(store, tables.WorkerRecord)
             wait_until(lambda: lease.name in store.workers.live(target, 2.0))
             wait_until(lambda: lease.steady)
         assert [worker.state for worker in store.workers.of_target(target)] == ["ended"]
@@ -550,7 +557,7 @@ def test_a_worker_outlives_a_server_that_dies() -> None:
 def test_engines_come_with_results(store: Store, target: int) -> None:
     """What `record` stores besides is the same for a worker that took the evaluation over."""
     number = begin(store, target, "lost", 2)
-    grow_old(store, tables.Lease)
+    grow_old(store, tables.LeaseRecord)
     assert store.claims.take_over(target, "taker", LEASE_S) is not None
     store.claims.record(
         number, measured(store.evaluations.load(number).evaluation.assignment), "3" * 64, worker="taker"

@@ -13,6 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from bitfront import verbs
+from evaluators.diagnose.group_error import GroupError
 from search.errors import ConfigError
 from search.graph.model import Model, load
 from search.space.choices import Space, make_space
@@ -24,7 +25,6 @@ from studies.inspect.mix.report import LossExplanation
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
-from studies.store.records import SensitivityRecord
 from tests.support.command_line import copy_finished, invoke, ok, quick, tree, write_inputs
 from tests.support.networks import Net, loaded, save
 
@@ -151,7 +151,7 @@ def test_bad_files_are_refused(residual: Model, cpu: Space, tmp_path: Path, cont
 
 def errors(model: Model, bad: set[tuple[str, Precision]]) -> Sensitivities:
     rows = tuple(
-        SensitivityRecord(
+        GroupError(
             group.id, precision, error=0.1, flipped=None, sqnr_db=30.0, kl=9.0 if (group.id, precision) in bad else 0.0,
             overlap=1.0, saturated=0.0, samples=64,
         )

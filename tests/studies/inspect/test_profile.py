@@ -23,6 +23,7 @@ from studies.inspect.profile import Profile, delta_rows, headline
 from studies.store.records import GroupRecord
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok
 from tests.support.networks import feeds, loaded, ranged
+from tests.support.records import group_record
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 
@@ -113,7 +114,7 @@ LAYERS = (
 
 
 def group(number: int) -> GroupRecord:
-    return GroupRecord(f"g{number:03}", f"conv{number}", "Conv", (), (), (), (), "")
+    return group_record(f"g{number:03}", f"conv{number}")
 
 
 def profiled(layers: tuple[LayerTime, ...] = LAYERS, latency_ms: float | None = 4.0, **got: Any) -> Profile:

@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.data import Batch
+from evaluators.diagnose.group_error import GroupError
 from evaluators.diagnose.local_noise import Network
 from evaluators.diagnose.sensitivity import sensitivity
 from evaluators.diagnose.weight_divergence import weight_divergence
@@ -25,8 +26,9 @@ from search.values import Assignment, LossEstimate, Precision, Ranges, RecoveryR
 from studies.judging.findings.causes import CAUSES, find_causes
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.options.diagnosis.thresholds import Thresholds
-from studies.store.records import GroupRecord, SensitivityRecord
+from studies.store.records import GroupRecord
 from tests.support.networks import Net, observed, plain_session, save
+from tests.support.records import group_record
 
 INT8 = Precision.INT8
 Change = Callable[[NDArray[Any]], NDArray[Any]]
@@ -53,8 +55,7 @@ class Case:
         """What the pass finds; ranges cover the images, and are `cut` times as wide as these need."""
         path = save(self.net.model([16, 3, 8, 8], "mask", [16, 64, 8, 8]), folder / "m.onnx")
         model = load(path)
-        names = GroupRecord.__dataclass_fields__
-        groups = {g.id: GroupRecord(**{name: getattr(g, name) for name in names}) for g in model.groups}
+        groups = {g.id: GroupRecord.of_group(g) for g in model.groups}
         ranges = _ranges(model, self.image, cut)
         found = sensitivity(
             Emulator(OnnxRuntimeBackend("cpu", threads=1), TENSORRT),
@@ -65,7 +66,7 @@ class Case:
             seconds=60.0,
             done=lambda done, total: None,
         )
-        rows = tuple(SensitivityRecord(**asdict(row)) for row in found.rows)
+        rows = tuple(GroupError(**asdict(row)) for row in found.rows)
         return Sensitivities("m", rows, groups, Thresholds())
 
 
@@ -158,7 +159,7 @@ def test_weights_diverge_by_what_rounding_leaves_of_them(form: str, tmp_path: An
     assert weight_divergence(model.graph, model.graph, group.anchors) == 0.0
 
 
-ROW = SensitivityRecord("g000", INT8, 0.5, 0.0, 30.0, 0.0, 1.0, 0.0, 64, 1e-3, 0.0, 0.0, 0.0, 5.0, 1.0)
+ROW = GroupError("g000", INT8, 0.5, 0.0, 30.0, 0.0, 1.0, 0.0, 64, 1e-3, 0.0, 0.0, 0.0, 5.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_a_sign_points_to_its_cause(changes: dict[str, Any], name: str) -> None:
 
 def test_thresholds_decide() -> None:
     row = replace(ROW, channel_ratio=9.0, overlap=0.75)
-    groups = {"g000": GroupRecord("g000", "a", "Conv", (), (), (), (), "")}
+    groups = {"g000": group_record("g000", "a")}
     found = Sensitivities("m", (row,), groups, Thresholds(max_error_ratio=9.0))
     [shown] = found.table()
     assert (shown["sensitive"], shown["verdict"], shown["causes"]) == (False, "truncated", ["uneven channels"])
@@ -212,7 +213,7 @@ def test_what_a_remedy_won_here_stands_beside_it() -> None:
     )
     record = RecoveryRecord("auto", steps, plain)
     row = replace(ROW, channel_ratio=9.0)
-    groups = {"g000": GroupRecord("g000", "a", "Conv", (), (), (), (), "")}
+    groups = {"g000": group_record("g000", "a")}
     found = Sensitivities("m", (row,), groups, Thresholds(max_error_ratio=0.1), recovery=record)
     [remedy] = found.remedies()
     assert [(each.step, each.kept, each.won_back) for each in remedy.results] == [

@@ -54,8 +54,8 @@ def test_the_final_split_counts_where_recovery_scored_plain_int8_there(store: St
     recovery = RecoveryRecord("auto", (), LossEstimate(0.4, 0.35, 0.45, 8))
     now = replace(
         now,
-        target=replace(now.target, recovery=recovery),
-        study=replace(now.study, data={"final": 8}),
+        target=now.target.changed(recovery=recovery),
+        study=now.study.changed(data={"final": 8}),
     )
     found = row_of(store, now)
     assert (found.int8_loss, found.final_value, found.final_loss) == (0.4, 0.86, 0.04)
@@ -69,7 +69,7 @@ def test_nothing_is_won_back_where_int8_shows_no_loss_and_nothing_is_told_of_a_m
     found = row_of(store, now)
     assert (found.trial, found.scheme, found.latency_ms, found.won_back) == (None, "", None, None)
     recovery = RecoveryRecord("auto", (), LossEstimate(0.01, -0.01, 0.03, 8))
-    harmless = replace(judged(store), target=replace(now.target, recovery=recovery))
+    harmless = replace(judged(store), target=now.target.changed(recovery=recovery))
     assert row_of(store, harmless).won_back is None
 
 

@@ -58,7 +58,7 @@ def test_a_baseline_is_off_by_more_than_half() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(fresh_url("sqlite", tmp_path), create=True) as opened:
-        study = opened.studies.create(replace(STUDY, metric=METRIC))
+        study = opened.studies.create(STUDY.changed(metric=METRIC))
         opened.targets.settle(opened.targets.add(study, TARGET, "demo/cpu"), latency_band=0.01)
         yield opened
 

@@ -39,7 +39,7 @@ def judged(
     """A study of these uniform evaluations, latency in ms and engine, with groups that are held back beside them."""
     metric = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "relative": False}
     config = SearchConfig(model="model.onnx", data="data.npz").to_json()
-    study = store.studies.create(replace(STUDY, metric=metric, model=MODEL, config=config))
+    study = store.studies.create(STUDY.changed(metric=metric, model=MODEL, config=config))
     target = store.targets.add(
         study, replace(TARGET, **{"relative": False, "backend": "tensorrt", **options}), "demo/gpu"
     )

@@ -19,7 +19,7 @@ from studies.judging.status.study_status import study_status
 from studies.monitoring import monitored
 from studies.monitoring.search_metrics import SearchMetrics
 from studies.options.config import SearchConfig
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, copy_finished, invoke, quick, write_inputs
 from tests.support.servers.databases import free_port
@@ -50,7 +50,7 @@ class Reader(Quiet):
         self._url = f"http://127.0.0.1:{port}/metrics"
         self.pages: list[dict[str, float]] = []
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:  # type: ignore[override]
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:  # type: ignore[override]
         lines = [line for line in read_page(self._url).decode().splitlines() if not line.startswith("#")]
         self.pages.append({line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines})
 

@@ -185,7 +185,7 @@ def test_an_accuracy_limit_is_held_by_a_bound_of_the_value(store: Store) -> None
 def test_samples_of_one_cluster_count_once_for_the_bound_of_a_value(store: Store) -> None:
     now = judged(store, Limits(accuracy_limit=0.6))
     assert not now.point(4).not_sure, "of eight samples 0.9 is three standard errors from it"
-    together = replace(now.study, data={"search": 8, "final": 8, "clusters": {"search": 2, "final": 2}})
+    together = now.study.changed(data={"search": 8, "final": 8, "clusters": {"search": 2, "final": 2}})
     assert replace(now, study=together).point(4).not_sure
 
 

@@ -39,7 +39,7 @@ from studies.judging.standing import Standing
 from studies.run.recovery.pick_biases import PickBiases, find_harm
 from studies.run.session.join import join_study
 from studies.run.session.setup import adopt_ranges, checked
-from studies.store.records import EvaluationRecord, StudyRecord, TargetRecord
+from studies.store.records import StoredEvaluation, StudyRecord, TargetRecord
 from studies.store.statements import results
 from studies.store.store import Store
 from studies.store.target_options import config_of
@@ -149,26 +149,26 @@ def opened(study: str = "s") -> tuple[Store, StudyRecord, TargetRecord]:
     return store, record, store.targets.of_study(record.id)[0]
 
 
-def pick(study: str = "s") -> EvaluationRecord:
+def pick(study: str = "s") -> StoredEvaluation:
     """The evaluation of the best."""
     [best] = [row for row in json.loads(ok("front", study, "--json"))["rows"] if "best" in row["picks"]]
     return evaluation(best["trial"], study)
 
 
-def evaluation(trial: int, study: str = "s") -> EvaluationRecord:
+def evaluation(trial: int, study: str = "s") -> StoredEvaluation:
     store, _, target = opened(study)
     with store:
         return store.trials.load(target.id, trial)
 
 
-def every() -> list[EvaluationRecord]:
+def every() -> list[StoredEvaluation]:
     """Those of the eight mixes, in order."""
     store, _, _ = opened()
     with store:
         return [store.evaluations.load(number) for number in range(1, 9)]
 
 
-def engine_of(record: EvaluationRecord) -> Path:
+def engine_of(record: StoredEvaluation) -> Path:
     return Path(f"{DATABASE}.artifacts/{record.artifact}")
 
 
@@ -184,7 +184,7 @@ def constants(model: ir.Model) -> dict[str, NDArray[Any]]:
     return {name: value.const_value.numpy() for name, value in found if value.const_value is not None}
 
 
-def is_of(path: Path, record: EvaluationRecord, ranges: Ranges) -> bool:
+def is_of(path: Path, record: StoredEvaluation, ranges: Ranges) -> bool:
     """Whether an engine file holds what the assignment is lowered to under these ranges."""
     wanted = constants(lower(load(Path("model.onnx")), record.evaluation.assignment, ranges, PLACEMENT))
     held = constants(ir.load(path))

@@ -26,6 +26,7 @@ from studies.store.reading.repeats import (
 from studies.store.records import PROCESS, REBUILD, REOPEN, RepeatRecord
 from tests.support.command_line import DATABASE, environment, evaluator_processes, invoke, ok, write_inputs
 from tests.support.forks.processes import fork_evaluators
+from tests.support.records import repeat
 from tests.support.requests import Asked, watch_requests
 
 pytestmark = pytest.mark.slow
@@ -45,9 +46,9 @@ def test_the_band_is_the_range_of_most(values_ms: list[float], band: float) -> N
 
 
 def repeated(rebuilt: list[float], loaded: list[float], reopened: Sequence[float] = (1.0,) * 3) -> list[RepeatRecord]:
-    made = [RepeatRecord(1, REBUILD, value, None) for value in rebuilt]
-    made += [RepeatRecord(1, REOPEN, value, None) for value in reopened]
-    return made + [RepeatRecord(1, PROCESS, value, None) for value in loaded]
+    made = [repeat(REBUILD, value) for value in rebuilt]
+    made += [repeat(REOPEN, value) for value in reopened]
+    return made + [repeat(PROCESS, value) for value in loaded]
 
 
 def test_the_count_of_repetitions_never_passes_its_total() -> None:
@@ -92,7 +93,7 @@ def test_one_engine_opened_again_comes_first_and_is_part_of_the_band() -> None:
 
 def test_the_band_of_a_relative_target_is_that_of_ratios() -> None:
     """A machine that runs at half its clock meanwhile changes nothing."""
-    made = [RepeatRecord(1, REBUILD, 2.0, 4.0), RepeatRecord(1, REBUILD, 1.01, 2.0)]
+    made = [repeat(REBUILD, 2.0, 4.0), repeat(REBUILD, 1.01, 2.0)]
     found = spreads(0.5, made)
     assert found == {"rebuild": pytest.approx(0.01), "repeatability": 0.0}
 

@@ -21,7 +21,7 @@ from studies.run.unreachable_limits import limit_advice
 from studies.show import progress_display
 from studies.show.progress_display import Lines
 from studies.show.terminal import run_text
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 from studies.store.store import Store
 from tests.support.study_rows import add, evaluated, fresh_url, make_study
 
@@ -29,7 +29,7 @@ SPLITS = {"search": 100, "final": 100}
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> tuple[Standing, EvaluationRecord]:
+def begun(tmp_path: Path) -> tuple[Standing, StoredEvaluation]:
     """A study of which only FP32 was measured, which took a minute."""
     url = fresh_url("sqlite", tmp_path)
     with Store.open(url, create=True) as store:
@@ -39,13 +39,13 @@ def begun(tmp_path: Path) -> tuple[Standing, EvaluationRecord]:
     return verbs.front("s", storage=url).standing, record
 
 
-def test_a_second_evaluation_comes_before_confirming_fp32(begun: tuple[Standing, EvaluationRecord]) -> None:
+def test_a_second_evaluation_comes_before_confirming_fp32(begun: tuple[Standing, StoredEvaluation]) -> None:
     now, _ = begun
     assert Pace(70.0, splits=SPLITS).allows_evaluation(now)
     assert not Pace(59.0, splits=SPLITS).allows_evaluation(now)
 
 
-def test_a_doubtful_fp32_is_not_measured_again_while_nothing_else_was(begun: tuple[Standing, EvaluationRecord]) -> None:
+def test_a_doubtful_fp32_is_not_measured_again_while_nothing_else_was(begun: tuple[Standing, StoredEvaluation]) -> None:
     def refuse(*_: object) -> None:
         raise LookupError("the doubts are looked up, to be measured again")
 
@@ -58,7 +58,7 @@ def test_a_doubtful_fp32_is_not_measured_again_while_nothing_else_was(begun: tup
         settle_doubts(work)
 
 
-def test_a_time_limit_that_is_over_says_which_one_is_enough(begun: tuple[Standing, EvaluationRecord]) -> None:
+def test_a_time_limit_that_is_over_says_which_one_is_enough(begun: tuple[Standing, StoredEvaluation]) -> None:
     """Three minutes of evaluations after half a minute at the start, and a third of the limit for the finalists."""
     now, _ = begun
     pace = Pace(70.0, splits=SPLITS)
@@ -69,7 +69,7 @@ def test_a_time_limit_that_is_over_says_which_one_is_enough(begun: tuple[Standin
     )
 
 
-def test_waiting_for_others_counts_in_the_time_of_finalists(begun: tuple[Standing, EvaluationRecord]) -> None:
+def test_waiting_for_others_counts_in_the_time_of_finalists(begun: tuple[Standing, StoredEvaluation]) -> None:
     now, _ = begun
     pace = Pace(70.0, splits=SPLITS)
     before_s = pace.timing_s(now, 2)
@@ -78,7 +78,7 @@ def test_waiting_for_others_counts_in_the_time_of_finalists(begun: tuple[Standin
 
 
 def test_the_time_left_follows_from_how_often_mixes_end(
-    begun: tuple[Standing, EvaluationRecord], monkeypatch: pytest.MonkeyPatch
+    begun: tuple[Standing, StoredEvaluation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of sixteen evaluations one is done each time that it is asked; of closing the search nothing is known."""
     now, baseline = begun
@@ -95,7 +95,7 @@ def test_the_time_left_follows_from_how_often_mixes_end(
     stop: Any = SimpleNamespace(trials=16)
     hook = remaining.Remaining(work, stop, SimpleNamespace(repeats_left={}))  # type: ignore[arg-type]
 
-    def left_s(record: EvaluationRecord, passed_s: float) -> float | None:
+    def left_s(record: StoredEvaluation, passed_s: float) -> float | None:
         moment[0] += passed_s
         hook.follow(record, now)
         return None if told[-1].ends is None else told[-1].ends - moment[0]
@@ -136,7 +136,7 @@ def test_a_pipe_is_told_the_time_left_at_first_where_it_was_far_off_and_ever_mor
     assert short.getvalue() == "", "what is over so soon needs no estimate"
 
 
-def test_what_is_only_timed_again_takes_no_time_for_scoring(begun: tuple[Standing, EvaluationRecord]) -> None:
+def test_what_is_only_timed_again_takes_no_time_for_scoring(begun: tuple[Standing, StoredEvaluation]) -> None:
     now, _ = begun
     pace = Pace(70.0, splits=SPLITS)
     assert pace.repeat_s(now) == pytest.approx(60.0)

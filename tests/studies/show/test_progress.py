@@ -22,7 +22,7 @@ from studies.run.session.setup import _tell_doing
 from studies.show import progress_display
 from studies.show.progress_display import Display, Lines
 from studies.show.terminal import run_text
-from studies.store.records import EvaluationRecord
+from studies.store.records import StoredEvaluation
 from tests.support.command_line import quick, write_inputs
 
 
@@ -49,7 +49,7 @@ class Listener(Quiet):
     def stage(self, trial: int, stage: str) -> None:
         self.stages.setdefault(trial, []).append(stage)
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:  # type: ignore[override]
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:  # type: ignore[override]
         assert record.evaluation.accuracy is not None
         assert total == 4
         self.losses[record.trial] = record.evaluation.accuracy.loss

@@ -27,8 +27,8 @@ from studies.show.report.rows import (
     Mismatch,
     ReportData,
 )
-from studies.store.records import Choice
 from studies.trials.forecasts import Compared
+from tests.support.records import choice_record
 from tests.support.report_sample import diagnosis, sample
 
 EVIL = "<script>alert(1)</script>"
@@ -355,10 +355,10 @@ def test_layers_that_stayed_high_have_a_reason_each():
     found = diagnosis(5)
     groups = list(found.groups.values())
     fp32, int8 = Precision.FP32, Precision.INT8
-    choices = [Choice(group.id, int8, 1, True) for group in groups[:1] + groups[3:]]
+    choices = [choice_record(group.id, int8, 1, True) for group in groups[:1] + groups[3:]]
     choices += [
-        Choice("g001", int8, None, False, "its weights are not constant"),
-        Choice("g002", int8, 1, True, "", False),
+        choice_record("g001", int8, None, False, "its weights are not constant"),
+        choice_record("g002", int8, 1, True, "", False),
     ]
     mix = Assignment({group.id: int8 if group.id == "g000" else fp32 for group in groups})
     reasons = layer_reasons(mix, groups, choices, found)
@@ -376,6 +376,6 @@ def test_layers_that_stayed_high_have_a_reason_each():
 
 def test_no_layer_has_a_reason_where_all_run_in_the_coarsest():
     groups = list(diagnosis(2).groups.values())
-    choices = [Choice(group.id, Precision.INT8, 1, True) for group in groups]
+    choices = [choice_record(group.id, Precision.INT8, 1, True) for group in groups]
     assert layer_reasons(Assignment({group.id: Precision.INT8 for group in groups}), groups, choices, None) == []
     assert layer_reasons(Assignment({group.id: Precision.FP32 for group in groups}), groups, [], None) == []

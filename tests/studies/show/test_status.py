@@ -99,7 +99,7 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
         study, sizes = store.studies.load("s"), set()
         for band in (None, 0.0, 0.01, 0.2):
             with writing(store.database.engine) as connection:
-                connection.execute(update(tables.StudyTarget).values(latency_band=band))
+                connection.execute(update(tables.TargetRecord).values(latency_band=band))
             for given in LIMITS:
                 config = read_config({"model": "m", "data": "d", **given})
                 store.studies.update(study.id, config=config.to_json())
@@ -151,7 +151,7 @@ def test_times_fp32_are_of_its_latest_measurement_as_in_front(tmp_path: Path) ->
 def aged(store: Store, name: str, seconds: float) -> None:
     """Let a worker have started, been heard of and finished its evaluations so long ago."""
     ago = column_types.utc_ago(seconds)
-    w, e, lease = tables.Worker, tables.Evaluation, tables.Lease
+    w, e, lease = tables.WorkerRecord, tables.EvaluationRecord, tables.LeaseRecord
     with store.database.engine.begin() as connection:
         connection.execute(update(w).where(w.name == name).values(started_at=ago, heartbeat=ago))
         finished = e.finished_at.is_not(None)

@@ -79,7 +79,7 @@ def test_fp32_has_the_digits_of_the_other_rows(judged: tuple[Standing, Mixes]) -
 def test_the_tie_band_has_two_digits(judged: tuple[Standing, Mixes]) -> None:
     now, _ = judged
     for band, text in ((0.241, "24 %"), (0.0251, "2.5 %")):
-        told = band_text(replace(now, target=replace(now.target, latency_band=band)))
+        told = band_text(replace(now, target=now.target.changed(latency_band=band)))
         assert told.startswith(f"latencies within {text} of each other count as a tie")
 
 
@@ -193,9 +193,8 @@ def test_no_line_ends_between_a_number_and_its_unit() -> None:
 
 def test_names_of_studies_are_whole_at_every_width() -> None:
     name = "a-long-name-of-a-study-of-the-camera-of-the-front-door-2026"
-    study = StudySummary(
-        1, name, "done", datetime(2026, 11, 23, tzinfo=timezone.utc), "/models/of/the/door.onnx", 1, 10, 1, 0
-    )
+    row = {"name": name, "state": "done", "created_at": datetime(2026, 11, 23, tzinfo=timezone.utc)}
+    study = StudySummary(**row, model_path="/models/of/the/door.onnx", targets=1, ok=10, failed=1, running=0)
     fitted = studies_table([(study, ())]).fit(80)
     assert name in next(line for line, _ in list(fitted.lines())[1:])
     assert all(cell_len(line) <= 80 for line, _ in fitted.lines())

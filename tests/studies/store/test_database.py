@@ -21,13 +21,14 @@ from search.values import Precision
 from studies.store.database import database, migrations, tables
 from studies.store.database.database import artifact_folder, close_optuna, default_url, hide_password
 from studies.store.database.database_url import parse_url
-from studies.store.store import NewStudy, Store, optuna_storage
+from studies.store.store import Store, optuna_storage
 from tests.support import toy_migration
 from tests.support.paths import DATA, ROOT
+from tests.support.records import study_record
 from tests.support.study_rows import LAYERS, assignment
 
 STORED = DATA / f"schema_v{tables.VERSION}.db"
-STUDY = NewStudy("demo", "model.onnx", "a" * 64, {}, {}, {}, {}, {})
+STUDY = study_record("demo")
 NOBODY = 65534
 
 

@@ -18,8 +18,9 @@ from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import standing
 from studies.options.limits import Limits
 from studies.run.engines import prune
+from studies.store import columns
+from studies.store.columns import EvaluationTable
 from studies.store.reading.evaluation_columns import DETAILS
-from studies.store.records import EvaluationTable, detail_columns
 from studies.store.store import Store
 from tests.support.study_rows import KINDS, add, evaluated, fresh_url, make_study
 
@@ -102,7 +103,7 @@ def test_a_row_is_the_same_read_alone_and_with_the_whole_column(
     store: Store, target: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = store.evaluations.table(target)
-    monkeypatch.setattr(detail_columns, "MOST_ROWS", 2)
+    monkeypatch.setattr(columns, "MOST_ROWS", 2)
     whole = store.evaluations.table(target)
     for name in DETAILS:
         singly = [getattr(alone, name)[row] for row in range(len(alone))]
@@ -128,7 +129,7 @@ def test_judging_reads_no_detail_and_a_detail_only_its_rows(store: Store, target
 def test_who_asks_for_one_row_after_another_is_given_the_whole_column(
     store: Store, target: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detail_columns, "MOST_SINGLE", 2)
+    monkeypatch.setattr(columns, "MOST_SINGLE", 2)
     table = store.evaluations.table(target)
     with statements(store) as said:
         assert [int(table.trial[row]) for row in range(5)] == [3, 1, 5, 6, 7]

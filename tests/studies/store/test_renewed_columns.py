@@ -15,9 +15,10 @@ import pytest
 from sqlalchemy import delete, event
 
 from search.values import Accuracy, Assignment, Evaluation, Failure, FailureKind, Latency, Stage
+from studies.store.columns import EvaluationTable
 from studies.store.database import tables
 from studies.store.reading.evaluation_columns import JUDGED
-from studies.store.records import EXPORT, FAILED, OK, RUNNING, EvaluationTable
+from studies.store.records import EXPORT, FAILED, OK, RUNNING
 from studies.store.statements import results
 from studies.store.store import Store
 from tests.support.study_rows import assignment, evaluated, finish
@@ -93,7 +94,7 @@ class Writer:
         table = self.store.evaluations.table(self.target)
         for number in table.id[table.status != RUNNING].tolist()[:1]:
             with self.store.database.writing("lose a row") as connection:
-                connection.execute(delete(tables.Evaluation).where(tables.Evaluation.id == number))
+                connection.execute(delete(tables.EvaluationRecord).where(tables.EvaluationRecord.id == number))
 
     def _measured(self, chosen: Assignment, stopped: bool | None = None) -> Evaluation:
         stopped = self._random.random() < 0.4 if stopped is None else stopped

@@ -18,14 +18,15 @@ import optuna
 import pytest
 from sqlalchemy import create_engine, select, text, update
 
+from evaluators.diagnose.group_error import GroupError
 from search.errors import RunError, StudyError
 from search.values import Precision
 from studies.store.database import database, retries, tables
 from studies.store.database.database import check_shareable, optuna_storage, parse_url
 from studies.store.database.retries import repeated, reported, retried
-from studies.store.records import Choice, FileRecord, SensitivityRecord
 from studies.store.store import Store
 from tests.support.paths import ROOT
+from tests.support.records import choice_record, file_record
 from tests.support.servers.cut_connection import wire_to
 from tests.support.servers.databases import PASSWORD, Server, mariadb_server, postgresql_server
 from tests.support.study_rows import LAYERS, SERVERS, STUDY, TARGET, assignment, finish, fresh_url, group, measured
@@ -66,7 +67,7 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
     study = do(store.studies.create, STUDY)
     target = do(store.targets.add, study, TARGET, "demo/cpu")
     do(store.studies.set_groups, study, [group(0)])
-    do(store.spaces.set_choices, target, "s" * 64, [Choice("g000", Precision.INT8, 0, True, "")])
+    do(store.spaces.set_choices, target, "s" * 64, [choice_record("g000", Precision.INT8, 0, True, "")])
     do(store.spaces.mark_unbuildable, target, "g000", Precision.INT8)
     do(store.studies.update, study, state="running")
     do(store.targets.settle, target, details={"rebuild": 0.1}, latency_band=0.1)
@@ -89,17 +90,17 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
     assert latency is not None
     do(store.measurements.add_round, target, {first: latency})
     do(store.engines.set_profile, first, LAYERS)
-    row = SensitivityRecord("g000", Precision.FP16, 1e-6, 0.0, 60.0, 0.001, 0.99, 0.0, 64)
+    row = GroupError("g000", Precision.FP16, 1e-6, 0.0, 60.0, 0.001, 0.99, 0.0, 64)
     do(store.spaces.set_sensitivities, target, [row])
     do(store.files.add, "r" * 64, "ranges", 10, key="ranges of demo")
     do(store.files.release_engines, [again])
     do(store.files.forget, "f" * 64)
-    do(store.files.set_inputs, study, [FileRecord("model", 0, "model.onnx", "m" * 64, 10)])
+    do(store.files.set_inputs, study, [file_record("m")])
     do(store.targets.add_options, target, {"trials": 4})
     do(store.workers.end, worker)
     do(store.workers.end_others, target, "nobody")
-    other = do(store.studies.create, replace(STUDY, name="other"))
-    do(store.files.set_inputs, other, [FileRecord("model", 0, "model.onnx", "n" * 64, 10)])
+    other = do(store.studies.create, STUDY.changed(name="other"))
+    do(store.files.set_inputs, other, [file_record("n")])
     do(store.files.release_study, other)
     do(store.studies.delete, "other")
     return said
@@ -256,7 +257,7 @@ def test_who_is_ending_does_not_wait_for_long(server: Server, monkeypatch: pytes
 
 def test_the_victim_of_a_deadlock_runs_again(url: str) -> None:
     with Store.open(url, create=True) as store:
-        ids = [store.studies.create(replace(STUDY, name=name)) for name in "ab"]
+        ids = [store.studies.create(STUDY.changed(name=name)) for name in "ab"]
         both, tries = threading.Barrier(2), Counter[str]()
 
         @retried
@@ -264,8 +265,8 @@ def test_the_victim_of_a_deadlock_runs_again(url: str) -> None:
             tries[name] += 1
             with reported("change both", parse_url(url)), database.writing(store.database.engine) as connection:
                 for step, number in enumerate((first, second)):
-                    study = tables.Study.id == number
-                    connection.execute(update(tables.Study).where(study).values(state=f"of {name}"))
+                    study = tables.StudyRecord.id == number
+                    connection.execute(update(tables.StudyRecord).where(study).values(state=f"of {name}"))
                     if step == 0 and tries[name] == 1:
                         both.wait(300)
 
@@ -281,7 +282,7 @@ def test_a_serialization_failure_runs_again(tmp_path: Path) -> None:
     url = fresh_url("postgresql", tmp_path)
     with Store.open(url, create=True) as store:
         strict = store.database.engine.execution_options(isolation_level="SERIALIZABLE")
-        ids = [store.studies.create(replace(STUDY, name=name)) for name in "ab"]
+        ids = [store.studies.create(STUDY.changed(name=name)) for name in "ab"]
         both, tries = threading.Barrier(2), Counter[int]()
 
         @retried
@@ -289,10 +290,12 @@ def test_a_serialization_failure_runs_again(tmp_path: Path) -> None:
             """Take over the state of the other, as one does who may not be disturbed."""
             tries[mine] += 1
             with reported("move", parse_url(url)), database.writing(strict) as connection:
-                state = connection.scalar(select(tables.Study.state).where(tables.Study.id == other))
+                state = connection.scalar(select(tables.StudyRecord.state).where(tables.StudyRecord.id == other))
                 if tries[mine] == 1:
                     both.wait(300)
-                connection.execute(update(tables.Study).where(tables.Study.id == mine).values(state=f"{state}+"))
+                connection.execute(
+                    update(tables.StudyRecord).where(tables.StudyRecord.id == mine).values(state=f"{state}+")
+                )
 
         with ThreadPoolExecutor(2) as pool:
             done = [pool.submit(move, *ids), pool.submit(move, *reversed(ids))]
@@ -322,7 +325,7 @@ from studies.store.database import connections, database, tables
 connections.HOLD_S = 1
 from studies.store.store import Store
 with Store.open(sys.argv[1]) as store, database.writing(store.database.engine) as connection:
-    connection.execute(update(tables.Study).values(state="mine"))
+    connection.execute(update(tables.StudyRecord).values(state="mine"))
     print("holds the row", flush=True)
     sys.stdin.read()
 """

@@ -25,8 +25,9 @@ from search.values import (
     Stage,
 )
 from studies.store.database import database, tables
-from studies.store.records import Choice, ExportRecord, KnownEvaluationError, LostEvaluationError
+from studies.store.records import KnownEvaluationError, LostEvaluationError
 from studies.store.store import Store, optuna_storage
+from tests.support.records import choice_record
 from tests.support.study_rows import ENGINE, LAYERS, STUDY, TARGET, assignment, count, finish, group, measured, plain
 
 
@@ -58,14 +59,14 @@ def test_a_name_is_taken_once(store: Store, target: int) -> None:
         store.studies.create(STUDY)
     for name in ("", "  ", "x" * 201):
         with pytest.raises(StudyError, match="cannot be used"):
-            store.studies.create(replace(STUDY, name=name))
+            store.studies.create(STUDY.changed(name=name))
 
 
 def test_an_unknown_study_names_close_ones(store: Store) -> None:
     with pytest.raises(StudyError, match="holds no study yet"):
         store.studies.load("demo")
     for name in ("resnet18-h200", "vit"):
-        store.studies.create(replace(STUDY, name=name))
+        store.studies.create(STUDY.changed(name=name))
     with pytest.raises(StudyError, match="Did you mean 'resnet18-h200'"):
         store.studies.load("resnet18-h20")
     with pytest.raises(StudyError, match="It holds 'resnet18-h200', 'vit'"):
@@ -77,7 +78,10 @@ def test_groups_and_choices_come_back(store: Store, target: int) -> None:
     texts = {"id": "g000", "name": "/conv", "op": "Conv", "output": "y", "block": "layer1", "pinned": "depthwise"}
     empty = {field.name: () for field in fields(Group) if field.name not in texts}
     group = Group(**{**empty, **texts, "nodes": ("/conv", "/relu"), "anchors": ("/conv",), "shape": (1, 8, 4, 4)})
-    choices = (Choice("g000", Precision.FP32, 0, True), Choice("g000", Precision.INT8, None, False, "no kernel"))
+    choices = (
+        choice_record("g000", Precision.FP32, 0, True),
+        choice_record("g000", Precision.INT8, None, False, "no kernel"),
+    )
     for _ in range(2):
         store.studies.set_groups(study_id, [group])
         store.spaces.set_choices(target, "c" * 64, choices)
@@ -118,7 +122,8 @@ def test_exports_come_back_with_their_levels(store: Store, target: int) -> None:
     for number, level in zip(numbers, levels, strict=True):
         store.claims.record(number, measured(assignment(1), engine=replace(ENGINE, optimization_level=level)), None)
     four, other = store.evaluations.exports(target)
-    assert four == ExportRecord(numbers[0], assignment(1), 4, 1.5, 2.0, 1, 1.5, 0)
+    assert (four.id, four.assignment, four.level) == (numbers[0], assignment(1), 4)
+    assert (four.raw_ms, four.baseline_ms, four.doubts, four.build_s, four.not_obeyed) == (1.5, 2.0, 1, 1.5, 0)
     assert (other.id, other.level) == (numbers[1], None)
 
 
@@ -146,7 +151,7 @@ def test_a_profile_is_stored_with_the_evaluation_or_later(store: Store, target: 
 
 def test_what_cannot_be_built_is_remembered_per_target(store: Store, target: int) -> None:
     other = store.targets.add(store.studies.load("demo").id, replace(TARGET, device="H200"), "demo/h200")
-    choices = [Choice("g000", p, p.id, True) for p in (Precision.FP16, Precision.INT8)]
+    choices = [choice_record("g000", p, p.id, True) for p in (Precision.FP16, Precision.INT8)]
     for each in (target, other):
         store.spaces.set_choices(each, "c" * 64, choices)
     for _ in range(2):
@@ -229,7 +234,11 @@ def test_a_digest_is_evaluated_once(store: Store, target: int) -> None:
     with pytest.raises(KnownEvaluationError) as raised:
         store.claims.begin(target, chosen, chosen.digest, "w1", 1)
     assert (raised.value.evaluation_id, raised.value.status) == (running, "running")
-    assert (count(store, tables.Evaluation), count(store, tables.Lease), count(store, tables.Trial)) == (1, 1, 1)
+    assert (
+        count(store, tables.EvaluationRecord),
+        count(store, tables.LeaseRecord),
+        count(store, tables.TrialRecord),
+    ) == (1, 1, 1)
     other = store.targets.add(store.studies.load("demo").id, replace(TARGET, device="H200"), "demo/h200")
     assert store.claims.begin(other, chosen, chosen.digest, "w1", 0) != running
 
@@ -238,7 +247,7 @@ def test_a_trial_has_one_evaluation(store: Store, target: int) -> None:
     finish(store, target, 0, 0)
     with pytest.raises(ValueError, match="trial 0 has an evaluation already"):
         store.claims.begin(target, assignment(1), "d" * 64, "w0", 0)
-    assert count(store, tables.Evaluation) == 1
+    assert count(store, tables.EvaluationRecord) == 1
 
 
 def test_several_trials_share_an_evaluation(store: Store, target: int) -> None:
@@ -267,15 +276,15 @@ def test_a_running_evaluation_has_a_lease_until_it_ends(store: Store, target: in
     assert running.heartbeat_age_s is not None
     assert running.heartbeat_age_s >= 0
     store.claims.record(evaluation_id, measured(assignment(1)))
-    assert (store.claims.running(target), count(store, tables.Lease)) == ((), 0)
+    assert (store.claims.running(target), count(store, tables.LeaseRecord)) == ((), 0)
 
 
 def test_the_lease_goes_by_the_clock_of_the_database_in_utc(store: Store, target: int) -> None:
     store.claims.begin(target, assignment(1), "d" * 64, "w0", 0)
     with database.writing(store.database.engine) as connection:
-        lease = connection.execute(select(tables.Lease.heartbeat)).scalar_one()
+        lease = connection.execute(select(tables.LeaseRecord.heartbeat)).scalar_one()
         year_ago = lease.replace(tzinfo=None) - timedelta(days=365)
-        connection.execute(tables.Lease.__table__.update().values(heartbeat=year_ago))
+        connection.execute(tables.LeaseRecord.__table__.update().values(heartbeat=year_ago))
     age = store.claims.running(target)[0].heartbeat_age_s
     assert age is not None
     assert 365 * 86400 <= age < 365 * 86400 + 3600
@@ -285,10 +294,17 @@ def test_what_is_abandoned_leaves_nothing(store: Store, target: int) -> None:
     evaluation_id = store.claims.begin(target, assignment(1), "d" * 64, "w0", 0)
     assert store.claims.abandon(evaluation_id)
     assert not store.claims.abandon(evaluation_id)
-    assert [count(store, table) for table in (tables.Evaluation, tables.Lease, tables.Trial)] == [0, 0, 0]
+    assert [count(store, table) for table in (tables.EvaluationRecord, tables.LeaseRecord, tables.TrialRecord)] == [
+        0,
+        0,
+        0,
+    ]
     with pytest.raises(LostEvaluationError):
         store.claims.record(evaluation_id, measured(assignment(1)), "e" * 64)
-    assert [count(store, table) for table in (tables.Audit, tables.Sample, tables.Score, tables.Artifact)] == [0] * 4
+    assert [
+        count(store, table)
+        for table in (tables.AuditRecord, tables.SampleRecord, tables.ScoreRecord, tables.ArtifactRecord)
+    ] == [0] * 4
     finished = finish(store, target, 1, 1)
     assert not store.claims.abandon(finished)
     with pytest.raises(LostEvaluationError):
@@ -376,7 +392,7 @@ def test_artifacts_are_kept_as_long_as_something_needs_them(store: Store, target
     assert {record.digest: record.kind for record in store.files.all()} == {two: "engine", ranges: "ranges"}
     assert list(store.evaluations.table(target).artifact) == ["", "", two]
     finish(store, target, 3, 0, 1, artifact=two)
-    other = store.targets.add(store.studies.create(replace(STUDY, name="other")), TARGET, "other/cpu")
+    other = store.targets.add(store.studies.create(STUDY.changed(name="other")), TARGET, "other/cpu")
     store.targets.settle(other, ranges_digest=ranges)
     assert store.studies.delete("demo") == {two}
     assert not store.files.forget(ranges)
@@ -396,7 +412,7 @@ def test_a_cache_key_moves_to_the_newest_artifact(store: Store) -> None:
 def test_deleting_a_study_takes_all_its_rows(store: Store, target: int) -> None:
     evaluation_id = finish(store, target, 0, 0, artifact="1" * 64, profile=LAYERS)
     store.evaluations.set_final(evaluation_id, Accuracy("top1", 0.5, 0.25, 0.0, 0.5, 2, 2, np.zeros(2)))
-    store.spaces.set_choices(target, "c" * 64, [Choice("g000", Precision.FP32, 0, True)])
+    store.spaces.set_choices(target, "c" * 64, [choice_record("g000", Precision.FP32, 0, True)])
     store.studies.set_groups(store.studies.load("demo").id, [group(0)])
     store.claims.begin(target, assignment(1), "d" * 64, "w0", 1)
     assert store.studies.delete("demo") == {"1" * 64}

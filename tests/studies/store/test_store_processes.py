@@ -87,7 +87,7 @@ def test_processes_that_race_share_the_work(store: Store, target: int, url: str)
         child.stdin.flush()
     won = [json.loads(child.communicate(timeout=400)[0]) for child in children]
     assert sorted(code for part in won for code in part) == list(range(27))
-    assert (list(store.evaluations.table(target).status), count(store, tables.Trial)) == (["ok"] * 27, 81)
+    assert (list(store.evaluations.table(target).status), count(store, tables.TrialRecord)) == (["ok"] * 27, 81)
 
 
 FULL_DISK = """
@@ -125,7 +125,7 @@ def test_a_database_that_went_away_is_a_failed_run(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     store = Store.open(f"sqlite:///{path}", create=True)
     with database.writing(store.database.engine) as connection:
-        connection.execute(insert(tables.Schema).values(version=0))
+        connection.execute(insert(tables.SchemaRecord).values(version=0))
         tables.Base.metadata.drop_all(connection)
     with pytest.raises(RunError, match="Could not read the study in sqlite"):
         store.studies.summaries()

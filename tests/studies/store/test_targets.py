@@ -221,7 +221,7 @@ def test_deleting_a_study_takes_every_target(two: Path) -> None:
 
 
 def record(number: int, target: Target) -> TargetRecord:
-    return TargetRecord(number, 1, target, "", None, None, None, None, None, {})
+    return TargetRecord(id=number, study_id=1, target=target, details={}, options=None)
 
 
 VERSIONS = {"tensorrt": "10.3", "compute_capability": "9.0"}
@@ -272,7 +272,7 @@ def test_a_run_stores_what_it_was_told_and_no_more(tmp_path: Path) -> None:
     """Others may have been told something else since it read the study."""
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
         config = {"model": "/m.onnx", "data": "/d.npz", "study": "demo", "backend": "onnxruntime", "trials": 60}
-        store.studies.create(replace(STUDY, config=config))
+        store.studies.create(STUDY.changed(config=config))
         study = store.studies.load("demo")
         for name, target in (("a", H200), ("b", L4)):
             store.targets.add(study.id, target, name, options=None if name == "a" else {"threads": 2})
@@ -304,7 +304,7 @@ def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path:
     """A run that was told 60 when it began stores that while another raises the total, whichever comes first."""
     with Store.open(fresh_url(kind, tmp_path), create=True) as store:
         config = {"model": "/m.onnx", "data": "/d.npz", "study": "demo", "backend": "onnxruntime", "trials": 60}
-        store.studies.create(replace(STUDY, config=config))
+        store.studies.create(STUDY.changed(config=config))
         study = store.studies.load("demo")
         store.targets.add(study.id, H200, "a")
         store.targets.add(study.id, L4, "b", options={"trials": 70})
@@ -333,7 +333,7 @@ def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path:
 def test_options_of_a_target_go_over_those_of_the_study(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
         config = {"model": "m.onnx", "data": "d.npz", "study": "demo", "trials": 60, "threads": 1, "device": "auto"}
-        store.studies.create(replace(STUDY, config=config))
+        store.studies.create(STUDY.changed(config=config))
         study = store.studies.load("demo")
         told = {**config, "threads": 2, "device": "cuda:3", "quiet": True, "artifacts": "x", "model": "elsewhere"}
         options = target_options.options_of(study, told)

@@ -1,7 +1,7 @@
-"""Columns of evaluations that are read on demand, and only for the requested rows.
+"""Evaluations as columns: judging a study takes a dozen numbers of every evaluation, and there may be many thousands.
 
-Judging a study takes a dozen numbers of every evaluation. Everything else is told of a few evaluations alone: the
-trial, the engine file, what the engine is made of. Those are the columns here.
+Everything else is told of a few evaluations alone: the trial, the engine file, what the engine is made of. Those are
+columns that are read on demand, and only for the requested rows.
 """
 
 from __future__ import annotations
@@ -111,3 +111,53 @@ class DetailColumn(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         arrays = (np.asarray(value) if isinstance(value, DetailColumn) else value for value in inputs)
         return getattr(ufunc, method)(*arrays, **options)
+
+
+class Columns:
+    """Rows as columns of equal length, which are attributes by their names: arrays, tuples, and `DetailColumn`s."""
+
+    def __init__(self, **columns: Any) -> None:
+        vars(self).update(columns)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no column {name!r} among {', '.join(vars(self))}")
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+
+class EvaluationTable(Columns):
+    """Every evaluation of one target, in order of id; columns as of `bf_evaluation` and those that follow.
+
+    Floats are float64 with NaN for what was not reached; integers int64 with -1 for it; texts empty for it.
+    A `DetailColumn` is read when it is asked for, and then is as it is stored at that moment; `details` reads those of
+    several rows at once. `trial` is the lowest Optuna number that the evaluation answers; `moves` are those of the
+    engine's summary; `latency_ms` is derived from `raw_ms` and `baseline_ms`, see `evaluators.measure.latency_scale`;
+    `doubts` counts what is doubtful in that measurement by itself. `loss_upper` is the first of the loss's bounds, see
+    `Accuracy`.
+
+    Not columns are:
+        details: what has been read of the columns that are read on demand.
+        again: all that was measured again, in order of evaluation and round: `evaluation_id`, `number` of the round
+            from 1, `raw_ms`, `baseline_ms`, and whether it is `clean`: nothing is doubtful in it by itself.
+        reference_ms: what the baseline usually takes; None on targets without one.
+        revision: how often results of the target had been stored when this was read.
+    """
+
+    id: NDArray[np.int64]
+    details: Details
+    again: Columns
+    reference_ms: float | None = None
+    revision: int = 0
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def only(self, rows: NDArray[np.bool_]) -> EvaluationTable:
+        """Some of the rows."""
+        if rows.all():
+            return self
+        values = dict(vars(self))
+        values |= {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
+        values |= {name: value.only(rows) for name, value in values.items() if isinstance(value, DetailColumn)}
+        return EvaluationTable(**values)
