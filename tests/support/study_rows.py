@@ -92,11 +92,13 @@ def finish(store: Store, target: int, trial: int, *codes: int, artifact: str | N
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses with arrays as something that `==` compares."""
+    """Dataclasses and rows with arrays as something that `==` compares."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if hasattr(value, "__dataclass_fields__"):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tables.Base):
+        return {name: plain(each) for name, each in vars(value).items()}
     return tuple(map(plain, value)) if isinstance(value, tuple) else value
 
 

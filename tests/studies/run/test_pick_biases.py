@@ -234,7 +234,9 @@ def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: P
     store, _, target = opened()
     with store:
         stored = store.evaluations.mix_biases(target.id)
-    own = ranges.with_mixes({each.assignment.digest: each.means or {} for each in stored})
+    own = ranges.with_mixes(
+        {each.assignment.digest: each.mix_corrections.corrections for each in stored if each.mix_corrections}
+    )
     assert is_of(engine_of(record), record, own)
     assert not is_of(engine_of(record), record, ranges)
 

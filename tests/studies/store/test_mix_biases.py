@@ -45,9 +45,9 @@ def test_the_result_of_a_corrected_engine_takes_the_place_of_the_other_one_once(
     assert (found.final, [each.number for each in found.rounds]) == (None, [0]), "they were of the other engine"
     assert found.mix_bias == KEPT
     [stored] = store.evaluations.mix_biases(target)
-    assert (stored.evaluation_id, stored.assignment, stored.bias) == (number, before.evaluation.assignment, KEPT)
-    assert stored.means is not None
-    assert plain(stored.means["/layer0/Conv"]) == plain(MEANS["/layer0/Conv"])
+    assert (stored.id, stored.assignment, stored.mix_bias) == (number, before.evaluation.assignment, KEPT)
+    assert stored.mix_corrections is not None
+    assert plain(stored.mix_corrections.corrections["/layer0/Conv"]) == plain(MEANS["/layer0/Conv"])
     with pytest.raises(LostEvaluationError):
         store.claims.replace_corrected(number, before.evaluation, None, KEPT, {}, worker="w2")
     with pytest.raises(LostEvaluationError):
@@ -81,7 +81,7 @@ def test_what_is_not_kept_is_remembered_and_changes_nothing_else(store: Store) -
     assert plain(found.evaluation) == plain(before.evaluation)
     assert plain(found.final) == plain(before.final)
     [stored] = store.evaluations.mix_biases(target)
-    assert stored.means is None
+    assert stored.mix_corrections is None
 
 
 def test_a_transaction_that_is_cut_off_leaves_everything_as_it_was(
