@@ -102,9 +102,7 @@ class Listener:
         if not self._callbacks:
             return
         self._study.refresh()
-        row = int(np.flatnonzero(standing.table.id == record.id)[0])
-        point, assignment = standing.point(row), record.evaluation.assignment
-        trial = Trial.of(point, assignment, self._study.layer_names, standing.metric)
+        trial = Trial(now=standing, row=int(np.flatnonzero(standing.table.id == record.id)[0]))
         for callback in self._callbacks:
             callback(self._study, trial)
 

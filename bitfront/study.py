@@ -97,6 +97,7 @@ class Study:
     def trials(self) -> list[Trial]:
         """All trials including the uniform baselines, sorted by number."""
         self._now.points(range(len(self._now.table)))  # all at once, which is quicker than one by one
+        self._now.details.assignments.look_up(self._now.table.id.tolist())
         return sorted((self._trial(row) for row in range(len(self._now.table))), key=lambda trial: trial.number)
 
     @property
@@ -151,8 +152,7 @@ class Study:
         return {str(roles[row]).partition(":")[2]: row for row in self._now.measures.baselines}
 
     def _trial(self, row: int) -> Trial:
-        point = self._now.point(row)
-        return Trial.of(point, self._read.assignments[point.id], self.layer_names, self._now.metric)
+        return Trial(now=self._now, row=row)
 
     # -- tables and figures ----------------------------------------------------------------------------------------
 
@@ -261,12 +261,6 @@ class Study:
     @property
     def _now(self) -> Standing:
         return self._read.standing
-
-    @cached_property
-    def layer_names(self) -> dict[str, str]:
-        """The name of the first layer of each group, by group id."""
-        with Store.open(self.storage, write=False) as store:
-            return {group.id: group.name for group in store.studies.groups(store.studies.load(self.name).id)}
 
     # -- shown -----------------------------------------------------------------------------------------------------
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 
-from search.values import Assignment
 from studies.judging.points import Point
 from studies.judging.rounding import bounded_text, estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.verdicts import Verdict
-from studies.judging.sentences.evaluations import mix_text
 from studies.judging.sentences.picks import DOUBTFUL
 from studies.options.limits import MetricScale
 
 
-@dataclass(frozen=True, repr=False)
-class Trial:
+class Trial(Point):
     """One evaluation of a study. A number is None if its stage was not reached.
 
     Attributes:
@@ -47,58 +42,42 @@ class Trial:
         metric: the metric of value and loss.
     """
 
-    number: int
-    status: str
-    latency_ms: float | None
-    samples_per_s: float | None
-    speedup: float | None
-    doubtful: bool
-    value: float | None
-    loss: float | None
-    loss_low: float | None
-    loss_high: float | None
-    final_loss: float | None
-    final_bound: float | None
-    verdict: str
-    picks: tuple[str, ...]
-    on_front: bool
-    feasible: bool
-    baseline: str
-    mix: str
-    precisions: Mapping[str, str]
-    metric: MetricScale
-    not_as_asked: str = ""
+    @property
+    def number(self) -> int:
+        return self.trial
 
-    @classmethod
-    def of(cls, point: Point, assignment: Assignment, names: Mapping[str, str], metric: MetricScale) -> Trial:
-        """Make the trial of an evaluation that was judged.
+    @property
+    def doubtful(self) -> bool:
+        return self.speedup_doubtful
 
-        Args:
-            names: the name of the first layer of each group, by group id.
-        """
-        return cls(
-            number=point.trial,
-            status=point.status,
-            latency_ms=_known(point.latency_ms),
-            samples_per_s=_known(point.samples_per_s),
-            speedup=point.speedup if _known(point.latency_ms) is not None else None,
-            doubtful=point.speedup_doubtful,
-            value=_known(point.value),
-            loss=_known(point.loss),
-            loss_low=_known(point.loss_low),
-            loss_high=_known(point.loss_high),
-            final_loss=_known(point.final.loss),
-            final_bound=_known(point.final.bound),
-            verdict="" if _known(point.loss) is None else _verdict(point),
-            picks=point.picks,
-            on_front=point.on_front,
-            feasible=point.feasible,
-            baseline=point.baseline,
-            mix=mix_text(assignment),
-            precisions={names.get(group, group): precision.label for group, precision in assignment.items()},
-            metric=metric,
-            not_as_asked=point.mismatch,
-        )
+    @property
+    def final_loss(self) -> float | None:
+        return self.final.loss
+
+    @property
+    def final_bound(self) -> float | None:
+        return self.final.bound
+
+    @property
+    def verdict(self) -> str:
+        unseen = self.final.verdict is Verdict.UNCONFIRMED
+        if self.loss is None or (unseen and self.mismatch):  # it is no candidate, whatever its numbers are
+            return ""
+        # In the words of the table: a limit that was missed in the search is missed.
+        return (Verdict.FAILS if unseen and not self.feasible else self.final.verdict).value
+
+    @property
+    def not_as_asked(self) -> str:
+        return self.mismatch
+
+    @cached_property
+    def precisions(self) -> dict[str, str]:
+        names, assignment = self.now.details.layer_names, self.now.details.assignments[self.id]
+        return {names.get(group, group): precision.label for group, precision in assignment.items()}
+
+    @property
+    def metric(self) -> MetricScale:
+        return self.now.metric
 
     def __repr__(self) -> str:
         return f"<Trial {self.number}: {self._text()}>"
@@ -126,15 +105,3 @@ class Trial:
     def _repr_html_(self) -> str:
         picked = f" ({', '.join(self.picks)})" if self.picks else ""
         return f"<p><b>Trial {self.number}</b>{html.escape(picked)}: {html.escape(self._text())}</p>"
-
-
-def _verdict(point: Point) -> str:
-    """In the words of the table: a limit that was missed in the search is missed."""
-    unseen = point.final.verdict is Verdict.UNCONFIRMED
-    if unseen and point.mismatch:  # it is no candidate, whatever its numbers are
-        return ""
-    return (Verdict.FAILS if unseen and not point.feasible else point.final.verdict).value
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

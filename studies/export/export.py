@@ -141,7 +141,9 @@ class _Confirmed:
 
     @property
     def measured(self) -> MeasuredEngine:
-        return MeasuredEngine(self.engine, self.point.latency_ms, self.now.table.reference_ms)
+        return MeasuredEngine(
+            self.engine, float(self.now.measures.latency_ms[self.point.row]), self.now.table.reference_ms
+        )
 
 
 def check_folder(folder: Path) -> None:

@@ -56,7 +56,7 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
         "recovery": None if ledger.target.recovery is None else ledger.target.recovery.to_json(),
         "mix_bias": _mix_bias(ledger, evaluation.assignment),
         "metric": ledger.study.metric,
-        "latency": {**_latency(now, point, record), "doubts": list(point.doubts)},
+        "latency": {**_latency(now, point, record), "doubts": list(point.doubt_texts)},
         **_levels(now, point, trial, record),
         "search": _accuracy(evaluation.accuracy, ledger.study.clusters("search")),
         "unrelated_to_fp32": point.unrelated,
@@ -93,7 +93,7 @@ def _groups(record: StoredEvaluation, names: Mapping[str, GroupRecord]) -> list[
 def _latency(now: Standing, point: Point, record: StoredEvaluation) -> dict[str, Any]:
     return {
         "value_ms": point.latency_ms,
-        "samples_per_s": None if math.isnan(point.samples_per_s) else point.samples_per_s,
+        "samples_per_s": point.samples_per_s,
         "statistic": now.target.target.statistic,
         "clock": now.target.target.clock,
         "search_ms": point.search_ms,
@@ -131,8 +131,8 @@ def _levels(now: Standing, point: Point, trial: int, record: StoredEvaluation) -
 
 
 def _figures(point: Point, level: int) -> dict[str, Any]:
-    build_s = None if math.isnan(point.build_s) else point.build_s
-    return FinalLevel(point.id, level, point.latency_ms, build_s, point.not_obeyed).to_json()
+    latency_ms = math.nan if point.latency_ms is None else point.latency_ms
+    return FinalLevel(point.id, level, latency_ms, point.build_s, point.not_obeyed).to_json()
 
 
 def _mix_bias(ledger: Ledger, assignment: Assignment) -> dict[str, Any] | None:
@@ -151,11 +151,11 @@ def _judged(now: Standing, point: Point) -> dict[str, Any]:
     """What the final split says of the limits; interval and bounds allow for how many were tried there."""
     final = point.final
     return {
-        "loss_low": final.low if final.scored else None,
-        "loss_high": final.high if final.scored else None,
+        "loss_low": final.low,
+        "loss_high": final.high,
         "loss_text": final_loss_text(now, point),
-        "loss_bound": _finite(final.bound),
-        "metric_bound": _finite(final.value_bound),
+        "loss_bound": final.bound,
+        "metric_bound": final.value_bound,
         "limits_hold": final.verdict.holds,
         "verdict": final.verdict.value,
         "tried": final.tries,

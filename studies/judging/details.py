@@ -66,6 +66,7 @@ class Details:
         doubts: the doubts about latencies by evaluation id.
         mismatches: the groups that did not run in the requested precision, in words, by evaluation id.
         final_levels: the newest export at each other optimization level, the lowest first, by evaluation id.
+        assignments: what was evaluated, by evaluation id.
     """
 
     def __init__(self, store: Store, target: TargetRecord, table: EvaluationTable) -> None:
@@ -74,6 +75,7 @@ class Details:
         self.doubts = FactsById(ids, lambda some: store.measurements.doubts(some, reference_ms))
         self.mismatches = FactsById(ids, self._mismatches)
         self.final_levels = FactsById(ids, lambda some: find_final_levels(store, target, reference_ms, some))
+        self.assignments = FactsById(ids, lambda some: store.evaluations.assignments(target.id, some))
 
     @property
     def storage(self) -> str:
@@ -111,10 +113,14 @@ class Details:
         """Whether other processes had the processors while most latencies were measured."""
         return self._store.measurements.is_busy(self._table.id.tolist())
 
+    @cached_property
+    def layer_names(self) -> Mapping[str, str]:
+        """The name of the first layer of each group, by group id."""
+        return {group.id: group.name for group in self._store.studies.groups(self._target.study_id)}
+
     def runs_int8(self, evaluation_id: int) -> bool:
         """Whether an evaluation runs some group in INT8."""
-        found = self._store.evaluations.assignments(self._target.id, [evaluation_id])
-        return Precision.INT8 in found[evaluation_id].values()
+        return Precision.INT8 in self.assignments[evaluation_id].values()
 
     def look_up(self, ids: Sequence[int]) -> None:
         """Read what a table tells of several evaluations at once."""

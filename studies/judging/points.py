@@ -1,12 +1,20 @@
-"""One judged evaluation, as other packages show and export it."""
+"""One judged evaluation: what reports, tables, JSON, CSV, Python, exports and gates show."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+from search.values import LossEstimate
 from studies.judging.rules.verdicts import Disagreement, Verdict
-from studies.store.records import FinalLevel
+from studies.judging.sentences.evaluations import mix_text
+from studies.store.records import EvaluationRecord, FinalLevel
+
+if TYPE_CHECKING:
+    from studies.judging.standing import Standing
 
 # Outputs that correlate less with FP32's share less than 4 % of their variance. An INT8 engine that loses ten points of
 # top-1 still has 0.89. Of 64 samples of one value that have nothing to do with FP32's, 19 in 20 stay below this; larger
@@ -16,14 +24,14 @@ UNRELATED_BELOW = 0.2
 
 @dataclass(frozen=True)
 class FinalScore:
-    """The scores of an evaluation on the final split; NaN if it was not `scored` there.
+    """The scores of an evaluation on the final split; None if it was not `scored` there.
 
     Attributes:
         value: the value of the metric.
         loss: the loss against FP32, in the metric's unit.
         low, high: the 95 % interval of the loss, which accounts for the number of candidates that were tried.
         bound, value_bound: the loss is at most this, and the metric at worst this, with 95 % certainty, also for that
-            number of candidates: what the verdict is given by. NaN where there are too few samples for it.
+            number of candidates: what the verdict is given by. None where there are too few samples for it.
         tries: the number of candidates that were tried until this one was taken, including it.
         failure: why it could not be scored there; empty if it was, or was not tried.
         disagreement: the disagreement with the loss of the search, if chance does not explain it.
@@ -31,86 +39,194 @@ class FinalScore:
 
     verdict: Verdict
     tries: int
-    value: float = float("nan")
-    loss: float = float("nan")
-    low: float = float("nan")
-    high: float = float("nan")
-    bound: float = float("nan")
-    value_bound: float = float("nan")
+    value: float | None = None
+    loss: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bound: float | None = None
+    value_bound: float | None = None
     failure: str = ""
     disagreement: Disagreement | None = None
     scored: bool = False
 
+    def loss_estimate(self, samples: int) -> LossEstimate | None:
+        """The loss with its interval; None if it was not scored there."""
+        return _estimate(self.loss, self.low, self.high, samples)
 
-@dataclass(frozen=True)
-class Point:
-    """One judged evaluation. If a stage was not reached, its floats are NaN and its counts -1.
+
+class Point(EvaluationRecord):
+    """One evaluation as it is stored, under the names of its columns, and how it is judged.
+
+    Each fact is read or derived when it is asked for, and then stays. A number is None if its stage was not reached.
 
     Attributes:
-        row: its row in the table of evaluations that it was read with.
-        trial: the number of its trial, by which users know it; -1 if it has none.
-        role: `baseline:fp32`, `baseline:int8` and so on; empty for a mix.
-        latency_ms: the latest measurement of its latency.
-        samples_per_s: samples in a second at that latency, where one batch runs after the other.
-        search_ms: the measurement of the search itself.
-        spread: the inter-quartile range of the latency samples divided by their median.
-        speedup: how many times as fast as uniform FP32; None if that was not measured.
-        value: of the metric.
-        loss_low, loss_high: 95 % interval of the loss.
-        complete: whether it was scored on all samples.
-        resemblance: least correlation of its outputs with FP32's, on the search and the final split.
-        not_obeyed, opaque: the numbers of groups that did not run as requested, and of groups whose precision is not
-            known.
-        moves: the number of layers of its engine that only change format or type.
-        picks: the names of its picks: `best`, `accurate`, `fast`, `knee`.
-        ties: for each of its picks, the rows that it beats only by noise.
-        not_sure: whether only its estimate keeps the accuracy limits, but not the bound of its interval.
-        doubtful: whether its latency is doubtful; `speedup_doubtful`: whether that or the one of FP32 is.
-        doubts: the doubts about its latency in words, of evaluations that a table shows.
-        mismatch: the groups that did not run in the requested precision, in words.
-        final_levels: its newest export at each other optimization level, the lowest first.
+        now: where the target's evaluations stand.
+        row: its row in the table of evaluations.
     """
 
+    now: Standing
     row: int
-    id: int
-    trial: int
-    role: str
-    status: str
-    latency_ms: float
-    samples_per_s: float
-    search_ms: float
-    spread: float
-    speedup: float | None
-    value: float
-    loss: float
-    loss_low: float
-    loss_high: float
-    complete: bool
-    memory_bytes: int
-    size_bytes: int
-    build_s: float
-    resemblance: float
-    not_obeyed: int
-    opaque: int
-    moves: int
-    feasible: bool
-    on_front: bool
-    not_sure: bool
-    picks: tuple[str, ...]
-    ties: Mapping[str, tuple[int, ...]]
-    final: FinalScore
-    doubtful: bool = False
-    speedup_doubtful: bool = False
-    doubts: tuple[str, ...] = ()
-    mismatch: str = ""
-    final_levels: tuple[FinalLevel, ...] = field(default=())
 
-    @property
-    def unrelated(self) -> bool:
-        """Whether its outputs have nothing in common with FP32's: whatever the metric says, it is probably broken."""
-        return self.resemblance < UNRELATED_BELOW  # NaN is not
+    def read(self, name: str) -> Any:
+        """A column of the table of evaluations."""
+        value = known(getattr(self.now.table, name)[self.row])
+        if value is None and not self.__table__.c[name].nullable:
+            value = 0
+        vars(self)[name] = value
+        return value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Point) and self.row == other.row and self.now is other.now
+
+    def __hash__(self) -> int:
+        return hash((id(self.now), self.row))
+
+    @cached_property
+    def trial(self) -> int:
+        """The number of its trial, by which users know it; -1 if it has none."""
+        return int(self.now.table.trial[self.row])
 
     @property
     def baseline(self) -> str:
         """The precision that it is a uniform baseline of; empty for a mix."""
         return self.role.partition(":")[2]
+
+    @cached_property
+    def mix(self) -> str:
+        """How many groups run in which precision, in words."""
+        return mix_text(self.now.details.assignments[self.id])
+
+    # -- the latency -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def latency_ms(self) -> float | None:
+        """The latest measurement of its latency."""
+        return _number(self.now.measures.latency_ms[self.row])
+
+    @cached_property
+    def samples_per_s(self) -> float | None:
+        """Samples in a second at that latency, where one batch runs after the other."""
+        return None if self.latency_ms is None else 1000 * self.now.study.batch / self.latency_ms
+
+    @cached_property
+    def search_ms(self) -> float | None:
+        """The measurement of the search itself."""
+        return _number(self.now.table.latency_ms[self.row])
+
+    @cached_property
+    def speedup(self) -> float | None:
+        """How many times as fast as uniform FP32; None if either was not measured."""
+        return _number(self.now.measures.speedup(self.row))
+
+    @cached_property
+    def latency_doubtful(self) -> bool:
+        """Whether something disturbed the measurement of its latency, or any two may differ by much by chance."""
+        return bool(self.now.doubtful[self.row])
+
+    @cached_property
+    def speedup_doubtful(self) -> bool:
+        """Whether its latency is doubtful, or that of uniform FP32."""
+        return self.now.is_speedup_doubtful(self.row)
+
+    @cached_property
+    def doubt_texts(self) -> tuple[str, ...]:
+        """The doubts about its latency in words."""
+        return self.now.details.doubts.get(self.id, ())
+
+    @cached_property
+    def final_levels(self) -> tuple[FinalLevel, ...]:
+        """Its newest export at each other optimization level, the lowest first."""
+        return self.now.details.final_levels.get(self.id, ())
+
+    # -- the engine --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def mismatch(self) -> str:
+        """The groups that did not run in the requested precision, in words."""
+        return self.now.details.mismatches.get(self.id, "")
+
+    @cached_property
+    def moves(self) -> int | None:
+        """The number of layers of its engine that only change format or type."""
+        moves = int(self.now.table.moves[self.row])
+        return None if moves < 0 else moves
+
+    # -- the loss ----------------------------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> float | None:
+        """The value of the metric on the search samples."""
+        return self.metric_value
+
+    @property
+    def complete(self) -> bool:
+        """Whether it was scored on all samples."""
+        return self.samples == self.total_samples
+
+    @cached_property
+    def correlation(self) -> float | None:
+        """Least correlation of its outputs with FP32's, on the search and the final split."""
+        return _number(self.now.correlation(self.row))
+
+    @property
+    def loss_estimate(self) -> LossEstimate | None:
+        """Its loss with the interval of the search; None if it was not scored on all samples."""
+        return _estimate(self.loss, self.loss_low, self.loss_high, 0) if self.complete else None
+
+    @property
+    def unrelated(self) -> bool:
+        """Whether its outputs have nothing in common with FP32's: whatever the metric says, it is probably broken."""
+        return self.correlation is not None and self.correlation < UNRELATED_BELOW
+
+    @cached_property
+    def final(self) -> FinalScore:
+        """Its scores on the final split."""
+        return self.now.final_score(self.row)
+
+    @property
+    def measured(self) -> bool:
+        """Whether both its latency and its loss are known."""
+        return self.latency_ms is not None and self.loss is not None
+
+    # -- how it stands -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def feasible(self) -> bool:
+        """Whether it keeps all limits in the search, ran as requested and can be scored on the final split."""
+        return bool(self.now.judgement.feasible[self.row])
+
+    @cached_property
+    def on_front(self) -> bool:
+        """Whether no other evaluation is better in latency and loss by more than noise."""
+        return bool(self.now.judgement.front[self.row])
+
+    @cached_property
+    def not_sure(self) -> bool:
+        """Whether only its estimate keeps the accuracy limits, but not the bound of its interval."""
+        return self.now.is_not_sure(self.row)
+
+    @cached_property
+    def picks(self) -> tuple[str, ...]:
+        """What it is recommended as: `best`, `accurate`, `fast`, `knee`."""
+        return tuple(self.now.picks.names(self.row))
+
+    @cached_property
+    def ties(self) -> Mapping[str, tuple[int, ...]]:
+        """For each of its picks, the rows that it beats only by noise."""
+        return {name: self.now.ties(name) for name in self.picks}
+
+
+def known(value: Any) -> Any:
+    """A value of a column as Python has it; None for what the columns hold for nothing, NaN and -1."""
+    plain = value.item() if hasattr(value, "item") else value
+    missing = math.isnan(plain) if isinstance(plain, float) else isinstance(plain, int) and plain == -1
+    return None if missing else plain
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def _estimate(loss: float | None, low: float | None, high: float | None, samples: int) -> LossEstimate | None:
+    ends = [math.nan if end is None else end for end in (low, high)]
+    return None if loss is None else LossEstimate(loss, ends[0], ends[1], samples)

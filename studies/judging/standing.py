@@ -15,7 +15,7 @@ from studies.judging.details import Details
 from studies.judging.final_split import FinalSplit
 from studies.judging.judgement import Judgement
 from studies.judging.measures import FP32, INT8, Measures
-from studies.judging.points import FinalScore, Point
+from studies.judging.points import FinalScore, Point, known
 from studies.judging.rules import verdicts
 from studies.judging.rules.candidates import Candidates, aim_of
 from studies.judging.rules.picks import Picks, choose, score_of, ties
@@ -100,7 +100,7 @@ class Standing:
     def point(self, row: int) -> Point:
         """One judged evaluation with all its facts."""
         if row not in self._points:
-            self._points[row] = self._judge(row)
+            self._points[row] = Point(now=self, row=row)
         return self._points[row]
 
     def points(self, rows: Sequence[int]) -> list[Point]:
@@ -114,45 +114,6 @@ class Standing:
     @cached_property
     def _points(self) -> dict[int, Point]:
         return {}
-
-    def _judge(self, row: int) -> Point:
-        t, at = self.table, int(self.table.id[row])
-        names = self.picks.names(row)
-        return Point(
-            row=row,
-            id=at,
-            trial=int(t.trial[row]),
-            role=str(t.role[row]),
-            status=str(t.status[row]),
-            latency_ms=float(self.measures.latency_ms[row]),
-            samples_per_s=1000 * self.study.batch / float(self.measures.latency_ms[row]),
-            search_ms=float(t.latency_ms[row]),
-            spread=float(t.spread[row]),
-            speedup=self.measures.speedup(row),
-            value=float(t.metric_value[row]),
-            loss=float(t.loss[row]),
-            loss_low=float(t.loss_low[row]),
-            loss_high=float(t.loss_high[row]),
-            complete=bool(t.samples[row] == t.total_samples[row]),
-            memory_bytes=int(t.memory_bytes[row]),
-            size_bytes=int(t.size_bytes[row]),
-            build_s=float(t.build_s[row]),
-            resemblance=self._resemblance(row),
-            not_obeyed=int(t.not_obeyed[row]),
-            opaque=int(t.opaque[row]),
-            moves=int(t.moves[row]),
-            feasible=bool(self.judgement.feasible[row]),
-            on_front=bool(self.judgement.front[row]),
-            not_sure=self._is_not_sure(row),
-            picks=tuple(names),
-            ties={name: tuple(ties(self._candidates, self.picks, name)) for name in names},
-            final=self._final_score(row),
-            doubtful=bool(self.doubtful[row]),
-            speedup_doubtful=self.is_speedup_doubtful(row),
-            doubts=self.details.doubts.get(at, ()),
-            mismatch=self.details.mismatches.get(at, ""),
-            final_levels=self.details.final_levels.get(at, ()),
-        )
 
     # -- candidates for the picks ------------------------------------------------------------------------------------
 
@@ -201,7 +162,7 @@ class Standing:
         found = self.final.bounds(row)
         return replace(found, loss=[0.0] * len(BOUND_TRIES)) if row == self.measures.row_of(FP32) else found
 
-    def _is_not_sure(self, row: int) -> bool:
+    def is_not_sure(self, row: int) -> bool:
         """Whether a row keeps the limits in the search, but not by a bound; the final split knows better."""
         if not self.judgement.feasible[row] or not self.limits.bound_accuracy:
             return False
@@ -209,13 +170,19 @@ class Standing:
             return False
         return not (self._candidates.sure[row] and np.isfinite(self.table.loss_upper[row]))
 
-    def _resemblance(self, row: int) -> float:
+    def ties(self, pick: str) -> tuple[int, ...]:
+        """The rows that a pick beats only by noise."""
+        return tuple(ties(self._candidates, self.picks, pick))
+
+    def correlation(self, row: int) -> float:
+        """Least correlation of a row's outputs with FP32's, on the search and the final split; NaN if not known."""
         place, searched = self.final.place(row), float(self.table.resemblance[row])
         return searched if place is None else float(np.fmin(searched, self.final.scores.resemblance[place]))
 
     # -- the final split -----------------------------------------------------------------------------------------------
 
-    def _final_score(self, row: int) -> FinalScore:
+    def final_score(self, row: int) -> FinalScore:
+        """The scores of a row on the final split, with its verdict."""
         place, tries = self.final.place(row), self._tries(row)
         verdict = self._verdict(row, tries)
         if place is None or self.final.unscorable[row]:
@@ -228,12 +195,12 @@ class Standing:
         return FinalScore(
             verdict,
             tries,
-            value=float(scores.value[place]),
-            loss=loss,
-            low=loss - wider * (loss - low),
-            high=loss + wider * (high - loss),
-            bound=bound,
-            value_bound=value_bound,
+            value=known(scores.value[place]),
+            loss=known(loss),
+            low=known(loss - wider * (loss - low)),
+            high=known(loss + wider * (high - loss)),
+            bound=known(bound),
+            value_bound=known(value_bound),
             disagreement=self._disagreement(row, place),
             scored=True,
         )

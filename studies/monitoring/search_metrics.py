@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -128,8 +129,9 @@ class SearchMetrics:
         self._front.labels(target).set(front)
         for name in NAMES:
             if name in picks:
-                self._latency.labels(target, name).set(picks[name].latency_ms / 1000)
-                self._loss.labels(target, name).set(picks[name].loss)
+                point = picks[name]
+                self._latency.labels(target, name).set(_or_nan(point.latency_ms) / 1000)
+                self._loss.labels(target, name).set(_or_nan(point.loss))
             else:
                 self._forget(target, name)
 
@@ -138,3 +140,7 @@ class SearchMetrics:
         for metric in (self._latency, self._loss):
             with suppress(KeyError):
                 metric.remove(target, pick)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -50,7 +50,7 @@ def points_csv(now: Standing, points: Sequence[Point], mixes: Mapping[int, str])
 def ordered_points(now: Standing) -> list[Point]:
     """The best, then front, other picks, what the final split ruled out, and baselines, fastest first."""
     best = now.picks.best
-    return sorted(table_points(now), key=lambda p: (p.row != best, math.isnan(p.latency_ms), p.latency_ms))
+    return sorted(table_points(now), key=lambda p: (p.row != best, p.latency_ms or math.inf))
 
 
 def evaluation_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dict[str, Any]:
@@ -60,33 +60,33 @@ def evaluation_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dic
         "trial": point.trial,
         "status": point.status,
         "role": point.role,
-        "latency_ms": _number(point.latency_ms),
-        "samples_per_s": _number(point.samples_per_s),
+        "latency_ms": point.latency_ms,
+        "samples_per_s": point.samples_per_s,
         "speedup": point.speedup,
-        "latency_doubtful": point.doubtful,
+        "latency_doubtful": point.latency_doubtful,
         "speedup_doubtful": point.speedup_doubtful,
-        "warnings": list(point.doubts),
-        "metric": _number(point.value),
-        "loss": _number(point.loss),
-        "loss_low": _number(point.loss_low),
-        "loss_high": _number(point.loss_high),
-        "final_metric": _number(final.value),
-        "final_loss": _number(final.loss),
-        "resemblance": _number(point.resemblance),
+        "warnings": list(point.doubt_texts),
+        "metric": point.value,
+        "loss": point.loss,
+        "loss_low": point.loss_low,
+        "loss_high": point.loss_high,
+        "final_metric": final.value,
+        "final_loss": final.loss,
+        "resemblance": point.correlation,
         "unrelated": point.unrelated,
-        "final_low": _number(final.low),
-        "final_high": _number(final.high),
-        "final_bound": _number(final.bound),
-        "final_metric_bound": _number(final.value_bound),
+        "final_low": final.low,
+        "final_high": final.high,
+        "final_bound": final.bound,
+        "final_metric_bound": final.value_bound,
         "final_tries": final.tries if final.scored else None,
         "final": final.verdict.value,
         "final_holds": final.verdict.holds,
         "disagreement": disagreement_text(now, point) or None,
         "final_failure": final.failure or None,
-        "memory_bytes": _count(point.memory_bytes),
-        "size_bytes": _count(point.size_bytes),
-        "opaque": max(0, point.opaque),
-        "moves": _count(point.moves),
+        "memory_bytes": point.memory_bytes,
+        "size_bytes": point.size_bytes,
+        "opaque": point.opaque,
+        "moves": point.moves,
         "on_front": point.on_front,
         "feasible": point.feasible,
         "not_as_asked": point.mismatch or None,
@@ -146,11 +146,3 @@ def trials_json(now: Standing, points: Sequence[Point], mixes: Mapping[int, str]
 
 def _assignment(point: Point, assignments: Mapping[int, Assignment] | None) -> dict[str, Any]:
     return {} if assignments is None else {"assignment": assignments[point.id].to_json()}
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _count(value: int) -> int | None:
-    return None if value < 0 else value

@@ -1,10 +1,12 @@
-"""Rows of the store's tables, made without a database."""
+"""Rows of the store's tables and judged points, made without a database."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from search.values import Precision
+from studies.judging.points import FinalScore, Point
+from studies.judging.rules.verdicts import Verdict
 from studies.store.records import ChoiceRecord, FileRecord, GroupRecord, RepeatRecord, StudyRecord
 
 
@@ -34,3 +36,27 @@ def file_record(digit: str) -> FileRecord:
 
 def repeat(kind: str, raw_ms: float, baseline_ms: float | None = None) -> RepeatRecord:
     return RepeatRecord(evaluation_id=1, kind=kind, raw_ms=raw_ms, baseline_ms=baseline_ms)
+
+
+class PlantedPoint(Point):
+    """A judged evaluation whose facts are given; those that are not are as of one that was not measured."""
+
+    def __init__(
+        self,
+        trial: int,
+        latency_ms: float | None = None,
+        metric_value: float | None = None,
+        loss: float | None = None,
+        loss_low: float | None = None,
+        loss_high: float | None = None,
+        **facts: Any,
+    ) -> None:
+        numbers = {"metric_value": metric_value, "loss": loss, "loss_low": loss_low, "loss_high": loss_high}
+        missing = ("spread", "build_s", "size_bytes", "memory_bytes", "moves", "speedup", "correlation")
+        state = {"now": None, "row": trial, "status": "ok", "role": "", "samples": 500, "total_samples": 500}
+        judged = {"feasible": False, "on_front": False, "not_sure": False, "speedup_doubtful": False}
+        texts = {"mismatch": "", "mix": "", "picks": (), "ties": {}, "final_levels": (), "opaque": 0}
+        rate = {"samples_per_s": None if latency_ms is None else 8000 / latency_ms}
+        final = {"final": FinalScore(Verdict.UNCONFIRMED, 0)}
+        known: dict[str, Any] = {**dict.fromkeys(missing), **state, **judged, **texts, **rate, **final, **facts}
+        Point.__init__(self, trial=trial, latency_ms=latency_ms, **numbers, **known)

@@ -10,22 +10,22 @@ import numpy as np
 from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
 from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.judging.points import FinalScore
+from studies.judging.rules.verdicts import Verdict
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.limits import Limits
 from studies.show.report.deployment import Deployment
 from studies.show.report.rows import (
-    EvaluationRow,
     FailureRow,
-    GroupRow,
     LayerReason,
-    Metric,
     Mismatch,
     PickRow,
     ReportData,
+    ReportMetric,
 )
 from studies.show.report.story import Story, StoryRow
 from studies.trials.forecasts import Compared, Forecasts
-from tests.support.records import group_record
+from tests.support.records import PlantedPoint, group_record
 
 
 def sample(groups: int = 8, trials: int = 40) -> ReportData:
@@ -40,59 +40,37 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
         loss = 0.04 * int8**2 + generator.uniform(0, 0.004) if trial else 0.0
         half = 0.002 + 0.1 * loss
         rows.append(
-            EvaluationRow(
-                trial, "ok", latency, 8000 / latency, 0.76 - loss, loss, loss - half, loss + half,
+            PlantedPoint(
+                trial, latency, 0.76 - loss, loss, loss - half, loss + half,
                 role=f"baseline:{labels[trial]}" if trial < 3 else "",
                 feasible=loss < 0.01, spread=0.004 + 0.002 * generator.random(),
-                label=f"all {labels[trial]}" if trial < 3 else f"{sum(c == 2 for c in codes)} int8",
-                opaque=trial % 2, complete=loss < 0.03, text=f"built in {trial}.5 s\nsize 12 MB",
-                moves="3 of 9 layers, 0.125 ms (8.33 %)", remarks=["the device was slowed down: power brake"],
+                mix=f"all {labels[trial]}" if trial < 3 else f"{sum(c == 2 for c in codes)} int8",
+                opaque=trial % 2, samples=500 if loss < 0.03 else 100, build_s=trial + 0.5, size_bytes=12_000_000,
             )
         )  # fmt: skip
         precisions[trial] = [labels[code] for code in codes]
     rows = mark_front(rows)
-    rows.append(EvaluationRow(trials, "failed"))
+    rows.append(PlantedPoint(trials, status="failed"))
     best = next(row for row in rows if row.on_front)
     flips = ["3 of 500 samples (0.6 %) have another class than in FP32", "3 of the 490 are wrong: 4, 9, 77"]
-    rows = [replace(row, picked=row.trial == best.trial) for row in rows]
+    picked = FinalScore(Verdict.SURELY, tries=3, value=0.755, loss=0.004, low=0.001, high=0.007, scored=True)
+    rows = [row.changed(picks=("accurate", "fast"), final=picked) if row.trial == best.trial else row for row in rows]
+    best = best.changed(final=picked, picks=("accurate", "fast"), speedup=1.31, opaque=2)
     return ReportData(
         study="resnet",
         target="onnxruntime 1.31 on AMD EPYC, 1 thread, 20th percentile",
-        metric=Metric("top1", ratio=True),
+        metric=ReportMetric("top1", ratio=True),
         limits=Limits(latency_budget_ms=0.8, max_drop=0.01, max_memory_bytes=512_000_000),
         model="resnet.onnx",
         created="2026-11-20 12:00",
         evaluations=rows,
+        remarks={row.trial: ["the device was slowed down: power brake"] for row in rows},
+        moves={row.trial: "3 of 9 layers, 0.125 ms (8.33 %)" for row in rows},
         picks=[
-            PickRow(
-                "accurate",
-                best.trial,
-                best.latency_ms,
-                8000 / best.latency_ms,
-                best.loss,
-                final_value=0.755,
-                final_loss=0.004,
-                final_low=0.001,
-                final_high=0.007,
-                holds=True,
-                verdict="kept",
-                tries=3,
-                ties="ties with trial 7",
-                flips=flips,
-            ),
-            PickRow(
-                "fast",
-                best.trial,
-                best.latency_ms,
-                8000 / best.latency_ms,
-                best.loss,
-                holds=False,
-                speedup=1.31,
-                opaque=2,
-                flips=flips,
-            ),
+            PickRow("accurate", best, ties="ties with trial 7", flips=flips),
+            PickRow("fast", best, flips=flips),
         ],
-        groups=[GroupRow(f"g{i:03}", f"/layer{i}/conv1/Conv", "Conv") for i in range(groups)],
+        groups=[group_record(f"g{i:03}", f"/layer{i}/conv1/Conv") for i in range(groups)],
         precisions=precisions,
         mismatches=[Mismatch(7, "g001", "/layer1/conv1/Conv", "int8", "fp32", "sm80_conv_kernel_nhwc")],
         opaque={best.trial: frozenset({"g001", "g003"})},
@@ -126,7 +104,7 @@ def diagnosis(groups: int) -> Sensitivities:
     return Sensitivities("resnet", tuple(rows), known, Thresholds())
 
 
-def forecasts_of(rows: list[EvaluationRow], generator: np.random.Generator) -> Forecasts:
+def forecasts_of(rows: list[PlantedPoint], generator: np.random.Generator) -> Forecasts:
     """Latencies predicted within 2 %; losses far too low."""
     rows = [row for row in rows if row.measured and not row.role]
     trial, ms, loss = (np.array([getattr(row, name) for row in rows]) for name in ("trial", "latency_ms", "loss"))
@@ -134,8 +112,8 @@ def forecasts_of(rows: list[EvaluationRow], generator: np.random.Generator) -> F
     return Forecasts(latency, Compared(trial, loss / 10, np.full(len(loss), 1e-4), loss, scale=0.05))
 
 
-def mark_front(rows: list[EvaluationRow]) -> list[EvaluationRow]:
-    def beaten(row: EvaluationRow) -> bool:
+def mark_front(rows: list[PlantedPoint]) -> list[PlantedPoint]:
+    def beaten(row: PlantedPoint) -> bool:
         return any(r.latency_ms < row.latency_ms and r.loss <= row.loss for r in rows if r.feasible)
 
-    return [replace(row, on_front=row.feasible and not beaten(row)) for row in rows]
+    return [row.changed(on_front=row.feasible and not beaten(row)) for row in rows]

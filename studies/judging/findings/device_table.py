@@ -69,15 +69,15 @@ def device_row(now: Standing, number: int, name: str, assignments: Mapping[int, 
     return DeviceRow(
         number,
         name,
-        fp32_ms=None if fp32 is None else _known(fp32.latency_ms),
-        int8_ms=None if int8 is None else _known(int8.latency_ms),
+        fp32_ms=None if fp32 is None else fp32.latency_ms,
+        int8_ms=None if int8 is None else int8.latency_ms,
         int8_loss=None if before is None else before.loss,
         trial=None if best is None else best.trial,
         scheme="" if best is None else mix_text(assignments[best.id]),
         latency_ms=None if best is None else best.latency_ms,
-        doubtful=best is not None and best.doubtful,
-        final_value=best.final.value if best is not None and best.final.scored else None,
-        final_loss=best.final.loss if best is not None and best.final.scored else None,
+        doubtful=best is not None and best.latency_doubtful,
+        final_value=None if best is None else best.final.value,
+        final_loss=None if best is None else best.final.loss,
         won_back=won_back(before, after),
     )
 
@@ -115,24 +115,8 @@ def _losses(now: Standing, int8: Point | None, best: Point | None) -> tuple[Loss
     record = now.target.recovery
     if record is not None and record.plain is not None:
         scored = best is not None and best.final.scored
-        return record.plain, _final_estimate(now, best) if best is not None and scored else None
-    return _search_estimate(int8), _search_estimate(best)
-
-
-def _final_estimate(now: Standing, point: Point) -> LossEstimate:
-    final = point.final
-    return LossEstimate(final.loss, final.low, final.high, int(now.study.data["final"]))
-
-
-def _search_estimate(point: Point | None) -> LossEstimate | None:
-    """None of an evaluation that was not scored on all search samples."""
-    if point is None or not point.complete or _known(point.loss) is None:
-        return None
-    return LossEstimate(point.loss, point.loss_low, point.loss_high, 0)
-
-
-def _known(number: float) -> float | None:
-    return None if number != number else number
+        return record.plain, best.final.loss_estimate(int(now.study.data["final"])) if best and scored else None
+    return (None if int8 is None else int8.loss_estimate), (None if best is None else best.loss_estimate)
 
 
 def _loss(value: float | None, metric: MetricScale) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from search.values import LossEstimate
 from studies.judging.findings.rescue_table import Mix, RescueRow, mix_bias_text, rescue_notes, rescue_rows
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
@@ -47,7 +46,7 @@ def emulation_gap_notes(now: Standing) -> list[str]:
     if record is None or row is None:
         return []
     emulated, engine = record.kept[-1].final if record.kept else record.plain, now.point(row)
-    if emulated is None or not np.isfinite(engine.loss):
+    if emulated is None or engine.loss is None:
         return []
     half = half_width(engine.loss_low, engine.loss_high)
     if not abs(engine.loss - emulated.loss) > np.hypot(half, half_width(emulated.low, emulated.high)):
@@ -73,8 +72,7 @@ def _best_with_int8(now: Standing) -> Point | None:
 
 
 def _mix(now: Standing, best: Point) -> Mix:
-    final = best.final
-    loss = LossEstimate(final.loss, final.low, final.high, int(now.study.data["final"])) if final.scored else None
+    loss = best.final.loss_estimate(int(now.study.data["final"])) if best.final.scored else None
     return Mix(f"best: trial {best.trial}", loss, best.latency_ms)
 
 
@@ -87,5 +85,4 @@ def _int8_row(now: Standing) -> int | None:
 def _int8_ms(now: Standing) -> float | None:
     """Latency of uniform INT8; None if it was not measured."""
     row = _int8_row(now)
-    latency_ms = float("nan") if row is None else now.point(row).latency_ms
-    return None if np.isnan(latency_ms) else latency_ms
+    return None if row is None else now.point(row).latency_ms

@@ -24,7 +24,7 @@ def final_loss_text(now: Standing, point: Point) -> str:
         return ""
     text = bounded_text(final.loss, final.bound, now.metric)
     bounds_value = any(limit.column == METRIC_VALUE for limit, _ in now.limits.rows())
-    if not bounds_value or not math.isfinite(final.value_bound):
+    if not bounds_value or final.value is None or final.value_bound is None or math.isinf(final.value_bound):
         return text
     return f"{text}, {now.metric.name} {worst_text(final.value, final.value_bound, now.metric)}"
 

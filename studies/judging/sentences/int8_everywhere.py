@@ -7,6 +7,7 @@ from studies.judging.points import Point
 from studies.judging.rounding import latency_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.final_split import final_loss_text
+from studies.judging.sentences.picks import is_faster
 from studies.judging.standing import Standing
 
 _JUDGED = {
@@ -28,7 +29,7 @@ def int8_everywhere_text(now: Standing) -> str:
     if row is None or best is None or row == best.row:
         return ""
     int8 = now.point(row)
-    if not int8.final.scored or not int8.latency_ms * (1 + now.target.band) < best.latency_ms:
+    if not int8.final.scored or not is_faster(int8, best, now.target.band):
         return ""
     judged = _JUDGED.get(int8.final.verdict)
     if judged is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from studies.judging.point_lists import best_point, table_points
@@ -38,7 +37,7 @@ def numbers_text(now: Standing, point: Point) -> str:
     """Latency, loss in the search and on the final split of an evaluation, and what that says of the limits."""
     doubt = " (not sure)" if point.not_sure else ""
     loss = estimate_text(point.loss, point.loss_low, point.loss_high, now.metric)
-    took = latency_text(point.latency_ms, now.target.band) + (f" ({DOUBTFUL})" if point.doubtful else "")
+    took = latency_text(point.latency_ms, now.target.band) + (f" ({DOUBTFUL})" if point.latency_doubtful else "")
     searched = f"{took}, loss {loss}{doubt}"
     final = final_text(now, point)
     return f"{searched}; on the final split {final}" if final else searched
@@ -59,9 +58,11 @@ def ties_text(now: Standing, point: Point, name: str) -> str:
 
 def _less_loss_text(now: Standing, point: Point, rows: Sequence[int]) -> str:
     """How much less the one loses that loses least of these, if that is more than noise; else empty."""
-    least = min(rows, key=lambda row: now.point(row).loss)
-    other = now.point(least)
-    difference = point.loss - other.loss
+    losses = {row: loss for row in rows if (loss := now.point(row).loss) is not None}
+    if not losses or point.loss is None:
+        return ""
+    least = min(losses, key=losses.__getitem__)
+    other, difference = now.point(least), point.loss - losses[least]
     noise = [half_width(each.loss_low, each.loss_high) for each in (point, other)]
     if not all(difference > half for half in noise):
         return ""
@@ -73,6 +74,12 @@ def _name(now: Standing, row: int) -> str:
     return f"all {precision.upper()}" if kind == "baseline" else f"trial {now.table.trial[row]}"
 
 
+def is_faster(point: Point, other: Point, band: float) -> bool:
+    """Whether one is faster than another by more than the tie band; False where either was not measured."""
+    times = point.latency_ms, other.latency_ms
+    return times[0] is not None and times[1] is not None and times[0] * (1 + band) < times[1]
+
+
 def faster_text(now: Standing) -> str:
     """Why a faster evaluation than the recommended one is not recommended: of several the one that loses least.
 
@@ -82,12 +89,12 @@ def faster_text(now: Standing) -> str:
     best = best_point(now)
     if best is None:
         return ""
-    faster = [point for point in table_points(now) if point.latency_ms * (1 + now.target.band) < best.latency_ms]
-    known = [point for point in faster if math.isfinite(point.loss) and not point.mismatch]
+    faster = [point for point in table_points(now) if is_faster(point, best, now.target.band)]
+    known = [point for point in faster if point.loss is not None and not point.mismatch]
     known = [point for point in known if point.row != now.near_int8 or not point.final.scored]  # has its own sentence
     if not known:
         return ""
-    other = min(known, key=lambda point: (point.loss, point.latency_ms))
+    other = min(known, key=lambda point: (point.loss or 0.0, point.latency_ms or 0.0))
     took = latency_text(other.latency_ms, now.target.band)
     return f"{_name(now, other.row)} is faster than the best ({took}), but {_why_not(now, best, other)}"
 

@@ -24,7 +24,7 @@ def unrelated_text(now: Standing, point: Point) -> str:
     advice = f" Look at it with `{compare}` before you use it." if point.trial >= 0 else ""
     return (
         f"{named}{picked} is probably broken: its outputs have nothing in common "
-        f"with FP32's (correlation {format_resemblance(point.resemblance)}; 1 is equal, below "
+        f"with FP32's (correlation {format_resemblance(point.correlation)}; 1 is equal, below "
         f"{UNRELATED_BELOW} is unrelated), whatever the metric {now.metric.name} says.{advice}"
     )
 
@@ -36,6 +36,6 @@ def pick_warnings(now: Standing) -> list[str]:
     return [text for text in (caution_text(now.target.target), BUSY if now.details.busy else "", *broken) if text]
 
 
-def format_resemblance(value: float) -> str:
+def format_resemblance(value: float | None) -> str:
     """A correlation with two digits, never `-0.00`; a dash where it is not known."""
-    return "–" if math.isnan(value) else f"{round(value, 2) + 0.0:.2f}"
+    return "–" if value is None or math.isnan(value) else f"{round(value, 2) + 0.0:.2f}"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from search.values import THREAD_CLOCK, Answer, Assignment, AuditRow, EngineSummary, flatten
+from search.values import THREAD_CLOCK, Answer, AuditRow, EngineSummary, flatten
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
-from studies.judging.findings.optimization_levels import final_level_text, level_texts
+from studies.judging.findings.optimization_levels import level_texts
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.point_lists import best_point, front_points, pick_points
 from studies.judging.points import Point
-from studies.judging.sentences.evaluations import mix_text, replaced_text
+from studies.judging.sentences.evaluations import replaced_text
 from studies.judging.sentences.final_split import final_loss_text, final_notes
 from studies.judging.sentences.flips import flip_texts
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
@@ -27,18 +26,16 @@ from studies.judging.standing import Standing
 from studies.judging.status.early_end import early_end
 from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.diagnosis.thresholds import Thresholds
-from studies.options.quantities import format_bytes, format_elapsed_s, format_ms, format_percent
+from studies.options.quantities import format_ms, format_percent
 from studies.show.report.deployment import build_deployment
 from studies.show.report.layers import layer_reasons
 from studies.show.report.rows import (
-    EvaluationRow,
     FailureRow,
-    GroupRow,
     LayerReason,
-    Metric,
     Mismatch,
     PickRow,
     ReportData,
+    ReportMetric,
 )
 from studies.show.report.story import build_story
 from studies.show.report.target_figures import side_by_side
@@ -54,29 +51,31 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         others: other targets of the study, to lay beside it.
     """
     times = time_table(store, now.target.id)
-    assignments = store.evaluations.assignments(now.target.id)
+    now.details.assignments.look_up(now.table.id.tolist())
     groups = store.studies.groups(now.study.id)
     names = {group.id: group.name for group in groups}
     trial_of = {int(number): int(trial) for number, trial in zip(now.table.id, now.table.trial, strict=True)}
     # What was built again for an export belongs to no trial.
     audits = [(number, row) for number, row in store.engines.audits(now.target.id) if number in trial_of]
     counts = Counter(row.answer for _, row in audits)
-    shown = {point.row: store.evaluations.load(point.id) for point in front_points(now)}
+    shown = {point: store.evaluations.load(point.id) for point in front_points(now)}
     points, unbuildable = now.points(range(len(now.table))), store.spaces.unbuildable(now.target.id)
     diagnosis = _diagnosis(store, now, groups)
     return ReportData(
         study=now.study.name,
         target=_target_text(now),
-        metric=Metric.of(now.study.metric),
+        metric=ReportMetric.of(now.study.metric),
         limits=now.limits,
         model=now.study.model_path,
         created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",
         samples=now.study.samples_text,
-        evaluations=[_evaluation(now, point, assignments[point.id], shown.get(point.row)) for point in points],
+        evaluations=points,
+        remarks={point.trial: [*_remarks(now, point), *_notes_of(record)] for point, record in shown.items()},
+        moves={point.trial: _moves_text(record.evaluation.engine) for point, record in shown.items()},
         picks=[_pick(store, now, name, point) for name, point in pick_points(now).items()],
-        groups=[GroupRow(group.id, group.name, group.op) for group in groups],
-        precisions=_precisions(now, assignments, groups, shown),
-        opaque={int(now.table.trial[row]): _opaque(record) for row, record in shown.items()},
+        groups=groups,
+        precisions={point.trial: _precisions(record, groups) for point, record in shown.items()},
+        opaque={point.trial: _opaque(record) for point, record in shown.items()},
         unbuildable=[(group, names[group], precision.label) for group, precision in sorted(unbuildable)],
         mismatches=[_mismatch(trial_of[at], row, names[row.group]) for at, row in audits if _disobeyed(row)],
         audited=(counts[Answer.OBEYED], counts[Answer.NOT_OBEYED], counts[Answer.OPAQUE]),
@@ -90,7 +89,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         story=build_story(now),
         ended_early=early_end(now),
         warnings=_warnings(store, now),
-        reasons=_reasons(store, now, assignments, diagnosis),
+        reasons=_reasons(store, now, diagnosis),
         deployment=None if now.picks.best is None else build_deployment(now, store.url, shared=store.shared),
         rescue=study_rescue(now),
         rescue_notes=[f"{_sentence(text)}." for text in study_rescue_notes(now)],
@@ -100,25 +99,18 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     )
 
 
-def _precisions(
-    now: Standing, assignments: Mapping[int, Assignment], groups: Sequence[GroupRecord], rows: Iterable[int]
-) -> dict[int, list[str]]:
-    """The precision of every group, in the order of the graph, for the trials of some rows."""
-    return {
-        int(now.table.trial[row]): [assignments[int(now.table.id[row])][group.id].label for group in groups]
-        for row in rows
-    }
+def _precisions(record: StoredEvaluation, groups: Sequence[GroupRecord]) -> list[str]:
+    """The precision of every group, in the order of the graph."""
+    return [record.evaluation.assignment[group.id].label for group in groups]
 
 
-def _reasons(
-    store: Store, now: Standing, assignments: Mapping[int, Assignment], diagnosis: Sensitivities | None
-) -> list[LayerReason]:
+def _reasons(store: Store, now: Standing, diagnosis: Sensitivities | None) -> list[LayerReason]:
     """Why layers of the recommended mix stayed in a higher precision; empty if nothing is recommended."""
     best = best_point(now)
     if best is None:
         return []
     groups, choices = store.studies.groups(now.study.id), store.spaces.choices(now.target.id)
-    return layer_reasons(assignments[best.id], groups, choices, diagnosis)
+    return layer_reasons(now.details.assignments[best.id], groups, choices, diagnosis)
 
 
 def _diagnosis(store: Store, now: Standing, groups: Sequence[GroupRecord]) -> Sensitivities | None:
@@ -148,34 +140,7 @@ def _environment(now: Standing) -> dict[str, str]:
     return {key: _plain(value) for key, value in flatten(known).items()}
 
 
-def _evaluation(now: Standing, point: Point, assignment: Assignment, record: StoredEvaluation | None) -> EvaluationRow:
-    """`record` is there for those on the front or picked."""
-    return EvaluationRow(
-        trial=point.trial,
-        status=point.status,
-        latency_ms=point.latency_ms,
-        samples_per_s=point.samples_per_s,
-        value=point.value,
-        loss=point.loss,
-        loss_low=point.loss_low,
-        loss_high=point.loss_high,
-        role=point.role,
-        feasible=point.feasible,
-        on_front=point.on_front,
-        picked=bool(point.picks),
-        not_as_asked=point.mismatch,
-        opaque=max(0, point.opaque),
-        spread=point.spread,
-        label=mix_text(assignment),
-        complete=point.complete,
-        text="\n".join(_facts(point)),
-        moves=_moves(record.evaluation.engine) if record is not None else "",
-        final_levels=point.final_levels,
-        remarks=[*_remarks(now, point), *_notes_of(record)] if record is not None else (),
-    )
-
-
-def _moves(engine: EngineSummary | None) -> str:
+def _moves_text(engine: EngineSummary | None) -> str:
     if engine is None:
         return ""
     text = f"{engine.moves} of {engine.layers} layers"
@@ -213,46 +178,10 @@ def _mismatch(trial: int, row: AuditRow, name: str) -> Mismatch:
     return Mismatch(trial, row.group, name, row.asked.label, got, row.kernel)
 
 
-def _facts(point: Point) -> Iterator[str]:
-    if not math.isnan(point.build_s):
-        yield f"built in {format_elapsed_s(point.build_s)}"
-    if point.size_bytes >= 0:
-        yield f"size {format_bytes(point.size_bytes)}"
-    if point.memory_bytes >= 0:
-        yield f"memory {format_bytes(point.memory_bytes)}"
-    if point.moves >= 0:
-        yield f"moves {point.moves}"
-    yield from (final_level_text(each) for each in point.final_levels)
-    if point.final.failure:
-        yield "fails on the final data"
-
-
 def _pick(store: Store, now: Standing, name: str, point: Point) -> PickRow:
-    final, stored = point.final, store.evaluations.load(point.id).final
-    return PickRow(
-        name=name,
-        trial=point.trial,
-        latency_ms=point.latency_ms,
-        samples_per_s=point.samples_per_s,
-        search_loss=point.loss,
-        search_low=point.loss_low,
-        search_high=point.loss_high,
-        final_value=final.value if final.scored else None,
-        final_loss=final.loss if final.scored else None,
-        final_low=final.low if final.scored else None,
-        final_high=final.high if final.scored else None,
-        final_loss_text=final_loss_text(now, point),
-        tries=final.tries if final.scored else 0,
-        speedup=point.speedup,
-        doubtful=point.speedup_doubtful,
-        opaque=max(0, point.opaque),
-        unrelated=point.unrelated,
-        verdict=final.verdict.value,
-        holds=final.verdict.holds,
-        not_sure=point.not_sure,
-        ties=ties_text(now, point, name),
-        flips=flip_texts(stored.flips) if stored is not None and stored.flips is not None else (),
-    )
+    stored = store.evaluations.load(point.id).final
+    flips = flip_texts(stored.flips) if stored is not None and stored.flips is not None else ()
+    return PickRow(name, point, final_loss_text(now, point), ties_text(now, point, name), flips)
 
 
 def _failures(store: Store, now: Standing) -> list[FailureRow]:

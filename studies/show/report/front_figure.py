@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from studies.judging.findings.optimization_levels import final_level_text
+from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, latency_text
 from studies.options.limits import LATENCY_MS, LOSS
-from studies.options.quantities import format_ms
+from studies.options.quantities import format_bytes, format_elapsed_s, format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, finite, frame, plain, widened
 from studies.show.report.label_places import Mark, place_labels
-from studies.show.report.rows import EvaluationRow, ReportData
+from studies.show.report.rows import ReportData
 
 _LIGHT_BLUE = "#8fb8dc"
 _STAR = {"color": BLUE, "size": 18, "symbol": "star", "line": {"color": "white", "width": 1.5}}
@@ -45,17 +47,17 @@ def front_figure(data: ReportData) -> Figure:
     if not rows:
         return {"data": [], "layout": frame("latency (ms)", data.metric.axis_title, height=460)}
     view = view_of(data)
-    disobeyed = [row for row in rows if row.not_as_asked]
-    missed = [row for row in rows if not row.feasible and not row.not_as_asked]
+    disobeyed = [row for row in rows if row.mismatch]
+    missed = [row for row in rows if not row.feasible and not row.mismatch]
     cross, ring = {"color": GREY, "size": 6, "symbol": "x"}, {"color": GREY, "size": 6, "symbol": "circle-open"}
     groups = [
         ("stopped early", [row for row in missed if not row.complete], ring, False),
         ("did not run as asked", disobeyed, {"color": GREY, "size": 6, "symbol": "triangle-up-open"}, False),
         ("misses a limit", [row for row in missed if row.complete], cross, False),
         ("keeps the limits", [row for row in rows if row.feasible], {"color": _LIGHT_BLUE, "size": 7}, False),
-        ("rest of the front", [row for row in data.front if not row.picked], {"color": BLUE, "size": 9}, True),
+        ("rest of the front", [row for row in data.front if not row.picks], {"color": BLUE, "size": 9}, True),
         ("baselines", [row for row in rows if row.baseline], {"color": ORANGE, "size": 11, "symbol": "diamond"}, True),
-        ("picks", [row for row in data.shown if row.picked], _STAR, True),
+        ("picks", [row for row in data.shown if row.picks], _STAR, True),
     ]
     drawn: set[int] = set()
     traces = []
@@ -104,7 +106,7 @@ def _pair(ends: Sequence[float]) -> Range:
 
 
 def _points(
-    data: ReportData, view: View, rows: Sequence[EvaluationRow], name: str, marker: dict[str, Any], *, bars: bool
+    data: ReportData, view: View, rows: Sequence[Point], name: str, marker: dict[str, Any], *, bars: bool
 ) -> Iterator[Figure]:
     """A trace for each axis that some rows are on; the legend names them once."""
     named = False
@@ -131,13 +133,13 @@ def _points(
         yield trace
 
 
-def _loss(data: ReportData, row: EvaluationRow) -> float:
+def _loss(data: ReportData, row: Point) -> float:
     return data.metric.axis_value(row.loss) or 0.0
 
 
 def _front_line(data: ReportData) -> Figure:
     """The staircase under the front's rows; rows that are on it only as ties are stepped over."""
-    steps: list[EvaluationRow] = []
+    steps: list[Point] = []
     for row in data.front:
         if not steps or (row.loss or 0.0) < (steps[-1].loss or 0.0):
             steps.append(row)
@@ -152,8 +154,8 @@ def _front_line(data: ReportData) -> Figure:
     }
 
 
-def _error_bars(data: ReportData, rows: Sequence[EvaluationRow]) -> Figure:
-    def reach(row: EvaluationRow, end: float | None) -> float:
+def _error_bars(data: ReportData, rows: Sequence[Point]) -> Figure:
+    def reach(row: Point, end: float | None) -> float:
         return abs((data.metric.axis_value(end) or 0.0) - _loss(data, row)) if finite(end) else 0.0
 
     return {
@@ -163,7 +165,7 @@ def _error_bars(data: ReportData, rows: Sequence[EvaluationRow]) -> Figure:
         "arrayminus": [reach(row, row.loss_low) for row in rows],
         "thickness": 1,
         "width": 3,
-        **({} if any(row.picked or row.baseline for row in rows) else {"color": _LIGHT_BLUE}),
+        **({} if any(row.picks or row.baseline for row in rows) else {"color": _LIGHT_BLUE}),
     }
 
 
@@ -200,7 +202,7 @@ def _labels(data: ReportData, view: View) -> list[Figure]:
     shown = {row.trial: row for row in data.shown}
     picks = [(shown[pick.trial], str(pick.number), BLUE) for pick in data.numbered_picks if pick.trial in shown]
     bases = [row for row in data.evaluations if row.measured and row.baseline]
-    named = [*picks, *((row, row.role.partition(":")[2].upper(), ORANGE) for row in bases)]
+    named = [*picks, *((row, row.baseline.upper(), ORANGE) for row in bases)]
     marks = [Mark(text, *_place(view, row.latency_ms or 0.0, _loss(data, row))) for row, text, _ in named]
     return [
         {
@@ -231,14 +233,28 @@ def _place(view: View, latency_ms: float, loss: float) -> tuple[float, float]:
     return (latency_ms - left) / (right - left), 1 - height
 
 
-def hover_text(data: ReportData, row: EvaluationRow) -> str:
-    lines = [f"<b>trial {row.trial}</b> {plain(row.label)}"]
+def hover_text(data: ReportData, row: Point) -> str:
+    lines = [f"<b>trial {row.trial}</b> {plain(row.mix)}"]
     if finite(row.latency_ms):
         lines.append(f"latency {latency_text(row.latency_ms)}")
     if finite(row.loss):
         lines.append(f"loss {estimate_text(row.loss, row.loss_low, row.loss_high, data.metric)}")
     lines += [] if row.complete else ["accuracy stopped early"]
-    lines += [plain(row.not_as_asked)] if row.not_as_asked else []
+    lines += [plain(row.mismatch)] if row.mismatch else []
     lines += [f"{row.opaque} groups opaque"] if row.opaque > 0 else []
-    lines += [plain(line) for line in row.text.splitlines()]
+    lines += [plain(line) for line in _facts(row)]
     return "<br>".join(lines)
+
+
+def _facts(point: Point) -> Iterator[str]:
+    if point.build_s is not None:
+        yield f"built in {format_elapsed_s(point.build_s)}"
+    if point.size_bytes is not None:
+        yield f"size {format_bytes(point.size_bytes)}"
+    if point.memory_bytes is not None:
+        yield f"memory {format_bytes(point.memory_bytes)}"
+    if point.moves is not None:
+        yield f"moves {point.moves}"
+    yield from (final_level_text(each) for each in point.final_levels)
+    if point.final.failure:
+        yield "fails on the final data"

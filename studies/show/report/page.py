@@ -81,9 +81,7 @@ def render_report(data: ReportData) -> str:
         most_layers=_MOST_LAYERS,
         swatches={label: colour_of(label) for label in labels_of(data)},
         estimate=lambda value, low, high: estimate_text(value, low, high, scale, missing="–"),
-        final_value=lambda pick: value_text(
-            pick.final_value, half_width(pick.final_low, pick.final_high), scale, missing="–"
-        ),
+        final_value=lambda final: value_text(final.value, half_width(final.low, final.high), scale, missing="–"),
         beyond=len(data.shown) - len(data.front),
         device_header=device_header(data.metric),
         device_rows=device_cells(data.beside.devices, data.metric) if data.beside is not None else [],
@@ -91,7 +89,7 @@ def render_report(data: ReportData) -> str:
         loss_text=lambda found: _loss_text(found, scale),
         levels=levels_of(row.final_levels for row in data.shown),
         level_cells=final_level_cells,
-        shows_moves=any(row.moves for row in data.shown),
+        shows_moves=any(data.moves.values()),
     )
 
 

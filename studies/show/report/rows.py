@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 
 from studies.judging.findings.rescue_table import RescueRow
 from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.judging.points import Point
 from studies.judging.status.early_end import EarlyEnd
 from studies.options.limits import Limits, MetricScale
 from studies.show.report.deployment import Deployment
 from studies.show.report.story import Story
 from studies.show.report.target_figures import SideBySide
-from studies.store.records import FinalLevel
+from studies.store.records import GroupRecord
 from studies.trials.forecasts import Forecasts
 
 
 @dataclass(frozen=True)
-class Metric(MetricScale):
+class ReportMetric(MetricScale):
     """What the loss is measured by; values of a `ratio` are shares of one and shown as percentages."""
 
     @property
@@ -37,96 +38,25 @@ class Metric(MetricScale):
 
 
 @dataclass(frozen=True)
-class EvaluationRow:
-    """One evaluation; None or NaN if a stage was not reached.
-
-    Attributes:
-        trial: the number that users know it by; -1 where no trial asked for it.
-        loss_low, loss_high: 95 % interval of the loss.
-        role: `baseline:fp32` and the like; empty for a candidate.
-        spread: inter-quartile range of the latency samples over their median.
-        label: short name, for example `all INT8` or `12 int8, 4 fp16`.
-        picked: whether it is one of the picks, which need not be on the front.
-        not_as_asked: the groups that did not run in the requested precision, in words; empty if all did.
-        complete: whether all samples were seen, not stopped early.
-        text: further lines about it for the hover box.
-        moves: layers of its engine that only change format or type, and what they take, in words.
-        remarks: what is noteworthy of it: doubts about its latency, notes of the builder.
-        final_levels: its newest export at each other optimization level.
-    """
-
-    trial: int
-    status: str
-    latency_ms: float | None = None
-    samples_per_s: float | None = None
-    value: float | None = None
-    loss: float | None = None
-    loss_low: float | None = None
-    loss_high: float | None = None
-    role: str = ""
-    feasible: bool = False
-    on_front: bool = False
-    picked: bool = False
-    not_as_asked: str = ""
-    opaque: int = 0
-    spread: float | None = None
-    label: str = ""
-    complete: bool = True
-    text: str = ""
-    moves: str = ""
-    remarks: Sequence[str] = ()
-    final_levels: Sequence[FinalLevel] = ()
-
-    @property
-    def baseline(self) -> bool:
-        return self.role.startswith("baseline")
-
-    @property
-    def measured(self) -> bool:
-        return all(number is not None and math.isfinite(number) for number in (self.latency_ms, self.loss))
-
-
-@dataclass(frozen=True)
 class PickRow:
-    """One pick with its score on the final split.
+    """One pick: an evaluation under one of its names.
 
     Attributes:
-        unrelated: whether its outputs have nothing in common with FP32's.
-        search_low, search_high: 95 % interval of the loss of the search.
-        final_low, final_high: 95 % interval that allows for how many were tried there.
-        doubtful: whether its latency or that of FP32 is, and with it the speed-up.
-        final_loss_text: the loss there with the bound that is judged; empty if it was not scored.
-        holds: whether the limits hold there; None when not scored, or where there are no limits.
-        verdict: the same in words, for example `kept`.
-        tries: how many were looked at there until this one was taken.
-        not_sure: the search alone is not sure that it keeps the accuracy limits.
+        final_loss_text: the loss on the final split with the bound that is judged; empty if it was not scored.
         ties: what it beats by noise alone, in words.
         flips: which samples of the final split have another class than in FP32, one sentence each; empty where outputs
             are no classes.
     """
 
     name: str
-    trial: int
-    latency_ms: float
-    samples_per_s: float
-    search_loss: float
-    final_value: float | None = None
-    final_loss: float | None = None
-    final_low: float | None = None
-    final_high: float | None = None
+    point: Point
     final_loss_text: str = ""
-    holds: bool | None = None
-    verdict: str = "unseen"
-    tries: int = 0
-    not_sure: bool = False
     ties: str = ""
-    speedup: float | None = None
-    doubtful: bool = False
-    opaque: int = 0
-    unrelated: bool = False
     flips: Sequence[str] = ()
-    search_low: float | None = None
-    search_high: float | None = None
+
+    @property
+    def trial(self) -> int:
+        return self.point.trial
 
 
 @dataclass(frozen=True)
@@ -142,7 +72,11 @@ class NumberedPick:
 
     @property
     def trial(self) -> int:
-        return self.picks[0].trial
+        return self.point.trial
+
+    @property
+    def point(self) -> Point:
+        return self.picks[0].point
 
     @property
     def names(self) -> list[str]:
@@ -151,16 +85,16 @@ class NumberedPick:
     @property
     def notes(self) -> list[str]:
         """What is to be said of it in sentences: what it ties with, and how sure it is."""
-        first = self.picks[0]
+        point, tries = self.point, self.point.final.tries if self.point.final.scored else 0
         ties: dict[str, list[str]] = {}
         for pick in self.picks:
             if pick.ties:
                 ties.setdefault(pick.ties, []).append(pick.name)
         found = [f"As {' and '.join(names)} it {text}." for text, names in ties.items()]
-        found += [f"{first.tries} candidates were tried on the final data before it was taken."] * (first.tries > 1)
-        found += ["On the search data alone it is not certain that it keeps the limits."] * first.not_sure
-        found += [f"The precision of {first.opaque} of its layers cannot be read from its engine."] * (first.opaque > 0)
-        return found + ["Its outputs are unrelated to FP32's."] * first.unrelated
+        found += [f"{tries} candidates were tried on the final data before it was taken."] * (tries > 1)
+        found += ["On the search data alone it is not certain that it keeps the limits."] * point.not_sure
+        found += [f"The precision of {point.opaque} of its layers cannot be read from its engine."] * (point.opaque > 0)
+        return found + ["Its outputs are unrelated to FP32's."] * point.unrelated
 
 
 @dataclass(frozen=True)
@@ -170,15 +104,6 @@ class LayerReason:
     name: str
     precision: str
     reason: str
-
-
-@dataclass(frozen=True)
-class GroupRow:
-    """One group, in the order of the graph."""
-
-    id: str
-    name: str
-    op: str
 
 
 @dataclass(frozen=True)
@@ -211,6 +136,9 @@ class ReportData:
         target: the target in words, for example `onnxruntime 1.31 on AMD EPYC, 1 thread, 20th percentile`.
         samples: how many calibrate, are searched on and are final, with their clusters.
         evaluations: in order of trial; failed ones included.
+        remarks: trial → what is noteworthy of what is shown: doubts about its latency, notes of the builder.
+        moves: trial → layers of its engine that only change format or type, and what they take, in words.
+        groups: in the order of the graph.
         precisions: trial of each front evaluation → precision label per group, in the order of `groups`;
             evaluations that no trial asked for are left out.
         opaque: trial → ids of the groups whose precision its engine does not tell, of each front evaluation.
@@ -236,14 +164,16 @@ class ReportData:
 
     study: str
     target: str
-    metric: Metric
+    metric: ReportMetric
     limits: Limits = field(default_factory=Limits)
     model: str = ""
     created: str = ""
     samples: str = ""
-    evaluations: Sequence[EvaluationRow] = ()
+    evaluations: Sequence[Point] = ()
+    remarks: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    moves: Mapping[int, str] = field(default_factory=dict)
     picks: Sequence[PickRow] = ()
-    groups: Sequence[GroupRow] = ()
+    groups: Sequence[GroupRecord] = ()
     precisions: Mapping[int, Sequence[str]] = field(default_factory=dict)
     opaque: Mapping[int, frozenset[str]] = field(default_factory=dict)
     unbuildable: Sequence[tuple[str, str, str]] = ()
@@ -268,14 +198,14 @@ class ReportData:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def front(self) -> list[EvaluationRow]:
+    def front(self) -> list[Point]:
         """The evaluations on the front, fastest first."""
         return [row for row in self.shown if row.on_front]
 
     @property
-    def shown(self) -> list[EvaluationRow]:
+    def shown(self) -> list[Point]:
         """The evaluations on the front and the picks, fastest first."""
-        rows = [row for row in self.evaluations if (row.on_front or row.picked) and row.measured]
+        rows = [row for row in self.evaluations if (row.on_front or row.picks) and row.measured]
         return sorted(rows, key=lambda row: (row.latency_ms or 0.0, row.loss or 0.0, row.trial))
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -63,11 +62,11 @@ class Story:
 
 def build_story(now: Standing) -> Story:
     """FP32, all INT8 and the best mix; those that were not measured are left out."""
-    named = [(name, point) for name, point in _points(now) if math.isfinite(point.latency_ms)]
+    named = [(name, point, point.latency_ms) for name, point in _points(now) if point.latency_ms is not None]
     if not named:
         return Story()
-    longest = max(point.latency_ms for _, point in named)
-    rows = tuple(_row(now, name, point, longest) for name, point in named)
+    longest = max(latency_ms for _, _, latency_ms in named)
+    rows = tuple(_row(now, name, point, latency_ms, longest) for name, point, latency_ms in named)
     return Story(rows, _final_sentence(now))
 
 
@@ -81,12 +80,12 @@ def _points(now: Standing) -> Iterator[tuple[str, Point]]:
         yield "bitfront", best
 
 
-def _row(now: Standing, name: str, point: Point, longest_ms: float) -> StoryRow:
+def _row(now: Standing, name: str, point: Point, latency_ms: float, longest_ms: float) -> StoryRow:
     colour = "var(--accent)" if name == "bitfront" else Precision.parse(name).colour
     speedup = "" if name == "FP32" or point.speedup is None else f"{point.speedup:.2f} ×"
     if point.speedup_doubtful and name != "FP32":
         speedup = f"latency {DOUBTFUL}"
-    return StoryRow(name, _value(now, name, point), point.latency_ms, point.latency_ms / longest_ms, speedup, colour)
+    return StoryRow(name, _value(now, name, point), latency_ms, latency_ms / longest_ms, speedup, colour)
 
 
 def _value(now: Standing, name: str, point: Point) -> str:

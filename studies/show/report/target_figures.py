@@ -38,7 +38,9 @@ class Column:
     @property
     def front(self) -> list[Point]:
         """Fastest first."""
-        return sorted((point for point in self.points.values() if point.on_front), key=lambda point: point.latency_ms)
+        return sorted(
+            (point for point in self.points.values() if point.on_front), key=lambda point: point.latency_ms or 0.0
+        )
 
     @property
     def fp32_ms(self) -> float | None:
@@ -100,8 +102,8 @@ class SideBySide:
                 "mode": "lines+markers",
                 "name": plain(column.name),
                 "x": [point.latency_ms for point in column.front],
-                "y": [scale * point.loss for point in column.front],
-                "text": [f"trial {point.trial}: {format_ms(point.latency_ms)}" for point in column.front],
+                "y": [scale * (point.loss or 0.0) for point in column.front],
+                "text": [f"trial {point.trial}: {format_ms(point.latency_ms or 0.0)}" for point in column.front],
                 "hovertemplate": "%{text}<extra></extra>",
                 "line": {"shape": "hv", "width": 1.5, "color": _colour(place)},
                 "marker": {"size": 8, "color": _colour(place)},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -114,7 +113,7 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str, shared:
     Args:
         shared: half of an interval, by which a value is rounded that has none of its own.
     """
-    timed = not math.isnan(point.latency_ms)
+    timed = point.latency_ms is not None
     half = half_width(point.loss_low, point.loss_high)
     return [
         ", ".join(_names(now, point)),
@@ -168,13 +167,13 @@ def point_notes(now: Standing, point: Point) -> Iterator[str]:
         yield why
     if point.opaque > 0:
         yield f"the precision of {point.opaque} groups cannot be read from the engine"
-    if point.doubtful:
+    if point.latency_doubtful:
         yield _DOUBTFUL
 
 
 def _doubtful_text(points: Sequence[Point]) -> str:
     """Which latencies are doubtful, said once where most of several are; empty elsewhere: then rows say it."""
-    sound = [str(point.trial) for point in points if not point.doubtful]
+    sound = [str(point.trial) for point in points if not point.latency_doubtful]
     if len(points) < 2 or 2 * len(sound) >= len(points):
         return ""
     if not sound:

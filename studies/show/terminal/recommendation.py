@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
@@ -34,7 +32,7 @@ def point_text(now: Standing, point: Point) -> str:
     elif speedup := speedup_text(point.speedup):
         times += f", {speedup} × FP32"
     final = point.final
-    if final.scored and math.isfinite(final.loss):
+    if final.scored and final.loss is not None:
         value = value_text(final.value, half_width(final.low, final.high), now.metric)
         loss, samples = final_loss_text(now, point), "final"
     else:

@@ -156,8 +156,12 @@ def test_the_report_shows_the_pick_among_the_front(filled: Store) -> None:
     assert data.precisions == {1: ["int8"] * 3, 3: ["int8", "fp32", "fp32"], 0: ["fp32"] * 3}
     assert set(data.opaque) == set(data.precisions)
     [row] = [row for row in data.evaluations if row.trial == PICK]
-    assert (row.on_front, row.picked, row.remarks[0]) == (False, True, "picked: accurate; not on the front")
-    assert not any("not on the front" in remark for other in data.front for remark in other.remarks)
+    assert (row.on_front, row.picks, data.remarks[PICK][0]) == (
+        False,
+        ("accurate",),
+        "picked: accurate; not on the front",
+    )
+    assert not any("not on the front" in remark for other in data.front for remark in data.remarks[other.trial])
     titles = [(column.number, column.title, column.trial) for column in precision_map(data).columns]
     assert titles == [(1, "best · fast · knee", 1), (2, "accurate", 0), (None, "#3", 3)]
     page = render_report(data)

@@ -46,7 +46,7 @@ def test_a_point_names_what_was_measured_and_what_the_limits_say(store: Store) -
     assert (point.trial, point.latency_ms, point.loss, point.speedup) == (1, 2.0, 0.02, 2.0)
     assert (point.feasible, point.on_front, point.picks) == (True, True, ("best", "fast", "knee"))
     assert (point.role, point.baseline, point.unrelated) == ("", "", False)
-    assert (point.final.verdict, point.final.scored, math.isnan(point.final.loss)) == (Verdict.UNCONFIRMED, False, True)
+    assert (point.final.verdict, point.final.scored, point.final.loss) == (Verdict.UNCONFIRMED, False, None)
 
 
 def test_lists_of_points_are_the_picks_the_front_and_what_a_table_names(store: Store) -> None:
@@ -128,7 +128,7 @@ def test_without_a_bound_the_best_verdict_is_likely(store: Store) -> None:
     now = judged(store)
     assert now.point(1).final.verdict is Verdict.HOLDS
     assert final_text(now, now.point(1)) == "0.1 %, too few samples for a bound (likely)"
-    assert math.isnan(now.point(1).final.bound)
+    assert now.point(1).final.bound is None
 
 
 def test_fp32_loses_nothing_against_itself_whatever_the_samples(store: Store) -> None:

@@ -21,14 +21,13 @@ from studies.show.report.label_places import Mark, place_labels
 from studies.show.report.layers import layer_reasons, precision_map
 from studies.show.report.page import limit_texts, render_report, write_report
 from studies.show.report.rows import (
-    EvaluationRow,
     FailureRow,
-    Metric,
     Mismatch,
     ReportData,
+    ReportMetric,
 )
 from studies.trials.forecasts import Compared
-from tests.support.records import choice_record
+from tests.support.records import PlantedPoint, choice_record
 from tests.support.report_sample import diagnosis, sample
 
 EVIL = "<script>alert(1)</script>"
@@ -91,7 +90,7 @@ def test_picks_are_numbered_and_baselines_named_beside_their_markers():
 def test_losses_far_from_the_front_have_a_strip_of_their_own():
     """All INT8 loses 90 points: it stays in view, and does not press the front into a line."""
     data = sample()
-    ruined = EvaluationRow(90, "ok", 0.5, loss=0.9, role="baseline:int8")
+    ruined = PlantedPoint(90, 0.5, loss=0.9, role="baseline:int8")
     data = replace(data, evaluations=[*data.evaluations, ruined])
     view = view_of(data)
     assert view.near[0] < 0 < 1 < view.near[1] < 3
@@ -182,7 +181,7 @@ def test_moves_and_remarks_of_the_front_only_where_there_are_any(page):
     assert "3 of 9 layers, 0.125 ms (8.33 %)" in page
     assert "the device was slowed down: power brake" in page
     data = sample()
-    bare = replace(data, evaluations=[replace(row, moves="", remarks=()) for row in data.evaluations])
+    bare = replace(data, moves={}, remarks={})
     text, _ = page_of(bare)
     assert "<th>moves" not in text
     assert "power brake" not in text
@@ -241,12 +240,12 @@ def test_names_are_escaped_everywhere():
     evil = replace(
         data,
         study=EVIL, target=EVIL, model=EVIL, created=EVIL, notes=[EVIL], environment={EVIL: EVIL},
-        metric=Metric(EVIL, ratio=True),
-        groups=[replace(group, name=EVIL, op=EVIL) for group in data.groups],
+        metric=ReportMetric(EVIL, ratio=True),
+        groups=[group.changed(name=EVIL, op=EVIL) for group in data.groups],
         evaluations=[
-            replace(row, label=EVIL, text=EVIL, role=f"baseline:{EVIL}", moves=EVIL, remarks=[EVIL])
-            for row in data.evaluations
+            row.changed(mix=EVIL, mismatch=EVIL, role=f"baseline:{EVIL}") for row in data.evaluations
         ],
+        moves={row.trial: EVIL for row in data.evaluations}, remarks={row.trial: [EVIL] for row in data.evaluations},
         unbuildable=[(EVIL, EVIL, EVIL)],
         mismatches=[Mismatch(1, EVIL, EVIL, EVIL, EVIL, EVIL)],
         failures=[FailureRow(1, EVIL, EVIL, EVIL)],
@@ -275,7 +274,7 @@ def test_audit_sentence(audited, sentence):
 
 
 def test_an_empty_study_has_a_page_without_figures():
-    text, count = page_of(ReportData("empty", "somewhere", Metric("mse", higher_is_better=False)))
+    text, count = page_of(ReportData("empty", "somewhere", ReportMetric("mse", higher_is_better=False)))
     assert count == 0
     assert "Nothing was measured yet" in text
     assert "nothing to pick" in text
@@ -283,14 +282,14 @@ def test_an_empty_study_has_a_page_without_figures():
 
 
 def test_missing_measures_and_nan_are_dashes():
-    row = EvaluationRow(0, "ok", 1.0, loss=0.0, loss_low=math.nan, loss_high=None, on_front=True, feasible=True)
-    text, _ = page_of(ReportData("s", "t", Metric("sqnr", "dB"), evaluations=[row]))
+    row = PlantedPoint(0, 1.0, loss=0.0, loss_low=math.nan, samples_per_s=None, on_front=True, feasible=True)
+    text, _ = page_of(ReportData("s", "t", ReportMetric("sqnr", "dB"), evaluations=[row]))
     assert row_of("trial", "0", text)[:5] == ["0", "", "1.00 ms", "–", "0 dB"]
     assert "NaN" not in text
 
 
 def test_accuracy_limit_in_words():
-    data = ReportData("s", "t", Metric("mse", higher_is_better=False), Limits(accuracy_limit=0.5))
+    data = ReportData("s", "t", ReportMetric("mse", higher_is_better=False), Limits(accuracy_limit=0.5))
     assert limit_texts(data) == ["mse ≤ 0.5"]
 
 
@@ -324,7 +323,7 @@ def test_causes_stand_with_their_remedy_and_evidence(page):
     assert re.search(r">g007</td>.*the widest channel is 25 × as wide as the median one", page)
     assert "Why layers lose" not in page_of(replace(sample(), diagnosis=None))[0]
     spoiled = diagnosis(8)
-    evil = {**spoiled.groups, "g007": replace(spoiled.groups["g007"], name=EVIL)}
+    evil = {**spoiled.groups, "g007": spoiled.groups["g007"].changed(name=EVIL)}
     assert EVIL not in page_of(replace(sample(), diagnosis=replace(spoiled, groups=evil)))[0]
 
 

@@ -10,8 +10,9 @@ import pytest
 from search.values import LossEstimate
 from studies.judging.findings.rescue_table import RescueRow
 from studies.show.report.page import write_report
-from studies.show.report.rows import EvaluationRow, LayerReason, PickRow, ReportData
+from studies.show.report.rows import LayerReason, PickRow, ReportData
 from tests.support.browser import MissingBrowserError, run_browser
+from tests.support.records import PlantedPoint
 from tests.support.report_sample import sample
 
 REQUIRED = "BITFRONT_REQUIRE_BROWSER"
@@ -23,26 +24,24 @@ def crowded() -> ReportData:
     data = sample(groups=60)
     long_name = "/model/backbone/stages.3/blocks/blocks.11/attention/self_attention/query_projection/MatMul"
     kernel = "sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32kcrs_vect_c_32_nchw_vect_c_32"
-    rows = [
-        replace(row, remarks=["the device was slowed down: power brake, thermal limit and other reasons " * 3])
-        for row in data.evaluations
-    ]
-    near = [row for row in data.front if not row.picked][:2]
+    rows = data.evaluations
+    remarks = ["the device was slowed down: power brake, thermal limit and other reasons " * 3]
+    near = [row for row in data.front if not row.picks][:2]
     close = [row.trial for row in near]
-    ruined = EvaluationRow(90, "ok", 0.62, 0.3, 0.46, 0.44, 0.48, role="baseline:int8", label="all int8")
+    ruined = PlantedPoint(90, 0.62, 0.3, 0.46, 0.44, 0.48, role="baseline:int8", mix="all int8")
     known = [row for row in rows if row.role != "baseline:int8"]
     loss = LossEstimate(0.1348, 0.1264, 0.143, 4800)
     return replace(
         data,
         study="a-study-with-a-name-that-nobody-shortened-when-the-search-was-started",
         model="/srv/models/production/2026-11/segmentation/resnet101-with-a-long-name-fp32-opset17.onnx",
-        evaluations=[replace(row, picked=row.picked or row.trial in close) for row in [*known, ruined]],
+        evaluations=[row.changed(picks=("score:0.6,0.4",)) if row.trial in close else row for row in [*known, ruined]],
+        remarks={row.trial: remarks for row in rows},
         picks=[
             *data.picks,
-            *(PickRow("score:0.6,0.4", row.trial, row.latency_ms or 0.0, 1e6, row.loss or 0.0, ties="ties with INT8")
-              for row in near),
+            *(PickRow("score:0.6,0.4", row.changed(samples_per_s=1e6), ties="ties with INT8") for row in near),
         ],
-        groups=[replace(group, name=f"{long_name}_{place}") for place, group in enumerate(data.groups)],
+        groups=[group.changed(name=f"{long_name}_{place}") for place, group in enumerate(data.groups)],
         mismatches=[replace(row, name=long_name, kernel=kernel) for row in data.mismatches],
         failures=[replace(row, message="No supported formats for " + kernel * 3) for row in data.failures],
         reasons=[LayerReason(long_name, "fp32", "Alone in int8 it causes 24 times the average layer's error.")] * 14,
