@@ -31,7 +31,7 @@ from search.values import Assignment, Precision, Target
 from studies.options.read_options import read_config
 from studies.store import records
 from studies.store.database import tables
-from studies.store.records import Choice, NewStudy
+from studies.store.records import ChoiceRecord, StudyRecord
 from studies.store.store import Store
 from studies.trials.ledger import evaluation_digest
 
@@ -144,11 +144,16 @@ def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
     """A study without evaluations; the id of its target."""
     config = read_config({"model": "model.onnx", "data": "data.npz", "max-drop": f"{LIMIT:g}", "study": name})
     wanted = {**config.to_json(), "trials": 1_000_000}
-    study = store.studies.create(NewStudy(name, "model.onnx", "0" * 64, wanted, {}, METRIC, MODEL, {}, "running"))
+    facts = {"config": wanted, "data": {}, "metric": METRIC, "model": MODEL, "environment": {}, "state": "running"}
+    study = store.studies.create(StudyRecord(name=name, model_path="model.onnx", model_digest="0" * 64, **facts))
     store.studies.set_groups(study, [_group(group) for group in groups])
     target = store.targets.add(study, Target("onnxruntime", "Nobody's", {}, {}, "p20", True), f"{name}@nobody")
     store.targets.settle(target, latency_band=0.01)
-    choices = [Choice(group, precision, code, True) for group in groups for code, precision in enumerate(BOTH)]
+    choices = [
+        ChoiceRecord(group=group, precision=precision, code=code, offered=True)
+        for group in groups
+        for code, precision in enumerate(BOTH)
+    ]
     store.spaces.set_choices(target, "0" * 64, choices)
     return target
 
@@ -165,12 +170,12 @@ def fill(store: Store, target: int, rows: Rows, trials: range, digest: Callable[
         first = (connection.scalar(text("select max(id) from bf_evaluation")) or 0) + 1
         for start in range(0, len(rows), CHUNK):
             piece = range(start, min(start + CHUNK, len(rows)))
-            _write(connection, tables.Evaluation, (_evaluation(rows, i, first, target, digest) for i in piece))
+            _write(connection, tables.EvaluationRecord, (_evaluation(rows, i, first, target, digest) for i in piece))
             links = ((trials[i], first + i) for i in piece)
             trial = {"study_target_id": target, "reused": False}
-            _write(connection, tables.Trial, ({**trial, "number": n, "evaluation_id": e} for n, e in links))
-            _write(connection, tables.Sample, (row for i in piece for row in _samples(rows, i, first)))
-            _write(connection, tables.Score, (_score(rows, i, first) for i in piece if not rows.failed[i]))
+            _write(connection, tables.TrialRecord, ({**trial, "number": n, "evaluation_id": e} for n, e in links))
+            _write(connection, tables.SampleRecord, (row for i in piece for row in _samples(rows, i, first)))
+            _write(connection, tables.ScoreRecord, (_score(rows, i, first) for i in piece if not rows.failed[i]))
         connection.execute(text(_AUDITS), {"first": first})
 
 
@@ -203,7 +208,7 @@ def _evaluation(rows: Rows, i: int, first: int, target: int, digest: Callable[[A
         "started_at": ended - timedelta(seconds=5),
         "finished_at": ended,
         "worker": f"w-{i % WORKERS:06x}",
-        "assignment": assignment.to_json(),
+        "assignment": assignment,
         "notes": [],
         "engine": None if failed else {"layers": 60, "moves": 12, "opaque": 0, "sparse": 0},
     }
