@@ -14,7 +14,7 @@ from rich.text import Text
 
 from studies.outputs import escaped_controls, without_controls
 from studies.show.terminal.text_table import FittedTable, TextTable, plain_table
-from studies.show.terminal.wrapping import wrapped
+from studies.show.terminal.wrapping import wrap_text
 
 JSON_VERSION = 1  # of what --json prints, see docs/json.md; raised when a key is removed or means something else
 
@@ -43,7 +43,7 @@ def is_screen(console: Console) -> bool:
 
 def say(text: str, *, style: str = "", indent: str = "", console: Console = out) -> None:
     """Print a sentence; a terminal breaks it between words, further lines begin with `indent`."""
-    for line in wrapped(text, terminal_width(console), indent):
+    for line in wrap_text(text, terminal_width(console), indent):
         console.print(Text(line, style=style), soft_wrap=True)
 
 
@@ -60,7 +60,7 @@ def say_command(text: str, command: str) -> None:
 def print_error(text: str, kind: str) -> None:
     """Print a message to standard error, its first word in red; indented lines are commands, which are not broken."""
     first, *others = text.splitlines() or [""]
-    begin, *rest = wrapped(f"{kind}{first}", terminal_width(err))
+    begin, *rest = wrap_text(f"{kind}{first}", terminal_width(err))
     err.print(Text(kind, style="bold red") + Text(begin.removeprefix(kind)), soft_wrap=True)
     for line in (*rest, *others):
         if line.startswith("  "):

@@ -207,7 +207,7 @@ def show(
 
 def _read_trial(store: Store, now: Standing, number: int) -> TrialDetails:
     record = store.trials.load(now.target.id, number)
-    refused = store.evaluations.refused(now.target.id, record.asked) if record.asked is not None else ()
+    refused = store.evaluations.find_refused(now.target.id, record.asked) if record.asked is not None else ()
     groups = {group.id: group for group in store.studies.groups(now.study.id)}
     forecast = store.trials.forecasts(now.target).get(record.id)
     levels = find_final_levels(store, now.target, now.table.reference_ms, [record.id]).get(record.id, ())

@@ -36,7 +36,7 @@ def clear(store: Store, artifacts: Artifacts, *, own: bool) -> None:
         ArtifactError: a file could not be removed.
     """
     artifacts.remove_half_written()
-    drop(store, artifacts, [digest for digest in sorted(store.files.unused(STALE_S)) if digest in artifacts])
+    drop(store, artifacts, [digest for digest in sorted(store.files.find_unused(STALE_S)) if digest in artifacts])
     if own and artifacts.remote is None:
         unknown = artifacts.old() - {record.digest for record in store.files.all()}
         for digest in sorted(unknown):

@@ -47,7 +47,7 @@ class Alone(Presence):
 
     def give_up_lost(self) -> None:
         claims = self._store.claims
-        for running in claims.running(self._target):
+        for running in claims.find_running(self._target):
             claims.abandon(running.id)
 
     def take_over(self, held: Collection[int]) -> TakenOver | None:

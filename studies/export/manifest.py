@@ -62,7 +62,7 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
         "unrelated_to_fp32": point.unrelated,
         "not_as_asked": point.mismatch or None,
         "warnings": [text for text in (*_warnings(now, point), changed) if text],
-        "final": {**_accuracy(record.final, ledger.study.clusters("final")), **_judged(now, point)},
+        "final": {**_accuracy(record.final, ledger.study.clusters("final")), **_final_verdict(now, point)},
         "no_gain": no_gain_text(now),
         "limits": ledger.limits.to_json(),
         "target": ledger.target.target.to_json(),
@@ -147,7 +147,7 @@ def _accuracy(accuracy: Any, clusters: int | None) -> dict[str, Any]:
     return found | ({"clusters": clusters} if found else {})
 
 
-def _judged(now: Standing, point: Point) -> dict[str, Any]:
+def _final_verdict(now: Standing, point: Point) -> dict[str, Any]:
     """What the final split says of the limits; interval and bounds allow for how many were tried there."""
     final = point.final
     return {
@@ -159,7 +159,7 @@ def _judged(now: Standing, point: Point) -> dict[str, Any]:
         "limits_hold": final.verdict.holds,
         "verdict": final.verdict.value,
         "tried": final.tries,
-        "disagreement": _disagreement(now, point),
+        "disagreement": _describe_disagreement(now, point),
     }
 
 
@@ -167,7 +167,7 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _disagreement(now: Standing, point: Point) -> dict[str, Any] | None:
+def _describe_disagreement(now: Standing, point: Point) -> dict[str, Any] | None:
     """Where the losses of search and final split differ by more than chance explains: both together, and in words."""
     found = point.final.disagreement
     if found is None:

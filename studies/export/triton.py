@@ -60,14 +60,16 @@ def triton_config(name: str, platform: str, model: Model, types: Mapping[str, st
         f"name: {json.dumps(name)}",
         f"platform: {json.dumps(platform)}",
         "max_batch_size: 0",
-        *_tensors("input", _typed(model.inputs, types), {name: _input_dims(model, name) for name in model.profiles}),
-        *_tensors("output", _typed(model.outputs, types), _output_dims(model)),
+        *_tensors(
+            "input", _set_types(model.inputs, types), {name: _input_dims(model, name) for name in model.profiles}
+        ),
+        *_tensors("output", _set_types(model.outputs, types), _output_dims(model)),
         f"instance_group [ {{ count: 1 kind: {'KIND_GPU' if gpu else 'KIND_CPU'} }} ]",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _typed(specs: Sequence[TensorSpec], types: Mapping[str, str]) -> list[TensorSpec]:
+def _set_types(specs: Sequence[TensorSpec], types: Mapping[str, str]) -> list[TensorSpec]:
     return [replace(spec, dtype=types.get(spec.name, spec.dtype)) for spec in specs]
 
 
@@ -78,7 +80,7 @@ def _tensors(kind: str, specs: Sequence[TensorSpec], dynamic: Mapping[str, Seque
         # Triton knows no tensor without dimensions: it is one of one element to clients.
         shape = f"dims: [ {', '.join(map(str, dims))} ]" if dims else "dims: [ 1 ] reshape: { shape: [ ] }"
         comma = "," if number + 1 < len(specs) else ""
-        lines.append(f"  {{ name: {_quoted(spec.name)} data_type: {_triton_type(spec)} {shape} }}{comma}")
+        lines.append(f"  {{ name: {_quote(spec.name)} data_type: {_triton_type(spec)} {shape} }}{comma}")
     return [*lines, "]"]
 
 
@@ -91,7 +93,7 @@ def _triton_type(spec: TensorSpec) -> str:
         ) from None
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A string of protobuf's text format, whose escapes are C's: those that JSON writes without \\u are the same."""
     return json.dumps(text, ensure_ascii=False)
 

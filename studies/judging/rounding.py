@@ -30,7 +30,7 @@ def estimate_text(
     decimals = decimals_of(half * _factor(metric))
     if decimals is None:
         return metric.text(value, _USUAL_DIGITS)
-    return f"{_scaled(value, decimals, metric)} ± {_scaled(half, decimals, metric)} {_unit(metric)}".rstrip()
+    return f"{_scale_text(value, decimals, metric)} ± {_scale_text(half, decimals, metric)} {_unit(metric)}".rstrip()
 
 
 def bounded_text(value: float | None, bound: float | None, metric: MetricScale, *, missing: str = "") -> str:
@@ -48,7 +48,7 @@ def bounded_text(value: float | None, bound: float | None, metric: MetricScale, 
     decimals = decimals_of((bound - value) * _factor(metric))
     if decimals is None:
         return metric.text(value, _USUAL_DIGITS)
-    return f"{_scaled(value, decimals, metric)} {_unit(metric)}".rstrip() + f", {worst_text(value, bound, metric)}"
+    return f"{_scale_text(value, decimals, metric)} {_unit(metric)}".rstrip() + f", {worst_text(value, bound, metric)}"
 
 
 def worst_text(value: float, worst: float, metric: MetricScale) -> str:
@@ -67,7 +67,7 @@ def interval_text(low: float, high: float, metric: MetricScale) -> str:
     decimals = decimals_of(half_width(low, high) * _factor(metric))
     if decimals is None:
         return metric.text(low, _USUAL_DIGITS)
-    return f"{_scaled(low, decimals, metric)} … {_scaled(high, decimals, metric)} {_unit(metric)}".rstrip()
+    return f"{_scale_text(low, decimals, metric)} … {_scale_text(high, decimals, metric)} {_unit(metric)}".rstrip()
 
 
 def value_text(value: float | None, half: float, metric: MetricScale, *, missing: str = "") -> str:
@@ -83,7 +83,7 @@ def value_text(value: float | None, half: float, metric: MetricScale, *, missing
     decimals = decimals_of(half * _factor(metric))
     if decimals is None:
         return metric.text(value, _EXACT_DIGITS if half == 0 else _USUAL_DIGITS)
-    return f"{_scaled(value, decimals, metric)} {_unit(metric)}".rstrip()
+    return f"{_scale_text(value, decimals, metric)} {_unit(metric)}".rstrip()
 
 
 def least_half(halves: Iterable[float]) -> float:
@@ -149,7 +149,7 @@ def fixed(value: float, decimals: int) -> str:
     return text if float(text) else text.removeprefix("-")
 
 
-def _scaled(value: float, decimals: int, metric: MetricScale) -> str:
+def _scale_text(value: float, decimals: int, metric: MetricScale) -> str:
     return fixed(value * _factor(metric), decimals)
 
 

@@ -201,7 +201,7 @@ class Standing:
             high=known(loss + wider * (high - loss)),
             bound=known(bound),
             value_bound=known(value_bound),
-            disagreement=self._disagreement(row, place),
+            disagreement=self._find_disagreement(row, place),
             scored=True,
         )
 
@@ -231,7 +231,7 @@ class Standing:
             return self._tries(self.picks.best) + 1
         return max(1, int(tried.sum()))
 
-    def _disagreement(self, row: int, place: int) -> verdicts.Disagreement | None:
+    def _find_disagreement(self, row: int, place: int) -> verdicts.Disagreement | None:
         t, f = self.table, self.final.scores
         search_error = float(verdicts.standard_error(t.loss_low[row], t.loss_high[row]))
         final_error = float(verdicts.standard_error(f.loss_low[place], f.loss_high[place]))

@@ -113,7 +113,7 @@ class Finish:
         """Give up what lost workers were at; it is proposed again, should the study go on some day."""
         claims, crew, target = self._work.ledger.store.claims, self._work.crew, self._work.ledger.target.id
         crew.give_up_lost()
-        while any(running.worker not in crew.others() for running in claims.running(target)):
+        while any(running.worker not in crew.others() for running in claims.find_running(target)):
             taken = crew.take_over(())
             if taken is None:  # an evaluation that was begun just before its worker was lost has the younger lease
                 crew.wait("waiting until the evaluations of lost workers can be taken over")

@@ -87,7 +87,7 @@ def _place(work: Work, what: Mapping[str, str]) -> tuple[int | None, str]:
 def _is_left_behind(work: Work, number: int) -> bool:
     """Whether the process that built it was killed: on SQLite only one at a time works on a study."""
     ages_s = {
-        running.id: running.heartbeat_age_s for running in work.ledger.store.claims.running(work.ledger.target.id)
+        running.id: running.heartbeat_age_s for running in work.ledger.store.claims.find_running(work.ledger.target.id)
     }
     age_s = ages_s.get(number)
     return work.crew.alone or age_s is None or age_s > work.crew.lease_s
@@ -130,6 +130,6 @@ def _abandoned_when_interrupted(work: Work) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(Exception):  # the error that brought us here says more
-            for running in work.ledger.store.claims.running(work.ledger.target.id, work.crew.name):
+            for running in work.ledger.store.claims.find_running(work.ledger.target.id, work.crew.name):
                 work.ledger.store.claims.abandon(running.id, work.crew.name)
         raise

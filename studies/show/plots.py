@@ -44,7 +44,7 @@ def frame(x: str, y: str, height: int) -> dict[str, Any]:
     }
 
 
-def widened(low: float, high: float) -> list[float]:
+def widen_range(low: float, high: float) -> list[float]:
     """An axis range with some room at both ends."""
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     return [low - margin, high + margin]

@@ -23,7 +23,7 @@ from studies.options.quantities import format_duration_s
 from studies.show.terminal.progress_table import progress_table
 from studies.show.terminal.progress_text import ended_text
 from studies.show.terminal.run_text import Doing, clock_text, left_text, step_text
-from studies.show.terminal.wrapping import wrapped
+from studies.show.terminal.wrapping import wrap_text
 from studies.store.records import StoredEvaluation
 
 if TYPE_CHECKING:  # these import the store
@@ -206,7 +206,7 @@ class Display:
             self._print(text, "dim")
 
     def _print(self, text: str, style: str) -> None:
-        for line in wrapped(text, self._console.width):
+        for line in wrap_text(text, self._console.width):
             self._console.print(Text(line, style=style), soft_wrap=True)
 
     def step(self, text: str, done: int, total: int) -> None:

@@ -18,7 +18,7 @@ from studies.judging.status.time_table import time_rows, times_text
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_duration_s
 from studies.show.terminal.text_table import plain_table
-from studies.show.terminal.wrapping import wrapped
+from studies.show.terminal.wrapping import wrap_text
 from studies.store import suggestions
 from studies.store.records import NO_PROSPECT, REQUEST, TIME_LIMIT, FinishedEvaluation, RunningRecord, WorkerRecord
 
@@ -83,11 +83,11 @@ def facts(target: TargetStatus, metric: MetricScale) -> Iterator[tuple[str, str]
     if target.only_fp32:
         yield "best", "nothing but FP32 was measured yet"
         return
-    for names, point in _picked(target.picks):
+    for names, point in _group_picks(target.picks):
         yield names, point_text(point, metric, target.target.band)
 
 
-def _picked(picks: Mapping[str, Point]) -> Iterator[tuple[str, Point]]:
+def _group_picks(picks: Mapping[str, Point]) -> Iterator[tuple[str, Point]]:
     """Each picked point once, with all names that it is picked as: `best, fast`."""
     names: dict[int, list[str]] = {}
     for name, point in picks.items():
@@ -141,11 +141,11 @@ def styled_lines(now: StudyStatus, width: int | None) -> Iterator[Text]:
     """All lines, within so many characters; None if any width will do."""
     for block in blocks(now):
         if isinstance(block, str):
-            yield from (Text(line) for line in wrapped(block, width))
+            yield from (Text(line) for line in wrap_text(block, width))
         elif block.header:
             fitted = plain_table(block.rows, block.header).fit(width)
             yield from (Text(line, style=style) for line, style in fitted.lines())
-            yield from (Text(line, style="dim") for text in fitted.sentences() for line in wrapped(text, width))
+            yield from (Text(line, style="dim") for text in fitted.sentences() for line in wrap_text(text, width))
         else:
             yield from _fact_lines(block.rows, width)
 
@@ -154,7 +154,7 @@ def _fact_lines(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[Te
     """Names and values; a value that needs more lines has them below its own."""
     room = max((len(name) for name, _ in rows), default=0) + 2
     for name, value in rows:
-        for place, line in enumerate(wrapped(value, None if width is None else width - room)):
+        for place, line in enumerate(wrap_text(value, None if width is None else width - room)):
             yield Text.assemble(((name if place == 0 else "").ljust(room), "dim"), line)
 
 
@@ -162,10 +162,10 @@ def _worker_cells(target: TargetStatus, worker: WorkerRecord) -> tuple[str, ...]
     stage = target.stage(worker)
     state = stage if worker.live(target.lease_s) else f"lost ({stage})"
     age = f"{age_text(worker.heartbeat_age_s)} ago"
-    return worker.name, state, worker.host, worker.device, age, str(worker.evaluations), _doing(target, worker)
+    return worker.name, state, worker.host, worker.device, age, str(worker.evaluations), _work_text(target, worker)
 
 
-def _doing(target: TargetStatus, worker: WorkerRecord) -> str:
+def _work_text(target: TargetStatus, worker: WorkerRecord) -> str:
     leases = [_lease_text(row) for row in target.running if row.worker == worker.name]
     return ", ".join([*(task.name for task in target.tasks if task.worker == worker.name), *leases])
 

@@ -60,7 +60,7 @@ def trial_json(shown: TrialDetails) -> dict[str, Any]:
         "final": _accuracy_json(record.final, study.clusters("final")),
         "final_failure": record.final_failure or None,
         "mix_bias": None if record.mix_bias is None else record.mix_bias.to_json(),
-        "warnings": [text] if (text := _unrelated(shown)) else [],
+        "warnings": [text] if (text := _warn_of_outputs(shown)) else [],
         "not_as_asked": _not_as_asked(shown) or None,
         "rounds": [_round_json(again) for again in record.rounds],
         **final_levels_json(shown.final_levels),
@@ -198,7 +198,7 @@ def trial_lines(shown: TrialDetails, *, details: bool = True) -> list[str]:
         if accuracy is not None:
             lines.append(_accuracy_line(name, accuracy, shown.standing.study))
             lines += flip_texts(accuracy.flips) if accuracy.flips is not None else []
-    if text := _unrelated(shown):
+    if text := _warn_of_outputs(shown):
         lines.insert(1, f"WARNING: {text}")
     if text := _not_as_asked(shown):
         lines.insert(1, f"{text}, so it is no pick")
@@ -296,7 +296,7 @@ def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord) -> str:
     )
 
 
-def _unrelated(shown: TrialDetails) -> str:
+def _warn_of_outputs(shown: TrialDetails) -> str:
     """What is wrong with its outputs as a whole; empty if nothing is known to be."""
     now = shown.standing
     return "".join(unrelated_text(now, now.point(int(row))) for row in np.flatnonzero(now.table.id == shown.record.id))

@@ -36,13 +36,13 @@ def program() -> str:
     if PROGRAM in os.environ:
         return os.environ[PROGRAM]
     if script.name == "__main__.py" and script.parent.name == "bitfront":
-        return f"{shlex.quote(_shortened(sys.executable))} -m bitfront"
+        return f"{shlex.quote(_shorten_path(sys.executable))} -m bitfront"
     if script.name != "bitfront" or not script.is_file():  # called from Python
         return "bitfront"
     found = shutil.which("bitfront")
     if found is not None and os.path.samefile(found, script):
         return "bitfront"
-    short = _shortened(str(script))
+    short = _shorten_path(str(script))
     return shlex.quote(short if os.sep in short else f".{os.sep}{short}")
 
 
@@ -51,11 +51,11 @@ def _storage_words(storage: str) -> tuple[str, ...]:
     if hide_password(url) == hide_password(default):
         return ()
     if is_file(url):
-        url = url.set(database=_shortened(str(url.database)))
+        url = url.set(database=_shorten_path(str(url.database)))
     return "--storage", shlex.quote(hide_password(url))
 
 
-def _shortened(path: str) -> str:
+def _shorten_path(path: str) -> str:
     """A path as seen from the current folder, if it is below that."""
     folder = os.getcwd()
     found = os.path.abspath(path)

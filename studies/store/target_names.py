@@ -30,17 +30,17 @@ def choose(targets: Sequence[TargetRecord], wanted: str | None, study: str) -> T
     if wanted.isdigit() and len(wanted) < _LEAST_PREFIX:
         found = [targets[int(wanted) - 1]] if 1 <= int(wanted) <= len(targets) else []
     else:
-        found = _fitting(targets, wanted.strip().lower())
+        found = _find_fitting(targets, wanted.strip().lower())
     if len(found) == 1:
         return found[0]
     problem = "no target fits" if not found else f"{len(found)} targets fit"
     raise StudyError(
         f"--target {wanted}: expected one target of study {study!r}, but {problem}. Give a number, the start of a "
-        "fingerprint, or a part of a name that only one has:\n" + "\n".join(listed(targets))
+        "fingerprint, or a part of a name that only one has:\n" + "\n".join(list_targets(targets))
     )
 
 
-def _fitting(targets: Sequence[TargetRecord], wanted: str) -> list[TargetRecord]:
+def _find_fitting(targets: Sequence[TargetRecord], wanted: str) -> list[TargetRecord]:
     if not wanted:
         return []
     if len(wanted) >= _LEAST_PREFIX:
@@ -69,7 +69,7 @@ def word_of(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ")
 
 
-def listed(targets: Sequence[TargetRecord]) -> list[str]:
+def list_targets(targets: Sequence[TargetRecord]) -> list[str]:
     """A line for each target: number, fingerprint, name."""
     shown = names([record.target for record in targets])
     rows = zip(targets, shown, strict=True)
@@ -98,7 +98,7 @@ def foreign(study: str, targets: Sequence[TargetRecord], here: Target, storage: 
     """
     lines = [f"running study {study!r}: expected a target of the study, but this host is another one:"]
     lines.append(f"  here  {here.fingerprint[:PREFIX]}  {here.backend} on {here.device}")
-    for line, record in zip(listed(targets), targets, strict=True):
+    for line, record in zip(list_targets(targets), targets, strict=True):
         lines.append(line)
         lines += [f"       {difference}" for difference in differences(record.target, here)]
     return StudyError(

@@ -143,7 +143,7 @@ def match_layers(groups: Sequence[Group], assignment: Assignment, nodes: UserNod
 
 
 def _layer(group: Group, precision: Precision, nodes: UserNodes) -> Layer:
-    weighted = {name: _weighted(group, name, nodes) for name in group.anchors}
+    weighted = {name: _find_weighted(group, name, nodes) for name in group.anchors}
     members = {node for name in group.nodes for node in nodes.of.get(name, ())}
     return Layer(
         group=group.id,
@@ -156,7 +156,7 @@ def _layer(group: Group, precision: Precision, nodes: UserNodes) -> Layer:
     )
 
 
-def _weighted(group: Group, name: str, nodes: UserNodes) -> UserNode | None:
+def _find_weighted(group: Group, name: str, nodes: UserNodes) -> UserNode | None:
     """The weighted op itself among the nodes that were folded into one."""
     return next((node for node in nodes.of.get(name, ()) if node.op == group.op), None)
 

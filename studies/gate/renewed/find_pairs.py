@@ -71,7 +71,7 @@ class _Pairs:
         """A pair for each mix of the old front that depends on ranges, and one of the two picks `best`."""
         old = front_mixes(self._store, self._before)
         scaled = {row: mix for row, mix in old.items() if any(precision.scaled for precision in mix.values())}
-        pairs = [(row, self._evaluated.get(self._space.nearest(mix))) for row, mix in scaled.items()]
+        pairs = [(row, self._find_evaluations.get(self._space.nearest(mix))) for row, mix in scaled.items()]
         best = self._before.picks.best, self._now.picks.best
         if best[0] is not None and best[1] is not None and best not in pairs:
             pairs.append((best[0], best[1]))
@@ -83,11 +83,11 @@ class _Pairs:
         trial = int(self._before.table.trial[row])
         if again is None:
             return MixPair(trial, None, before, None, "it was not evaluated again: its build failed", best)
-        mix = next(mix for mix, place in self._evaluated.items() if place == again)
+        mix = next(mix for mix, place in self._find_evaluations.items() if place == again)
         return MixPair(trial, int(self._now.table.trial[again]), before, self._engine(self._now, again, mix), best=best)
 
     @cached_property
-    def _evaluated(self) -> dict[Assignment, int]:
+    def _find_evaluations(self) -> dict[Assignment, int]:
         """Assignment → row of the new study, of those that went well."""
         table = self._now.table
         found: Mapping[int, Assignment] = self._store.evaluations.assignments(self._now.target.id)

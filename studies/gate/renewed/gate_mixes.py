@@ -109,11 +109,11 @@ class _LossJudge:
             return RenewedMix(pair, before, now, self._compare(before, now))
         if now is not None:
             reason = f"the old engine cannot be scored on the fresh data: {self._scores.failed[str(pair.before)]}"
-            return RenewedMix(pair, None, now, replace(self._failed(reason), verdict=Verdict.HOLDS))
+            return RenewedMix(pair, None, now, replace(self._fail(reason), verdict=Verdict.HOLDS))
         reason = pair.reason or f"the renewed engine cannot be scored: {self._scores.failed[str(pair.now)]}"
-        return RenewedMix(pair, before, None, self._failed(reason))
+        return RenewedMix(pair, before, None, self._fail(reason))
 
-    def _failed(self, reason: str) -> Check:
+    def _fail(self, reason: str) -> Check:
         return fail_loss(self._limit, self._level, reason)
 
     def _compare(self, before: Accuracy, now: Accuracy) -> Check:

@@ -79,13 +79,13 @@ def _lost_weights(row: GroupError, limits: Thresholds) -> str:
     return f"the rounded weights diverge by {row.weight_kl:.3g} nats from the float ones"
 
 
-def _shifted(row: GroupError, limits: Thresholds) -> str:
+def _shift_text(row: GroupError, limits: Thresholds) -> str:
     if row.shift is None or row.shift <= limits.max_shift:
         return ""
     return f"{format_percent(row.shift)} of its error is one constant per channel"
 
 
-def _truncated(row: GroupError, limits: Thresholds) -> str:
+def _truncation_text(row: GroupError, limits: Thresholds) -> str:
     if row.overlap is None or row.overlap >= limits.full_overlap:
         return ""
     return f"float and rounded activations share {format_percent(row.overlap)} of their histograms"
@@ -97,7 +97,7 @@ def _coarse(row: GroupError, limits: Thresholds) -> str:
     return f"its own output has an SQNR of {row.sqnr_db:.1f} dB"
 
 
-def _amplified(row: GroupError, limits: Thresholds) -> str:
+def _amplification_text(row: GroupError, limits: Thresholds) -> str:
     own = "" if row.sqnr_db is None else f", of its own output alone {row.sqnr_db:.1f} dB"
     return f"error of the network's outputs {0.0 if row.error is None else row.error:.3g}{own}"
 
@@ -143,14 +143,14 @@ CAUSES = (
     ),
     Cause(
         "constant shift",
-        _shifted,
+        _shift_text,
         "Rounding shifts the mean of the layer's output, and the layers behind it take that for signal.",
         "Correct the bias by the mean difference.",
         ("bias",),
     ),
     Cause(
         "truncated activations",
-        _truncated,
+        _truncation_text,
         "The levels are too coarse for the values that most activations have.",
         "Choose the range by its effect on the layer's output.",
         ("ranges", "bias"),
@@ -167,7 +167,7 @@ CAUSES = (
     ),
     Cause(
         "amplified error",
-        _amplified,
+        _amplification_text,
         "The layer's rounding error is like that of others, but the layers behind it amplify it.",
         "Correct the bias and choose the rounding of the weights by its effect on the output. If that is not enough, "
         "keep the layer in a higher precision.",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from evaluators.measure.latency_scale import scaled
 from studies.options.quantities import format_elapsed_s, format_ms
-from studies.store.reading.latencies import confirmed
+from studies.store.reading.latencies import choose_latencies
 from studies.store.records import EvaluationRecord, FinalLevel, TargetRecord
 
 if TYPE_CHECKING:  # it imports the database, which the report is to do without
@@ -52,7 +52,7 @@ def _latencies_ms(
     columns = np.array([(e.raw_ms, e.baseline_ms) for e in exports], dtype=np.float64)  # None becomes NaN
     raw_ms, baseline_ms = columns.T
     ids, doubts = np.array([(e.id, e.doubts) for e in exports], dtype=np.int64).T
-    again = confirmed(ids, baseline_ms, doubts, store.measurements.rounds(target.id), reference_ms)
+    again = choose_latencies(ids, baseline_ms, doubts, store.measurements.rounds(target.id), reference_ms)
     latencies_ms: NDArray[np.float64] = np.where(np.isnan(again), scaled(raw_ms, baseline_ms, reference_ms), again)
     return latencies_ms
 

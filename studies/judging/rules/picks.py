@@ -185,8 +185,8 @@ def knee(latency_ms: Floats, loss: Floats, on_front: Bools) -> int | None:
     if not len(rows):
         return None
     lat, los = np.asarray(latency_ms, float), np.asarray(loss, float)
-    x = _scaled(lat[rows])
-    y = _scaled(los[rows])
+    x = _scale_to_one(lat[rows])
+    y = _scale_to_one(los[rows])
     fast = int(np.flatnonzero(rows == _least(rows, lat, los))[0])
     accurate = int(np.flatnonzero(rows == _least(rows, los, lat))[0])
     run, rise = x[accurate] - x[fast], y[fast] - y[accurate]
@@ -386,7 +386,7 @@ def _with_least(rows: Rows, column: Floats) -> Rows:
     return found
 
 
-def _scaled(values: Floats) -> Floats:
+def _scale_to_one(values: Floats) -> Floats:
     """Values mapped to 0 … 1; all zero when they are equal."""
     extent = float(np.ptp(values))
     scaled: Floats = (values - values.min()) / (extent or 1.0)

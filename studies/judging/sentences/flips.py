@@ -11,14 +11,14 @@ def flip_texts(flips: Flips) -> list[str]:
     share = format_percent(flips.count / flips.samples) if flips.samples else "none"
     told = [f"{flips.count} of {flips.samples} samples ({share}) have another class than in FP32"]
     if flips.right is None:
-        return told + _named("whose class differs and for which the data have no label", flips.moved)
+        return told + _flip_lines("whose class differs and for which the data have no label", flips.moved)
     wrong = flips.samples - flips.right
-    told += _named(f"of the {flips.right} that FP32 had right are wrong now", flips.lost)
-    told += _named(f"of the {wrong} that FP32 had wrong are right now", flips.gained)
-    return told + _named(f"of the {wrong} that FP32 had wrong are wrong in another way", flips.moved)
+    told += _flip_lines(f"of the {flips.right} that FP32 had right are wrong now", flips.lost)
+    told += _flip_lines(f"of the {wrong} that FP32 had wrong are right now", flips.gained)
+    return told + _flip_lines(f"of the {wrong} that FP32 had wrong are wrong in another way", flips.moved)
 
 
-def _named(what: str, those: FlippedSamples) -> list[str]:
+def _flip_lines(what: str, those: FlippedSamples) -> list[str]:
     if not those.count:
         return []
     more = ", …" if those.count > len(those.first) else ""

@@ -11,7 +11,7 @@ def unlabelled_text(limits: Limits, metric: MetricScale) -> str:
     Args:
         metric: chosen by default for data without labels.
     """
-    meant = [_meaning(limit, bound, metric) for limit, bound in limits.rows() if limit.bounds_accuracy]
+    meant = [_explain_limit(limit, bound, metric) for limit, bound in limits.rows() if limit.bounds_accuracy]
     if not meant or not (metric.relative and metric.ratio):
         return ""
     return (
@@ -21,6 +21,6 @@ def unlabelled_text(limits: Limits, metric: MetricScale) -> str:
     )
 
 
-def _meaning(limit: Limit, bound: float, metric: MetricScale) -> str:
+def _explain_limit(limit: Limit, bound: float, metric: MetricScale) -> str:
     shares = f"at most {metric.text(bound)}" if limit.difference else f"at most {metric.text(1 - bound)}"
     return f"Your limit --{limit.option} now means that {shares} of the samples get another answer than from FP32."

@@ -208,7 +208,7 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
         lease_s=config.lease_s,
         window_s=(tally.now - since).total_seconds(),
         tally=tally,
-        running=store.claims.running(target.id),
+        running=store.claims.find_running(target.id),
         workers=workers,
         tasks=store.tasks.of_target(target.id),
         front=front,

@@ -64,13 +64,13 @@ def table_of(workers: Iterable[WorkerTime]) -> TimeTable:
     spans = sorted((worker.until - timedelta(seconds=worker.total_s), worker.until) for worker in found)
     return TimeTable(
         {kind: each for kind, each in seconds.items() if each > 0},
-        sum((end - start).total_seconds() for start, end in _merged(spans)),
+        sum((end - start).total_seconds() for start, end in _merge_spans(spans)),
         len(found),
         spans[0][0] if spans else None,
     )
 
 
-def _merged(spans: Iterable[tuple[datetime, datetime]]) -> Iterator[tuple[datetime, datetime]]:
+def _merge_spans(spans: Iterable[tuple[datetime, datetime]]) -> Iterator[tuple[datetime, datetime]]:
     """The same stretches of time without overlaps; they come in order of their starts."""
     current: tuple[datetime, datetime] | None = None
     for start, end in spans:

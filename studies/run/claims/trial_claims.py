@@ -225,7 +225,7 @@ class TrialClaims:
     def give_back(self) -> None:
         """Let go of what is this worker's in the database: cut off while it began one, it does not know its number."""
         claims, worker = self._work.ledger.store.claims, self._work.crew.name
-        for running in claims.running(self._work.ledger.target.id, worker):
+        for running in claims.find_running(self._work.ledger.target.id, worker):
             trials = self._work.ledger.store.evaluations.load(running.id).trials
             if claims.abandon(running.id, worker):
                 for number in trials:

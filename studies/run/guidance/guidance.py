@@ -94,7 +94,7 @@ class _Disobeyed:
 
     def __call__(self) -> frozenset[tuple[str, Precision]]:
         store, target = self._ledger.store, self._ledger.target.id
-        disobeying = store.engines.disobeying(target)
+        disobeying = store.engines.find_disobeying(target)
         if disobeying != self._read[0]:
             assignments = store.evaluations.assignments(target, disobeying)
             found = [

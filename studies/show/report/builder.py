@@ -77,12 +77,12 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         precisions={point.trial: _precisions(record, groups) for point, record in shown.items()},
         opaque={point.trial: _opaque(record) for point, record in shown.items()},
         unbuildable=[(group, names[group], precision.label) for group, precision in sorted(unbuildable)],
-        mismatches=[_mismatch(trial_of[at], row, names[row.group]) for at, row in audits if _disobeyed(row)],
+        mismatches=[_mismatch(trial_of[at], row, names[row.group]) for at, row in audits if _is_disobeyed(row)],
         audited=(counts[Answer.OBEYED], counts[Answer.NOT_OBEYED], counts[Answer.OPAQUE]),
         failures=_failures(store, now),
         hypervolume=_hypervolume(now),
         forecasts=forecasts.compared(store, now),
-        environment=_environment(now),
+        environment=_flatten_environment(now),
         notes=_notes(store, now),
         beside=side_by_side(store, [now, *others]) if others else None,
         diagnosis=diagnosis,
@@ -133,7 +133,7 @@ def _target_text(now: Standing) -> str:
     return f"{named}; latency is the {statistic}"
 
 
-def _environment(now: Standing) -> dict[str, str]:
+def _flatten_environment(now: Standing) -> dict[str, str]:
     """Versions and options of the target, and the machine that the study was made on."""
     target = now.target.target
     known = {"target": {**target.versions, **target.options}, **now.study.environment}
@@ -169,7 +169,7 @@ def _opaque(record: StoredEvaluation) -> frozenset[str]:
     return frozenset(row.group for row in record.evaluation.audit if row.answer is Answer.OPAQUE)
 
 
-def _disobeyed(row: AuditRow) -> bool:
+def _is_disobeyed(row: AuditRow) -> bool:
     return row.answer is Answer.NOT_OBEYED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from search.forecast.forecasts import RECENT
-from studies.show.plots import BLUE, GREY, Figure, frame, widened
+from studies.show.plots import BLUE, GREY, Figure, frame, widen_range
 from studies.trials.forecasts import Compared
 
 _EARLIER = "#8fb8dc"
@@ -28,7 +28,7 @@ def forecast_figure(found: Compared, title: str, factor: float) -> Figure:
 def _ends(part: Compared, factor: float) -> list[float] | None:
     """One range for both axes: that of the points, so that a few wide intervals do not press them together."""
     values = factor * np.concatenate([part.predicted, part.measured])
-    return widened(float(values.min()), float(values.max())) if len(values) else None
+    return widen_range(float(values.min()), float(values.max())) if len(values) else None
 
 
 def _traces(part: Compared, factor: float, ends: list[float] | None) -> list[Figure]:

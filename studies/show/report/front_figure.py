@@ -11,7 +11,7 @@ from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, latency_text
 from studies.options.limits import LATENCY_MS, LOSS
 from studies.options.quantities import format_bytes, format_elapsed_s, format_ms
-from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, finite, frame, plain, widened
+from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, finite, frame, plain, widen_range
 from studies.show.report.label_places import Mark, place_labels
 from studies.show.report.rows import ReportData
 
@@ -88,9 +88,9 @@ def view_of(data: ReportData) -> View:
     baselines = [data.metric.axis_value(row.loss_low) for row in rows if row.baseline]
     top, bottom = max(every), min([low, *every, *(end for end in baselines if end is not None)])
     if high == low or top - bottom <= _FAR * (room - bottom):
-        return View(_pair(widened(min(xs), max(xs))), _pair(widened(bottom, max(top, room))), None)
+        return View(_pair(widen_range(min(xs), max(xs))), _pair(widen_range(bottom, max(top, room))), None)
     far = room, top + 0.3 * (top - room)  # labels of the farthest fit too
-    return View(_pair(widened(min(xs), max(xs))), _pair((widened(bottom, room)[0], room)), far)
+    return View(_pair(widen_range(min(xs), max(xs))), _pair((widen_range(bottom, room)[0], room)), far)
 
 
 def _near_losses(data: ReportData) -> Iterator[float]:

@@ -60,7 +60,7 @@ def render_report(data: ReportData) -> str:
     environment.filters.update(
         ms=partial(latency_text, missing="–"),
         rate=partial(rate_text, missing="–"),
-        percent=_percent,
+        percent=_percent_text,
         metric=scale.text,
         ranks=ranks_text,
         error=error_text,
@@ -124,5 +124,5 @@ def limit_texts(data: ReportData) -> list[str]:
     return [limit.text(bound, data.metric) for limit, bound in data.limits.rows()]
 
 
-def _percent(value: float | None) -> str:
+def _percent_text(value: float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else format_percent(value)

@@ -155,7 +155,7 @@ def side_by_side(store: Store, standings: Sequence[Standing]) -> SideBySide:
         for now, column in zip(standings, columns, strict=True)
     )
     everywhere = [d for d in columns[0].points if all(d in column.points for column in columns[1:])]
-    rows = [_shared(columns, digest, assignments[digest]) for digest in everywhere if _shown(columns, digest)]
+    rows = [_shared_row(columns, digest, assignments[digest]) for digest in everywhere if _shown(columns, digest)]
     rows.sort(key=lambda row: row.latencies_ms[0])
     pairs = tuple(_pair(one, two) for one, two in combinations(columns, 2))
     return SideBySide(columns, pairs, tuple(rows[:_MOST_ROWS]), len(everywhere), devices)
@@ -172,7 +172,7 @@ def _shown(columns: Sequence[Column], digest: str) -> bool:
     return any(point.on_front or point.picks or point.role for point in points)
 
 
-def _shared(columns: Sequence[Column], digest: str, assignment: Assignment) -> SharedRow:
+def _shared_row(columns: Sequence[Column], digest: str, assignment: Assignment) -> SharedRow:
     points = [column.points[digest] for column in columns]
     values: Any = zip(*((point.trial, point.latency_ms, point.loss) for point in points), strict=True)
     return SharedRow(mix_text(assignment), *values)

@@ -10,7 +10,7 @@ _NARROW = "\N{NO-BREAK SPACE}"  # textwrap breaks no line there
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|±|×|[a-zA-Zµ°]{1,3}/?s?(?![\w.])))|(?<=[±×≤≥]) (?=[\d-])| (?=±)")
 
 
-def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+def wrap_text(text: str, width: int | None, indent: str = "") -> list[str]:
     """The lines of a text, broken between words alone.
 
     Args:

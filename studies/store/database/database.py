@@ -182,10 +182,10 @@ def _version_of(url: URL, *, create: bool) -> int | None:
         return None
     engine = make_engine(url, write=False)
     try:
-        version, tables = _looked(engine)
+        version, tables = _await_tables(engine)
         if version != VERSION and tables:
             with one_at_a_time(url):  # another process may be in the middle of making them
-                version, tables = _looked(engine)
+                version, tables = _await_tables(engine)
     except SQLAlchemyError as error:
         nowhere = no_way_to(url)
         message = f"Cannot open the database {hide_password(url)}: {nowhere or reason(error, url)}."
@@ -203,14 +203,14 @@ def _prepare(engine: Engine, url: URL, *, create: bool) -> None:
     if version == VERSION:
         return
     if version is not None:
-        with _upgrading(url) as upgrade:
-            _upgrade(upgrade)
+        with _open_upgrade(url) as upgrade:
+            _run_migrations(upgrade)
         return
     with reported("create the tables", url), one_at_a_time(url), writing(engine) as connection:
         _create(connection)
 
 
-def _looked(engine: Engine) -> tuple[int | None, frozenset[str]]:
+def _await_tables(engine: Engine) -> tuple[int | None, frozenset[str]]:
     """As `_look`; waits for tables that Optuna is making: MySQL commits each, and optuna-dashboard takes no lock."""
     deadline = time.monotonic() + OTHERS_S
     while True:
@@ -261,7 +261,7 @@ def _create(connection: Connection) -> None:
 
 
 @contextmanager
-def _upgrading(url: URL) -> Iterator[Connection]:
+def _open_upgrade(url: URL) -> Iterator[Connection]:
     """One writing transaction on an engine of its own: even a reader upgrades old tables, before it reads."""
     if is_file(url):
         _check_file(Path(str(url.database)), url, create=False, write=True)
@@ -273,7 +273,7 @@ def _upgrading(url: URL) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _upgrade(connection: Connection) -> None:
+def _run_migrations(connection: Connection) -> None:
     from studies.store.database.migrations import migrate
 
     version, _ = _look(connection)

@@ -53,7 +53,7 @@ def judged_columns(connection: Connection, study_target_id: int, *conditions: An
     query = query.where(e.study_target_id == study_target_id, *conditions)
     numbers = number_columns(plain_rows(connection, query), len(names))
     order = np.argsort(numbers[0], kind="stable")  # quicker here than in the database
-    columns = {name: _typed(name, column[order]) for name, column in zip(names, numbers, strict=True)}
+    columns = {name: _set_type(name, column[order]) for name, column in zip(names, numbers, strict=True)}
     if np.any(columns["samples"] > columns["total_samples"]):
         raise ValueError("more samples were scored than there are")  # such a row would count as stopped early
     code = columns.pop("code")
@@ -93,7 +93,7 @@ def detail_rows(connection: Connection, ids: Sequence[int]) -> dict[int, dict[st
     """Evaluation id → its details by name."""
     e, t = tables.EvaluationRecord, tables.TrialRecord
     lowest = select(func.min(t.number)).where(t.evaluation_id == e.id, t.study_target_id == e.study_target_id)
-    query = select(e.id, lowest.scalar_subquery(), *(_stored(name) for name in DETAILS[1:]))
+    query = select(e.id, lowest.scalar_subquery(), *(_column_of(name) for name in DETAILS[1:]))
     found = {}
     for chunk in chunks(ids):
         for number, *values in plain_rows(connection, query.where(e.id.in_(chunk))):
@@ -109,12 +109,14 @@ def detail_column(connection: Connection, study_target_id: int, name: str) -> tu
         query = select(t.evaluation_id, func.min(t.number)).where(t.study_target_id == study_target_id)
         query = query.group_by(t.evaluation_id)
     else:
-        query = select(e.id, _stored(name)).where(e.study_target_id == study_target_id, _stored(name).is_not(None))
+        query = select(e.id, _column_of(name)).where(
+            e.study_target_id == study_target_id, _column_of(name).is_not(None)
+        )
     ids, values = zip(*(plain_rows(connection, query) or [(0, None)]), strict=True)
     return ids, values
 
 
-def _stored(name: str) -> Any:
+def _column_of(name: str) -> Any:
     if name == "moves":
         return tables.EvaluationRecord.engine["moves"].as_integer()
     return tables.EvaluationRecord.__table__.c[name]
@@ -129,7 +131,7 @@ def _code() -> Any:
     return case(*cases, *others)
 
 
-def _typed(name: str, column: NDArray[np.float64]) -> NDArray[Any]:
+def _set_type(name: str, column: NDArray[np.float64]) -> NDArray[Any]:
     return column if name in FLOATS else np.where(np.isnan(column), -1, column).astype(np.int64)
 
 

@@ -43,7 +43,7 @@ def read_evaluation(connection: Connection, evaluation_id: int) -> records.Store
         trial=trials[0] if trials else None,
         trials=tuple(trials),
         asked=row.asked_assignment,
-        evaluation=_measured(row, _audit(connection, evaluation_id), rounds, scores.get("search")),
+        evaluation=_read_measures(row, _audit(connection, evaluation_id), rounds, scores.get("search")),
         rounds=rounds,
         final=final if final is not None and final.samples else None,
         final_failure=final_failure(row.notes),
@@ -55,7 +55,7 @@ def final_failure(notes: Sequence[str] | None) -> str:
     return next((note.removeprefix(records.OF_FINAL) for note in notes or () if note.startswith(records.OF_FINAL)), "")
 
 
-def _measured(
+def _read_measures(
     row: Row, audit: tuple[AuditRow, ...], rounds: Sequence[records.Round], accuracy: Accuracy | None
 ) -> Evaluation:
     failure = None

@@ -11,7 +11,7 @@ from studies.store.columns import Columns, EvaluationTable
 
 def confirmed_ms(table: EvaluationTable) -> NDArray[np.float64]:
     """(n,) latency in ms of the round that counts of each evaluation; NaN if that is the search's own."""
-    return confirmed(table.id, table.baseline_ms, table.doubts, table.again, table.reference_ms)
+    return choose_latencies(table.id, table.baseline_ms, table.doubts, table.again, table.reference_ms)
 
 
 def find_doubtful(table: EvaluationTable) -> NDArray[np.bool_]:
@@ -21,7 +21,7 @@ def find_doubtful(table: EvaluationTable) -> NDArray[np.bool_]:
     return result
 
 
-def confirmed(
+def choose_latencies(
     ids: NDArray[np.int64],
     baseline_ms: NDArray[np.float64],
     doubts: NDArray[np.int64],
@@ -46,7 +46,7 @@ def _choose_rounds(
     again: Columns,
     reference_ms: float | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """What `confirmed` gives, and whether nothing is doubtful in the measurement that counts."""
+    """What `choose_latencies` gives, and whether nothing is doubtful in the measurement that counts."""
     found = np.full(len(ids), np.nan)
     clean = (doubts == 0) & ~off_reference(baseline_ms, reference_ms)
     if not len(again.evaluation_id):

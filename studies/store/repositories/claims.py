@@ -118,7 +118,7 @@ class Claims:
                 return taken
         return None
 
-    def running(self, study_target_id: int, worker: str | None = None) -> tuple[records.RunningRecord, ...]:
+    def find_running(self, study_target_id: int, worker: str | None = None) -> tuple[records.RunningRecord, ...]:
         """Evaluations in flight, or left behind by a worker that died; oldest first.
 
         Args:
@@ -134,7 +134,7 @@ class Claims:
             .where(true() if worker is None else e.worker == worker)
             .order_by(e.id)
         )
-        return tuple(_running(row) for row in self._database.rows(query))
+        return tuple(_running_record(row) for row in self._database.rows(query))
 
     @retried
     def abandon(self, evaluation_id: int, worker: str | None = None) -> bool:
@@ -296,7 +296,7 @@ class Claims:
 
 def _new_result(evaluation: Evaluation, artifact: str | None, worker: str) -> dict[str, Any]:
     """The columns of a result that takes the place of another one, but the time at which that was finished."""
-    values = {**results.unmeasured(), **results.measures(evaluation), "artifact": artifact, "worker": worker}
+    values = {**results.empty_measures(), **results.measures(evaluation), "artifact": artifact, "worker": worker}
     del values["finished_at"]
     return values
 
@@ -319,6 +319,6 @@ def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: floa
     return records.TakenOver(evaluation_id, row.worker, takeovers)
 
 
-def _running(row: Row) -> records.RunningRecord:
+def _running_record(row: Row) -> records.RunningRecord:
     age = None if row.heartbeat is None else (row.now - row.heartbeat).total_seconds()
     return records.RunningRecord(row.id, row.digest, row.trial, row.worker, age, row.takeovers)

@@ -49,7 +49,7 @@ class Engines:
         )
         return tuple((row.evaluation_id, audit_row(row)) for row in self._database.rows(query))
 
-    def disobeying(self, study_target_id: int) -> tuple[int, ...]:
+    def find_disobeying(self, study_target_id: int) -> tuple[int, ...]:
         """Ids of the evaluations of a search in which some group did not run in what was asked."""
         e = tables.EvaluationRecord
         query = select(e.id).where(e.study_target_id == study_target_id, e.not_obeyed > 0, e.role != records.EXPORT)

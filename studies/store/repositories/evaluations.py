@@ -124,7 +124,7 @@ class Evaluations:
         ok = (e.study_target_id == study_target_id, e.status == records.OK, e.role == records.EXPORT)
         return tuple(e.of(row) for row in self._database.rows(table_rows.select_all(e, *ok).order_by(e.id)))
 
-    def refused(self, study_target_id: int, asked: Assignment) -> tuple[records.StoredEvaluation, ...]:
+    def find_refused(self, study_target_id: int, asked: Assignment) -> tuple[records.StoredEvaluation, ...]:
         """The refused evaluations of a proposal that was repaired, in order: its own, then those of its repairs."""
         e, t = tables.EvaluationRecord, tables.TrialRecord
         linked = select(t.evaluation_id).where(t.study_target_id == study_target_id)

@@ -112,7 +112,7 @@ class Files:
         with self._database.writing("forget an artifact") as connection:
             return artifacts.drop_artifact(connection, digest, remove)
 
-    def unused(self, age_s: float) -> frozenset[str]:
+    def find_unused(self, age_s: float) -> frozenset[str]:
         """Digests whose files `forget` has to remove: removals that were interrupted before.
 
         Args:

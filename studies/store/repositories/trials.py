@@ -20,7 +20,7 @@ from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_columns import number_columns, plain_rows
 from studies.store.reading.evaluation_rows import read_evaluation
-from studies.store.reading.latencies import confirmed
+from studies.store.reading.latencies import choose_latencies
 from studies.store.reading.rounds import read_reference_ms, round_table, rounds_query
 from studies.store.records import LostEvaluationError
 from studies.store.statements import results, table_rows
@@ -103,7 +103,7 @@ class Trials:
         with self._database.reading("read forecasts") as connection:
             if not inspect(connection).has_table(_ATTRIBUTES.name):
                 return {}
-            rows: Sequence[Row] = connection.execute(_told(target)).all()
+            rows: Sequence[Row] = connection.execute(_forecasts_query(target)).all()
         return {row[0]: Predicted.from_json(json.loads(row[1])) for row in rows}
 
     @retried
@@ -119,12 +119,12 @@ class Trials:
             reference_ms = read_reference_ms(connection, study_target_id)
             again = round_table(connection.execute(rounds_query(study_target_id)).all())
             trials, ids, raw_ms, baseline_ms, doubts = number_columns(plain_rows(connection, query), 5)
-        found = confirmed(ids.astype(np.int64), baseline_ms, doubts.astype(np.int64), again, reference_ms)
+        found = choose_latencies(ids.astype(np.int64), baseline_ms, doubts.astype(np.int64), again, reference_ms)
         latency_ms = np.where(np.isnan(found), scaled(raw_ms, baseline_ms, reference_ms), found)
         return dict(zip(trials.astype(np.int64).tolist(), latency_ms.tolist(), strict=True))
 
 
-def _told(target: records.TargetRecord) -> Query:
+def _forecasts_query(target: records.TargetRecord) -> Query:
     """Evaluation ids, and forecasts as JSON, of the trials that had them made."""
     t, e = tables.TrialRecord, tables.EvaluationRecord
     return (

@@ -83,7 +83,7 @@ def measures(evaluation: Evaluation) -> dict[str, Any]:
         "notes": evaluation.notes,
         "attempts": evaluation.attempts,
         "replaced": len(evaluation.deaths),
-        "deaths": [_told(death) for death in evaluation.deaths] or None,
+        "deaths": [_failure_columns(death) for death in evaluation.deaths] or None,
         "stage_s": dict(evaluation.stage_s) or None,
         "size_bytes": evaluation.size_bytes,
         "memory_bytes": evaluation.memory_bytes,
@@ -95,7 +95,7 @@ def measures(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def unmeasured() -> dict[str, Any]:
+def empty_measures() -> dict[str, Any]:
     """The columns of `bf_evaluation` that `measures` leaves out where a stage was not reached, or none failed."""
     failure = ("stage", "kind", "message", "log")
     latency = ("raw_ms", "baseline_ms", "spread")
@@ -238,10 +238,10 @@ def finite(value: float | None) -> float | None:
 
 
 def _failure(evaluation: Evaluation) -> dict[str, Any]:
-    return {} if evaluation.failure is None else _told(evaluation.failure)
+    return {} if evaluation.failure is None else _failure_columns(evaluation.failure)
 
 
-def _told(failure: Failure) -> dict[str, str]:
+def _failure_columns(failure: Failure) -> dict[str, str]:
     # PostgreSQL takes no NUL in text, and a crashing process may have printed some.
     texts = {"message": failure.message.replace("\0", "�"), "log": failure.log.replace("\0", "�")}
     return {"stage": failure.stage.value, "kind": failure.kind.value, **texts}

@@ -142,7 +142,7 @@ def test_a_beat_renews_all_that_a_worker_holds_and_nothing_else(store: Store, ta
     for table in (tables.WorkerRecord, tables.LeaseRecord, tables.TaskRecord):
         grow_old(store, table)
     store.workers.beat(mine)
-    ages = {running.id: running.heartbeat_age_s or 0 for running in store.claims.running(target)}
+    ages = {running.id: running.heartbeat_age_s or 0 for running in store.claims.find_running(target)}
     assert ages[held] < LEASE_S < ages[foreign]
     assert {task.name: task.heartbeat_age_s < LEASE_S for task in store.tasks.of_target(target)} == {
         "band": True,
@@ -178,7 +178,7 @@ def test_an_expired_evaluation_is_taken_over_as_it_is(store: Store, target: int)
     assert (record.worker, record.evaluation.assignment) == (taker, chosen)
     grow_old(store, tables.LeaseRecord)
     assert store.claims.take_over(target, last, LEASE_S) == TakenOver(number, taker, 2)
-    assert [(running.worker, running.takeovers) for running in store.claims.running(target)] == [(last, 2)]
+    assert [(running.worker, running.takeovers) for running in store.claims.find_running(target)] == [(last, 2)]
 
 
 def test_the_oldest_expired_one_comes_first_and_only_of_this_target(store: Store, target: int) -> None:
@@ -460,7 +460,7 @@ def test_a_thread_keeps_a_worker_alive(store: Store, target: int) -> None:
             assert mine
             for table in (tables.WorkerRecord, tables.LeaseRecord, tables.TaskRecord):
                 grow_old(store, table)
-            wait_until(lambda: all((running.heartbeat_age_s or 9) < 2 for running in store.claims.running(target)))
+            wait_until(lambda: all((running.heartbeat_age_s or 9) < 2 for running in store.claims.find_running(target)))
             wait_until(lambda: store.workers.live(target, 2.0) == {lease.name: "searching"})
             wait_until(lambda: [task.heartbeat_age_s < 2 for task in store.tasks.of_target(target)] == [True])
         lease.state("waiting")

@@ -24,7 +24,7 @@ from studies.show.terminal.front_table import front_table, limits_legend, points
 from studies.show.terminal.progress_table import progress_table
 from studies.show.terminal.text_table import Column, TextTable, plain_table, shorten_middle
 from studies.show.terminal.trials_table import sorted_points, trials_table
-from studies.show.terminal.wrapping import wrapped
+from studies.show.terminal.wrapping import wrap_text
 from studies.store.records import StudySummary
 from studies.store.store import Store
 from tests.support.study_rows import add, evaluated, make_study
@@ -63,7 +63,7 @@ def test_every_line_fits_and_every_row_is_one(judged: tuple[Standing, Mixes], wi
         assert all(cell_len(line) <= width for line in lines)
         assert len(lines) == 1 + len(table.rows)
         for sentence in (*fitted.sentences(), limits_legend(table)):
-            broken = wrapped(sentence, width)
+            broken = wrap_text(sentence, width)
             assert " ".join(broken) == sentence, "only at spaces, and nothing is lost"
             assert all(cell_len(line) <= width for line in broken)
 
@@ -177,7 +177,7 @@ def test_a_shortened_text_keeps_both_ends_and_its_width() -> None:
 
 def test_no_sentence_is_cut_and_no_word_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
     text = "one two " * 30 + "/a/path/that/is/longer/than/a/line/of/the/terminal/and/is/not/broken"
-    lines = wrapped(text.strip(), 40, "  ")
+    lines = wrap_text(text.strip(), 40, "  ")
     assert re.sub(r"\s+", " ", " ".join(lines)) == text
     output.say(text)
     assert capsys.readouterr().out == text + "\n", "in a pipe a sentence is one line"
@@ -186,7 +186,7 @@ def test_no_sentence_is_cut_and_no_word_is_broken(capsys: pytest.CaptureFixture[
 def test_no_line_ends_between_a_number_and_its_unit() -> None:
     text = "loss is 5.0 × the limit of 2 % and 3.25 ms ± 0.5 ms at 44.1 dB, which is ≤ 50 dB by far and near"
     for width in range(20, 100):
-        lines = wrapped(text, width)
+        lines = wrap_text(text, width)
         assert " ".join(lines) == text
         assert not [line for line in lines if re.search(r"[\d]$", line) or re.match(r"(%|ms|dB|×|±)", line)]
 

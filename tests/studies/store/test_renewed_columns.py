@@ -65,7 +65,7 @@ class Writer:
         return self.store.claims.begin(self.target, chosen, chosen.digest, self.name, trial, role)
 
     def record(self) -> None:
-        for row in self.store.claims.running(self.target, self.name)[:1]:
+        for row in self.store.claims.find_running(self.target, self.name)[:1]:
             chosen = self.store.evaluations.load(row.id).evaluation.assignment
             failed = self._random.random() < 0.2
             self.store.claims.record(
@@ -74,7 +74,7 @@ class Writer:
             )  # fmt: skip
 
     def abandon(self) -> None:
-        for row in self.store.claims.running(self.target, self.name)[:1]:
+        for row in self.store.claims.find_running(self.target, self.name)[:1]:
             self.store.claims.abandon(row.id, self.name)
 
     def complete(self) -> None:

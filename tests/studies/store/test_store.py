@@ -177,8 +177,8 @@ def test_a_repaired_proposal_leaves_what_was_refused_without_trial_and_role(stor
     found = store.trials.find(target, 7)
     assert found is not None
     assert (found.id, found.asked, found.role) == (second, asked, "baseline:int8")
-    assert [record.id for record in store.evaluations.refused(target, asked)] == [first]
-    assert store.evaluations.refused(target, repaired) == ()
+    assert [record.id for record in store.evaluations.find_refused(target, asked)] == [first]
+    assert store.evaluations.find_refused(target, repaired) == ()
 
 
 def test_each_trial_keeps_what_it_asked_for_of_a_shared_repair(store: Store, target: int) -> None:
@@ -273,12 +273,12 @@ def test_an_unknown_trial_names_the_range(store: Store, target: int) -> None:
 
 def test_a_running_evaluation_has_a_lease_until_it_ends(store: Store, target: int) -> None:
     evaluation_id = store.claims.begin(target, assignment(1), "d" * 64, "w0", 0)
-    (running,) = store.claims.running(target)
+    (running,) = store.claims.find_running(target)
     assert (running.id, running.digest, running.trial, running.worker) == (evaluation_id, "d" * 64, 0, "w0")
     assert running.heartbeat_age_s is not None
     assert running.heartbeat_age_s >= 0
     store.claims.record(evaluation_id, measured(assignment(1)))
-    assert (store.claims.running(target), count(store, tables.LeaseRecord)) == ((), 0)
+    assert (store.claims.find_running(target), count(store, tables.LeaseRecord)) == ((), 0)
 
 
 def test_the_lease_goes_by_the_clock_of_the_database_in_utc(store: Store, target: int) -> None:
@@ -287,7 +287,7 @@ def test_the_lease_goes_by_the_clock_of_the_database_in_utc(store: Store, target
         lease = connection.execute(select(tables.LeaseRecord.heartbeat)).scalar_one()
         year_ago = lease.replace(tzinfo=None) - timedelta(days=365)
         connection.execute(tables.LeaseRecord.__table__.update().values(heartbeat=year_ago))
-    age = store.claims.running(target)[0].heartbeat_age_s
+    age = store.claims.find_running(target)[0].heartbeat_age_s
     assert age is not None
     assert 365 * 86400 <= age < 365 * 86400 + 3600
 

@@ -47,7 +47,7 @@ def test_a_killed_worker_leaves_one_running_row_and_half_of_nothing(store: Store
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=400)
-    (running,) = store.claims.running(target)
+    (running,) = store.claims.find_running(target)
     assert (running.worker, running.trial) == ("killed", 0)
     with pytest.raises(StudyError, match="trials 0 to 0"):
         store.trials.load(target, 99)
@@ -116,7 +116,7 @@ def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path) -> None:
     assert "Could not record an evaluation" in said
     assert "Try again when" in said
     with Store.open(url) as store:
-        (running,) = store.claims.running(target)
+        (running,) = store.claims.find_running(target)
         store.claims.record(running.id, measured(assignment(2)))
         assert list(store.evaluations.table(target).status) == ["ok"]
 
