@@ -86,7 +86,7 @@ class Both(Quiet):
         for each in self._shown:
             each.stage(trial, stage)
 
-    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:  # type: ignore[override]
+    def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:  # type: ignore[override]
         for each in self._shown:
             each.evaluation(record, standing, total)
 
