@@ -54,12 +54,12 @@ def _print_checks(checks: Sequence[Check]) -> None:
     from rich.text import Text
 
     from bitfront.printing.output import out, terminal_width
-    from studies.show.terminal.wrapping import wrapped
+    from studies.show.terminal.wrapping import wrap_text
 
     for check in checks:
         mark = ("ok      ", "green") if check.good else ("missing ", "red")
         said = f"{check.name}: {check.found}" + (f". {check.advice}" if check.advice else "")
-        first, *others = wrapped(said, None if (width := terminal_width()) is None else width - 8)
+        first, *others = wrap_text(said, None if (width := terminal_width()) is None else width - 8)
         out.print(Text.assemble(mark, first), soft_wrap=True)
         for line in others:
             out.print(Text(" " * 8 + line), soft_wrap=True)
