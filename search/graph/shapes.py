@@ -156,7 +156,7 @@ def _batch_elsewhere(value: ir.Value, inputs: Iterable[ir.Value], path: Path) ->
         return ""
     return (
         f"loading {path}: input {value.name!r} has its batch on axis {axes[0]} ({'x'.join(map(_spell, dims))}), but "
-        "samples lie along the first axis: this model cannot be batched. Export it with a fixed batch of 1, and with "
+        "samples lie along the first axis: this model cannot be batched as it is. Export it with "
         "the batch first in that input and the output that it comes from (a Transpose each); or export a whole "
         "sequence as one sample, with the state inside the model."
     )

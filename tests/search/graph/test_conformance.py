@@ -31,8 +31,13 @@ PARTS = 4
 WEIGHTED = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 LEAST_SAME = 22
 LOWERED = [(TENSORRT, Precision.FP16), (TENSORRT, Precision.INT8), (ONNXRUNTIME_CPU, Precision.INT8)]
-# Behind an op that only reads a shape nothing depends on the product before it, and quantized models are refused.
-REFUSED = ("There is no layer to choose a precision for", "the model is already quantized")
+# Behind an op that only reads a shape nothing depends on the product; quantized models and sequences as inputs and
+# outputs are refused.
+REFUSED = (
+    "There is no layer to choose a precision for",
+    "the model is already quantized",
+    "expected inputs and outputs that are tensors",
+)
 # Of an opset that ONNX's own inference cannot follow into the function that the op stands for.
 NOT_INFERRED = {"test_mvn"}
 Feeds = dict[str, NDArray[Any]]
