@@ -6,15 +6,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from search.values import LossEstimate
+from studies.judging.details import Details
+from studies.judging.judgement import Judgement
+from studies.judging.measures import Measures
+from studies.judging.rules.picks import Picks
 from studies.judging.rules.verdicts import Disagreement, Verdict
 from studies.judging.sentences.evaluations import mix_text
-from studies.store.records import EvaluationRecord, FinalLevel
-
-if TYPE_CHECKING:
-    from studies.judging.standing import Standing
+from studies.options.limits import MetricScale
+from studies.store.columns import EvaluationTable
+from studies.store.records import EvaluationRecord, FinalLevel, StudyRecord
 
 # Outputs that correlate less with FP32's share less than 4 % of their variance. An INT8 engine that loses ten points of
 # top-1 still has 0.89. Of 64 samples of one value that have nothing to do with FP32's, 19 in 20 stay below this; larger
@@ -54,6 +60,32 @@ class FinalScore:
         return _estimate(self.loss, self.low, self.high, samples)
 
 
+class JudgedTarget(Protocol):
+    """What a point is read from: the standing of a target, which makes the points and so is imported by nobody here."""
+
+    @property
+    def study(self) -> StudyRecord: ...
+    @property
+    def measures(self) -> Measures: ...
+    @property
+    def details(self) -> Details: ...
+    @property
+    def table(self) -> EvaluationTable: ...
+    @property
+    def metric(self) -> MetricScale: ...
+    @property
+    def judgement(self) -> Judgement: ...
+    @property
+    def picks(self) -> Picks: ...
+    @property
+    def doubtful(self) -> NDArray[np.bool_]: ...
+    def is_speedup_doubtful(self, row: int) -> bool: ...
+    def is_not_sure(self, row: int) -> bool: ...
+    def ties(self, pick: str) -> tuple[int, ...]: ...
+    def correlation(self, row: int) -> float: ...
+    def final_score(self, row: int) -> FinalScore: ...
+
+
 class Point(EvaluationRecord):
     """One evaluation as it is stored, under the names of its columns, and how it is judged.
 
@@ -64,7 +96,7 @@ class Point(EvaluationRecord):
         row: its row in the table of evaluations.
     """
 
-    now: Standing
+    now: JudgedTarget
     row: int
 
     def read(self, name: str) -> Any:
