@@ -13,7 +13,7 @@ from bitfront.verbs.command import Typed, prints
 from bitfront.verbs.readings import exists
 from search.errors import ConfigError, StudyError
 from search.space.choices import make_space
-from search.values import Assignment, Precision, Ranges, RecoveryRecord
+from search.values import Assignment, Ranges, RecoveryRecord
 from studies.events import Events, Quiet
 from studies.export.export import check_folder
 from studies.export.float_model import write_float_model
@@ -128,7 +128,7 @@ def _latencies(good: Checked, plain: Ranges, recovered: Ranges) -> tuple[float, 
 
 def _int8(good: Checked, ranges: Ranges) -> Assignment:
     """INT8 wherever the target offers it."""
-    return make_space(good.model, good.capability, ranges, good.config.keep).uniform(Precision.INT8)
+    return make_space(good.model, good.capability, ranges, good.config.keep).coarsest
 
 
 def _adopt(good: Checked, ranges: Ranges) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from bitfront.verbs.deletion import taken_back
 from bitfront.verbs.deliveries import export
 from search.errors import ConfigError, DataError, StudyError
-from search.values import Precision
+from search.values import REFERENCE
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.shipping import here, put, put_again, ships
 from studies.events import Quiet
@@ -123,7 +123,7 @@ def _plan_renewal(
             "Continue "
             f"the study first: `{suggestions.command('resume', name, storage=url)}`."
         )
-    if before.point(before.picks.best).baseline == Precision.FP32.label:
+    if before.point(before.picks.best).baseline == REFERENCE.label:
         raise StudyError(
             f"renewing study {name!r}: its best is FP32 itself, which fresh data do not change. Search on the fresh "
             "data instead, or choose other limits with "

@@ -77,13 +77,29 @@ def open_backend(
         rules: of a capabilities file, which leave less of what it offers.
 
     Raises:
-        TargetError: no such backend, it is not installed, or there is no such device.
+        TargetError: no such backend, it is not installed, there is no such device, or it offers what lowering cannot
+            write.
         ConfigError: an option or the capabilities file does not fit.
     """
     kind = kind_named(choose_backend(name))
+    opened = kind.open_symmetric if rules is not None and rules.symmetric else kind.open
+    backend = opened(device or kind.default_device, options)
+    _check_offers(kind, backend)
     if rules is None:
-        return kind.open(device or kind.default_device, options)
+        return backend
     from evaluators.backends.capabilities.restricted import RestrictedBackend  # it imports what runs models
 
-    opened = kind.open_symmetric if rules.symmetric else kind.open
-    return RestrictedBackend(opened(device or kind.default_device, options), rules)
+    return RestrictedBackend(backend, rules)
+
+
+def _check_offers(kind: BackendKind, backend: Backend) -> None:
+    """Refuse what a backend offers and lowering cannot write: it would run in FP32 without a word."""
+    from evaluators.lowering.float_types import why_not_written
+
+    for precision, ops in backend.capability().ops.items():
+        for op in sorted(ops):
+            if why := why_not_written(precision, op):
+                raise TargetError(
+                    f"opening backend {kind.name}: it offers {precision.name} to {op}, but lowering cannot write "
+                    f"{why}. Leave {op} out of what its `capability` offers in {precision.name}."
+                )

@@ -17,7 +17,7 @@ from evaluators.calibration.scales import clip
 from evaluators.data import Dataset, gather_forms
 from search.errors import ConfigError, DataError
 from search.graph.model import Model
-from search.values import FP16_MAX, Ranges, TensorRange, digest_of
+from search.values import Precision, Ranges, TensorRange, digest_of
 
 AUTO = "auto"
 METHODS = (AUTO, "minmax", "percentile", "entropy", "mse")
@@ -166,12 +166,13 @@ def cache_key(
 
 def notes(ranges: Ranges) -> list[str]:
     """What a user should know about these ranges, one sentence each; empty when all is well."""
-    wide = [name for name, seen in ranges.observed.items() if seen.magnitude > FP16_MAX]
     found = []
     if ranges.constant:
         found.append(f"{_listed(ranges.constant)} never varied in the calibration data ({ranges.samples} samples)")
-    if wide:
-        found.append(f"{_listed(wide)} went beyond {FP16_MAX:g}, the largest FP16 number")
+    for precision in sorted(Precision):
+        wide = [name for name, seen in ranges.observed.items() if seen.magnitude > precision.largest]
+        if wide:
+            found.append(f"{_listed(wide)} went beyond {precision.largest:g}, the largest {precision.name} number")
     if ranges.infinite:
         found.append(
             f"{_listed(ranges.infinite)} held infinite values, as masks do, so their ranges are those of the finite "

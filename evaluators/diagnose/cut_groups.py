@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from evaluators.diagnose.distributions import Half, Levels
+from evaluators.diagnose.distributions import Levels, Narrow
 from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
@@ -23,12 +23,12 @@ def lowered(piece: Piece, precision: Precision, ranges: Ranges, placement: Place
     return spelled_out(lower(piece.model, Assignment({piece.group.id: precision}), ranges, placement))
 
 
-def grids(graph: ir.Model, precision: Precision, piece: Piece) -> Mapping[str, Levels | Half]:
+def grids(graph: ir.Model, precision: Precision, piece: Piece) -> Mapping[str, Levels | Narrow]:
     """What each activation of a lowered piece is rounded to: the piece's inputs and output, where they are at all."""
     known = {*piece.inputs, piece.output}
-    if precision is Precision.FP16:
-        return {name: Half() for name in known}
-    found: dict[str, Levels | Half] = {}
+    if not precision.quantized:
+        return {name: Narrow(precision) for name in known}
+    found: dict[str, Levels | Narrow] = {}
     for node in graph.graph:
         value = node.inputs[0] if node.op_type == "QuantizeLinear" else None
         name = (value.name or "").removesuffix("/raw") if value is not None else ""

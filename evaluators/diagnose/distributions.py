@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.measure.output_noise import relative
+from search.values import Precision
 
 Floats = NDArray[np.float64]
 
@@ -46,15 +47,17 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Half:
-    """float16."""
+class Narrow:
+    """A narrow float type."""
+
+    precision: Precision
 
     def rounded(self, values: NDArray[Any]) -> Floats:
         with np.errstate(over="ignore"):
-            return values.astype(np.float16).astype(np.float64)
+            return values.astype(self.precision.dtype).astype(np.float64)
 
     def saturated(self, values: NDArray[Any]) -> float:
-        return float(np.mean(np.abs(values) > np.finfo(np.float16).max))
+        return float(np.mean(np.abs(values) > self.precision.largest))
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Distance:
     channel_ratio: float
 
 
-def distance(rows: NDArray[Any], grid: Levels | Half) -> Distance:
+def distance(rows: NDArray[Any], grid: Levels | Narrow) -> Distance:
     """Compare a tensor with its rounded self, channel by channel.
 
     Every channel's histogram covers its own float range: a channel that lies within one level of a scale that it

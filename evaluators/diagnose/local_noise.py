@@ -18,7 +18,7 @@ from evaluators.lowering.placement import Placement
 from evaluators.measure.group_tensors import Piece, cut, tensors_of_pieces
 from search.errors import EvaluatorError, ModelError
 from search.graph.model import Model
-from search.values import Precision, Ranges
+from search.values import REFERENCE, Precision, Ranges
 
 Pair = tuple[str, Precision]
 
@@ -32,8 +32,8 @@ class Network:
     placement: Placement
 
     def placement_of(self, precision: Precision) -> Placement:
-        """INT8 alone has float sides in FP32: what FP16 adds belongs to other pairs."""
-        return self.placement if precision is Precision.FP16 else replace(self.placement, half=False)
+        """A quantized one alone has float sides in FP32: what FP16 adds belongs to other pairs."""
+        return replace(self.placement, float_side=REFERENCE) if precision.quantized else self.placement
 
 
 @dataclass(frozen=True)

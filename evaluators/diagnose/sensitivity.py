@@ -31,7 +31,7 @@ from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.measure.output_noise import OutputNoise, compared_names
 from search.errors import EvaluatorError, ModelError
-from search.values import Assignment, Precision
+from search.values import REFERENCE, Assignment, Precision
 
 SAMPLES = 64
 _LOCAL_SAMPLES = 16
@@ -100,7 +100,7 @@ class Prober:
         self.notes: list[str] = []
         self.not_finite: list[int] = []
         self.exact = emulator.open(network.model.graph)
-        self.floats = Assignment({group.id: Precision.FP32 for group in network.model.groups})
+        self.floats = Assignment({group.id: REFERENCE for group in network.model.groups})
 
     def run(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> SensitivityPass:
         """The whole pass; arguments and errors as those of `sensitivity`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.engine_files.layer import EngineFile, Layer
-from search.values import LayerTime, Precision
+from search.values import LayerTime
 
 LAYERS, PROFILE = "layers.json", "profile.json"
 
@@ -62,7 +62,7 @@ def _complete(layer: Layer, row: LayerTime | None, groups: Mapping[str, KnownGro
         return timed
     if layer.weighted:
         timed = replace(timed, nodes=tuple(dict.fromkeys((*group.nodes, *timed.nodes))))
-    if layer.precision is Precision.INT8 or not group.why_not_int8:
+    if (layer.precision is not None and layer.precision.quantized) or not group.why_not_int8:
         return timed
     return replace(timed, why_not_int8=group.why_not_int8)
 

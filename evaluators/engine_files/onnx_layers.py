@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from evaluators.backends.onnxruntime.audit import original_name
 from evaluators.engine_files.layer import Layer, Tensor
-from search.values import Precision
+from evaluators.lowering.float_types import precision_of
+from search.values import REFERENCE, Precision
 
 _INT8_KERNELS = ("QLinear", "QGemm", "ConvInteger", "MatMulInteger", "QAttention", "DynamicQuantizeMatMul")
 _WEIGHTED = ("Conv", "Gemm", "MatMul", "Attention")
@@ -20,10 +21,6 @@ _MOVES = frozenset(
 )
 _MAY_BE_INT8 = frozenset("Conv ConvTranspose Gemm MatMul FusedConv FusedGemm FusedMatMul".split())
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
-_FLOATS = {
-    ir.DataType.FLOAT: Precision.FP32,
-    ir.DataType.FLOAT16: Precision.FP16,
-}
 _OPTIMIZED = "ONNX with INT8 kernels"
 FLOAT_ONNX = "ONNX without quantization"  # the kind of a file that asks for no INT8
 _ATTRIBUTES = {"kernel": "kernel_shape", "stride": "strides", "padding": "pads", "dilation": "dilations"}
@@ -55,7 +52,7 @@ def _as_it_runs(layer: Layer) -> Layer:
         return layer
     return replace(
         layer,
-        precision=Precision.FP16 if any(t.type == "float16" for t in layer.outputs) else Precision.FP32,
+        precision=max((p for p in Precision for t in layer.outputs if t.type == p.dtype), default=REFERENCE),
         why_not_int8="its values are quantized, but ONNX Runtime has no INT8 kernel that takes it in here",
     )
 
@@ -121,7 +118,7 @@ def _precision(node: ir.Node) -> Precision | None:
         return Precision.INT8
     if _is_weighted(node) and _reads_codes(node):
         return Precision.INT8
-    types = {_FLOATS.get(value.dtype) for value in (*node.inputs, *node.outputs) if value is not None and value.dtype}
+    types = {precision_of(value.dtype) for value in (*node.inputs, *node.outputs) if value is not None and value.dtype}
     found = [precision for precision in types if precision is not None]
     return min(found, key=lambda precision: precision.rank, default=None)
 

@@ -82,13 +82,13 @@ def _is_weighted(layer: EngineLayer, data: Mapping[str, Any]) -> bool:
 
 
 def _why_not(layer: EngineLayer, precision: Precision | None) -> str:
-    if layer.moves or precision is Precision.INT8:
+    if layer.moves or (precision is not None and precision.quantized):
         return ""
     if layer.opaque:
         return "it is a fused region, of which the inspector does not show the layers"
     if precision is None:
         return "the file does not tell what it computes in"
-    if any(tensor.precision is Precision.INT8 for tensor in layer.inputs):
+    if any(tensor.precision is not None and tensor.precision.quantized for tensor in layer.inputs):
         return "its inputs are INT8 and it is not: it was not asked for, or the builder has no faster INT8 kernel"
     if layer.weights is None and _MYELIN.search(layer.name):
         return "the file does not tell whether it has weights; what feeds it is not in INT8"

@@ -7,12 +7,12 @@ import onnx_ir as ir
 
 from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values, cut
 from evaluators.calibration.scales import activation_scale
-from evaluators.lowering.constants import array_of
+from evaluators.lowering.constants import array_of, name_of_form, suffix_of
 from evaluators.lowering.edits import Edits
-from evaluators.lowering.float_types import FLOAT, HALF, FloatTypes
+from evaluators.lowering.float_types import FLOAT, FloatTypes, float_type
 from evaluators.lowering.int8.nodes import Plan
 from evaluators.lowering.placement import Placement
-from evaluators.lowering.weights import half_scales
+from evaluators.lowering.weights import holdable_scales
 from search.errors import ModelError
 from search.values import Ranges
 
@@ -28,6 +28,8 @@ class Activations:
         self._plan = plan
         self._ranges = ranges
         self._placement = placement
+        # The types that hold every scale as it is, so that all readers of codes see the same numbers.
+        self._exact = {FLOAT, float_type(placement.float_side)}
         self._bounds = {} if placement.symmetric else bounds_of_values(graph)
         self._scales: dict[str, dict[ir.Value, ir.DataType | None]] = {}  # name of a root → the constants of its scale
 
@@ -39,7 +41,7 @@ class Activations:
             scale, zero = self._scale_number(root)
             for constant, dtype in constants.items():
                 known = array_of(constant)
-                number = zero if dtype is None else np.float16(scale) if dtype is HALF else np.float32(scale)
+                number = zero if dtype is None else np.asarray(scale, dtype.numpy())
                 array = np.full(known.shape, number, known.dtype)
                 if not np.array_equal(array, known):
                     constant.const_value = ir.tensor(array, name=constant.name)
@@ -50,13 +52,14 @@ class Activations:
         """The value as a float type: by a Cast where it has another, read back where it exists only in INT8."""
         if value in self._plan.stored:
             return self.quantized(value, dtype)
-        if self._types.of(value) is dtype:
-            return value
+        return value if self._types.of(value) is dtype else self._cast_once(value, dtype)
+
+    def _cast_once(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         return self._edits.once((value, "cast", dtype), lambda: self._cast(value, dtype))
 
     def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        name = f"{value.name}/{'half' if dtype is HALF else 'float'}"
-        cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], num_outputs=1, name=name)
+        to, name = [ir.AttrInt64("to", dtype)], name_of_form(value.name or "", dtype)
+        cast = ir.Node("", "Cast", [value], to, num_outputs=1, name=name)
         return self._edits.insert(cast, value, dtype)
 
     def quantized(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -65,12 +68,14 @@ class Activations:
         Raises:
             ModelError: calibration has no range for it.
         """
-        return self._edits.once((value, "dq", dtype), lambda: self._dequantize(value, dtype))
+        if dtype in self._exact:
+            return self._edits.once((value, "dq", dtype), lambda: self._dequantize(value, dtype))
+        return self._cast_once(self.quantized(value, FLOAT), dtype)
 
     def _dequantize(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         q = self._quantize(value)
         scale, zero = self._scale(value, dtype)
-        name = f"{value.name}/dq" + ("16" if dtype is HALF else "")
+        name = f"{value.name}/dq{suffix_of(dtype)}"
         return self._edits.insert(ir.Node("", "DequantizeLinear", [q, scale, zero], num_outputs=1, name=name), q, dtype)
 
     def quantized_by_channel(self, value: ir.Value, reader: ir.Node) -> ir.Value:
@@ -95,18 +100,18 @@ class Activations:
         return self._edits.once((value, "q"), lambda: self._insert_q(value))
 
     def _insert_q(self, value: ir.Value) -> ir.Value:
-        scale, zero = self._scale(value, self._types.of(value))
-        node = ir.Node("", "QuantizeLinear", [value, scale, zero], num_outputs=1, name=f"{value.name}/q")
+        read = value if self._types.of(value) in self._exact else self._cast_once(value, FLOAT)
+        scale, zero = self._scale(value, self._types.of(value) if read is value else FLOAT)
+        node = ir.Node("", "QuantizeLinear", [read, scale, zero], num_outputs=1, name=f"{value.name}/q")
         integer = ir.DataType.INT8 if self._placement.signed else ir.DataType.UINT8
-        return self._edits.insert(node, value, integer)
+        return self._edits.insert(node, read, integer)
 
     def _scale(self, value: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
         scale, zero = self._scale_number(self._root_name(value))
         integer = np.int8 if self._placement.signed else np.uint8
         root = self._plan.root(value).name
-        scale_name = f"{root}/scale" + ("16" if dtype is HALF else "")
         parts = (
-            self._edits.constants.add(scale_name, np.asarray(scale, np.float16 if dtype is HALF else np.float32)),
+            self._edits.constants.add(f"{root}/scale{suffix_of(dtype)}", np.asarray(scale, dtype.numpy())),
             self._edits.constants.add(f"{root}/zero", np.asarray(zero, integer)),
         )
         self._note(value, *parts, dtype)
@@ -129,7 +134,7 @@ class Activations:
         # A cache holds magnitudes alone: with minus six to six behind a Relu6 no engine would absorb the Relu6.
         found = cut(found, self._bounds.get(root, UNBOUNDED))
         scale, zero = activation_scale(found, signed=self._placement.signed, symmetric=symmetric)
-        return (float(half_scales(np.asarray(scale, np.float32))) if self._placement.half else scale), zero
+        return float(holdable_scales(np.asarray(scale, np.float32), self._placement)), zero
 
 
 def _channels_read(node: ir.Node) -> int | None:

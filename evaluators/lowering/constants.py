@@ -29,6 +29,16 @@ class Names:
         return found
 
 
+def name_of_form(name: str, dtype: ir.DataType) -> str:
+    """What a tensor or constant is called in another type: `weight/half`, `weight/int8`."""
+    return f"{name}/{'half' if dtype is ir.DataType.FLOAT16 else dtype.name.lower()}"
+
+
+def suffix_of(dtype: ir.DataType) -> str:
+    """How names of scales and of what reads codes end, by the float type that codes are read back as."""
+    return {ir.DataType.FLOAT: "", ir.DataType.FLOAT16: "16"}.get(dtype, dtype.short_name())
+
+
 class Constants:
     """The constants that lowering adds to a graph: equal ones asked for under one name are stored once."""
 

@@ -20,7 +20,7 @@ from evaluators.lowering.weights import along, channel_axis, nearest_codes, roun
 from search.errors import ModelError
 from search.graph.grouping import is_constant
 from search.graph.model import Group, Model
-from search.values import Assignment, Correction, Precision, Ranges
+from search.values import Assignment, Correction, Ranges
 
 Array = NDArray[Any]
 
@@ -135,7 +135,7 @@ def _in_int8(
     for group in groups:
         for anchor in group.anchors:
             correction = corrections.get(anchor)
-            if correction is None or assignment[group.id] is not Precision.INT8:
+            if correction is None or not assignment[group.id].quantized:
                 continue
             found = find_constants(nodes[anchor], group.nodes)
             if found is None:
@@ -190,7 +190,7 @@ def corrected_model(model: Model, assignment: Assignment, ranges: Ranges, placem
         ModelError: an op has no place for what its correction changes.
     """
     corrections = ranges.recovery.corrections_in(assignment)
-    wanted = {a for g in model.groups if assignment[g.id] is Precision.INT8 for a in g.anchors if a in corrections}
+    wanted = {a for g in model.groups if assignment[g.id].quantized for a in g.anchors if a in corrections}
     if not wanted:
         return model.graph
     copy = model.graph.clone()

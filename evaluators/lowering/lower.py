@@ -15,7 +15,7 @@ from onnx import version_converter
 from evaluators.lowering.activations import Activations
 from evaluators.lowering.corrections import correct_constants
 from evaluators.lowering.edits import Edits
-from evaluators.lowering.float_types import FLOAT, HALF, FloatTypes
+from evaluators.lowering.float_types import FLOAT, FloatTypes
 from evaluators.lowering.int8.onnxruntime_rules import becomes_int8
 from evaluators.lowering.int8.plan import plan
 from evaluators.lowering.placement import DATA_ONLY, SAME_SCALE, Placement
@@ -24,9 +24,7 @@ from search.errors import ModelError
 from search.graph.cleaning import settle_shapes
 from search.graph.element_types import settle_types
 from search.graph.model import Model
-from search.values import Assignment, Precision, Ranges
-
-_HALF_OPSET = 19  # the first whose Q/DQ take float16
+from search.values import REFERENCE, Assignment, Precision, Ranges
 
 
 def lower(model: Model, assignment: Assignment, ranges: Ranges, placement: Placement) -> ir.Model:
@@ -44,20 +42,19 @@ def lower(model: Model, assignment: Assignment, ranges: Ranges, placement: Place
 
     Raises:
         ModelError: a tensor that must be quantized has no range, a correction does not fit its op, or the model cannot
-            reach the opset that half precision needs.
+            reach the opset that one of its float types needs.
     """
     return Lowered(model, assignment, ranges, placement).model
 
 
-def _at_half_opset(model: ir.Model) -> ir.Model:
-    if model.graph.opset_imports.get("", 0) >= _HALF_OPSET:
-        return model
+def _at_opset_of(precision: Precision, model: ir.Model) -> ir.Model:
+    needed = precision.opset
     try:
-        converted = version_converter.convert_version(ir.to_proto(model), _HALF_OPSET)
+        converted = version_converter.convert_version(ir.to_proto(model), needed)
     except Exception as error:
         raise ModelError(
-            f"lowering to half precision needs opset {_HALF_OPSET}, and the model cannot be converted: {error}. "
-            f"Export it with opset {_HALF_OPSET} or newer."
+            f"lowering to {precision.name} needs opset {needed}, and the model cannot be converted: {error}. "
+            f"Export it with opset {needed} or newer."
         ) from error
     found = ir.from_proto(converted)
     settle_shapes(found)
@@ -69,14 +66,15 @@ class Lowered:
     """A lowered model that can be given other ranges without lowering it again; the arguments are those of `lower`.
 
     Attributes:
-        model: what `lower` gives; changed by `rescale`. Whoever spells its halves out may go on with `rescale`.
+        model: what `lower` gives; changed by `rescale`. Whoever spells narrow types out may go on with `rescale`.
     """
 
     def __init__(self, model: Model, assignment: Assignment, ranges: Ranges, placement: Placement) -> None:
         copy = model.graph.clone()
-        uses_half = any(p is Precision.FP16 or (p is Precision.INT8 and placement.half) for p in assignment.values())
-        if uses_half:
-            copy = _at_half_opset(copy)
+        floats = {placement.float_side if each.quantized else each for each in assignment.values()}
+        newest = max(floats, key=lambda each: each.opset, default=REFERENCE)
+        if copy.graph.opset_imports.get("", 0) < newest.opset:
+            copy = _at_opset_of(newest, copy)
         self._ranges = ranges
         self._lowering = _Lowering(copy, model, assignment, ranges, placement)
         self._lowering.write()
@@ -134,10 +132,11 @@ class _Lowering:
             value = node.inputs[i]
             assert value is not None
             node.replace_input_with(i, self._read(node, i, value, dtype))
-        if node.name in self._anchors and self._types.precision(node) is Precision.INT8:
+        precision = self._types.precision(node)
+        if node.name in self._anchors and precision is not None and precision.quantized:
             self._weights.quantize(node, dtype)
-        elif dtype is HALF:
-            self._weights.halve(node, range(len(node.inputs)))
+        elif dtype is not FLOAT:
+            self._weights.narrow(node, range(len(node.inputs)), dtype)
         self._rewrite_captures(node)
         self._types.settle(node, dtype)
 
@@ -156,7 +155,7 @@ class _Lowering:
         return moves and any(self._shields(user) for user in node.outputs[0].consumers())
 
     def _must_stay_float(self, node: ir.Node) -> bool:
-        float_anchor = node.name in self._anchors and self._types.precision(node) is Precision.FP32
+        float_anchor = node.name in self._anchors and self._types.precision(node) is REFERENCE
         return float_anchor and becomes_int8(node, self._plan)
 
     def _rewrite_captures(self, node: ir.Node) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from search.values import REFERENCE, Precision
+
 # Ops that only move or select values: where Q/DQ are written, output and input share one scale, so that engines can
 # drop the Q/DQ pair between them.
 SAME_SCALE = frozenset(
@@ -13,9 +15,9 @@ SAME_SCALE = frozenset(
 )
 # Ops whose further inputs stay what they are, say the scales of a Resize.
 DATA_ONLY = frozenset({"Resize", "Upsample"})
-# Ops outside all groups that lose nothing in float16 when their inputs and outputs fit; others (LayerNorm, Softmax,
-# sums over an axis) stay FP32.
-HALF_SAFE = SAME_SCALE | frozenset(
+# Ops outside all groups that lose nothing in a narrow float type when their inputs and outputs fit; others (LayerNorm,
+# Softmax, sums over an axis) stay FP32.
+NARROW_SAFE = SAME_SCALE | frozenset(
     "Add AveragePool Clip Concat Div Elu Expand Gather Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish "
     "LeakyRelu Max Min Mish Mul Neg PRelu Pad ReduceMax Relu Sigmoid Slice Split Sub Tanh Tile Where".split()
 )
@@ -39,7 +41,7 @@ class Placement:
             a SiLU or the like with the residual Add behind it, a PRelu, and most activations of a depthwise
             convolution and of one that reads few channels.
         between_groups: ops outside all groups, between INT8 convolutions and INT8 groups, read and make INT8.
-        half: float sides of INT8 groups, and free ops of `HALF_SAFE` between half tensors, are float16.
+        float_side: what quantized groups compute in where they compute in floats, if it holds their values.
         weight_bits: width of the codes of weights.
         pair_limit: of the sum of two codes of a weight, where the kernel adds their products in 16 bits; see
             `weight_pairs`. None for kernels that do not.
@@ -50,7 +52,7 @@ class Placement:
     symmetric: bool
     quantize_outputs: bool
     int32_bias: bool
-    half: bool
+    float_side: Precision = REFERENCE
     shared_concat: bool = False
     shared_resize: bool = False
     before_activations: bool = False
@@ -68,13 +70,14 @@ class Placement:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, for a process that lowers for a target it does not have."""
-        return {name: sorted(v) if isinstance(v, frozenset) else v for name, v in asdict(self).items()}
+        values = {name: sorted(v) if isinstance(v, frozenset) else v for name, v in asdict(self).items()}
+        return {**values, "float_side": self.float_side.label}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Placement:
         """The inverse of `to_json`."""
         values: dict[str, Any] = {name: frozenset(v) if isinstance(v, list) else v for name, v in data.items()}
-        return cls(**values)
+        return cls(**{**values, "float_side": Precision.parse(data["float_side"])})
 
 
 ONNXRUNTIME_CPU = Placement(
@@ -82,7 +85,6 @@ ONNXRUNTIME_CPU = Placement(
     symmetric=False,
     quantize_outputs=True,
     int32_bias=True,
-    half=False,
     followers=SAME_SCALE | {"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"},
     float_output=frozenset({"Gemm", "MatMul"}),
 )
@@ -92,11 +94,14 @@ ONNXRUNTIME_CPU_SYMMETRIC = replace(
 )
 PAIR_LIMIT = 128  # 128 · 255 fits into 16 bits with a sign
 # Without INT8 kernels: only casts are written.
-ONNXRUNTIME_CUDA = Placement(
-    name="onnxruntime-cuda", symmetric=True, quantize_outputs=False, int32_bias=False, half=False
-)
+ONNXRUNTIME_CUDA = Placement(name="onnxruntime-cuda", symmetric=True, quantize_outputs=False, int32_bias=False)
 TENSORRT = Placement(
-    name="tensorrt-s8s8", symmetric=True, quantize_outputs=False, int32_bias=False, half=True, shared_concat=True
+    name="tensorrt-s8s8",
+    symmetric=True,
+    quantize_outputs=False,
+    int32_bias=False,
+    float_side=Precision.FP16,
+    shared_concat=True,
 )
 # With precisions set on layers: what engines of 8.6.0 on an H100 and an H200 did.
 TENSORRT_WEAK = replace(

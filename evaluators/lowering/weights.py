@@ -1,4 +1,4 @@
-"""Weights and biases of weighted ops as integer codes, and constants as half precision."""
+"""Weights and biases of weighted ops as integer codes, and constants in narrow float types."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from evaluators.calibration.scales import row_blocks, weight_scales
 from evaluators.lowering.biases import Bias, find_bias
-from evaluators.lowering.constants import array_of
+from evaluators.lowering.constants import array_of, name_of_form, suffix_of
 from evaluators.lowering.edits import Edits
-from evaluators.lowering.float_types import FLOAT, HALF
+from evaluators.lowering.float_types import FLOAT, float_type, largest_of
 from evaluators.lowering.int8.nodes import activation_indices
 from evaluators.lowering.placement import DATA_ONLY, Placement
 from search.graph.grouping import is_constant
-from search.values import FP16_MAX, Correction
+from search.values import REFERENCE, Correction
 
 _BIAS_LIMIT = 2.0**30  # leaves the INT32 accumulator room for the products
 
@@ -95,8 +95,8 @@ class Weights:
         if bias is not None:
             others = tuple(i for i in range(array.ndim) if i != axis) if axis is not None else None
             scales = self._quantize_bias(node, bias, scales, np.asarray(~array.any(axis=others)))
-        elif len(node.inputs) > 2 and dtype is HALF:
-            self.halve(node, [2])
+        elif len(node.inputs) > 2 and dtype is not FLOAT:
+            self.narrow(node, [2], dtype)
         correction = self._corrections.get(node.name or "")
         rounding = None if correction is None else correction.rounding
         codes = _codes(array, scales, axis, rounding, self._placement.weight_bits)
@@ -112,8 +112,9 @@ class Weights:
 
     def _same_weight_other_scale(self, weight: ir.Value, scales: NDArray[np.float32]) -> bool:
         """Bias overflow may have widened the scales of one use of a shared weight."""
-        forms = [f"{weight.name}/int8/scale", f"{weight.name}/int8/scale16"]
-        known = [array for form in forms for array in self._edits.constants.made(form)]
+        forms = {suffix_of(FLOAT), suffix_of(float_type(self._placement.float_side))}
+        made = self._edits.constants.made
+        known = [array for form in forms for array in made(f"{weight.name}/int8/scale{form}")]
         return bool(known) and not any(np.array_equal(array, scales.astype(array.dtype)) for array in known)
 
     def _quantize_bias(
@@ -146,31 +147,29 @@ class Weights:
         return scale
 
     def _scales(self, name: str, scales: NDArray[np.float32], dtype: ir.DataType) -> ir.Value:
-        if dtype is HALF:
-            return self._edits.constants.add(f"{name}/scale16", scales.astype(np.float16))
-        return self._edits.constants.add(f"{name}/scale", scales)
+        return self._edits.constants.add(f"{name}/scale{suffix_of(dtype)}", scales.astype(dtype.numpy()))
 
     def _dequantized(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:
         return self._edits.once((*parts, axis, dtype), lambda: self._insert_dq(name, parts, axis, dtype))
 
     def _insert_dq(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:
         attributes = [] if axis is None else [ir.AttrInt64("axis", axis)]
-        suffix = "/dq16" if dtype is HALF else "/dq"
-        node = ir.Node("", "DequantizeLinear", parts, attributes, num_outputs=1, name=name + suffix)
+        name = f"{name}/dq{suffix_of(dtype)}"
+        node = ir.Node("", "DequantizeLinear", parts, attributes, num_outputs=1, name=name)
         out = self._edits.insert(node, parts[0], dtype)
         out.shape = parts[0].shape
         return out
 
-    def halve(self, node: ir.Node, indices: Iterable[int]) -> None:
-        """Read the float constants among some inputs of a node in half precision."""
+    def narrow(self, node: ir.Node, indices: Iterable[int], dtype: ir.DataType) -> None:
+        """Read the float constants among some inputs of a node in a narrow float type, cut to its largest number."""
         for i in indices:
             value = node.inputs[i]
             if value is None or not is_constant(value) or value.dtype is not FLOAT:
                 continue
             if node.op_type in DATA_ONLY and i > 0:
                 continue
-            half = np.clip(array_of(value), -FP16_MAX, FP16_MAX).astype(np.float16)
-            node.replace_input_with(i, self._edits.constants.add(f"{value.name}/half", half))
+            cut = np.clip(array_of(value), -largest_of(dtype), largest_of(dtype)).astype(dtype.numpy())
+            node.replace_input_with(i, self._edits.constants.add(name_of_form(value.name or "", dtype), cut))
 
 
 def _scales_with_bias(
@@ -207,11 +206,15 @@ def channel_axis(node: ir.Node, weight: NDArray[Any]) -> int | None:
     return 1 if weight.ndim == 2 and is_right else None
 
 
-def half_scales(scales: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The next float16 at or above each scale, so that half and float readers of one tensor agree exactly."""
-    half = np.minimum(scales, np.float32(FP16_MAX)).astype(np.float16)
-    half = np.where(half.astype(np.float32) < scales, np.nextafter(half, np.float16(np.inf)), half)
-    return np.where(scales > FP16_MAX, scales, half.astype(np.float32)).astype(np.float32)
+def holdable_scales(scales: NDArray[np.float32], placement: Placement) -> NDArray[np.float32]:
+    """Of the type of a placement's float side the next number at or above each scale, so that readers of either type
+    agree exactly; a scale beyond its largest number as it is."""
+    side = placement.float_side
+    if side is REFERENCE:
+        return scales
+    narrow = np.minimum(scales, np.float32(side.largest)).astype(side.dtype)
+    narrow = np.where(narrow.astype(np.float32) < scales, np.nextafter(narrow, np.asarray(np.inf, side.dtype)), narrow)
+    return np.where(scales > side.largest, scales, narrow.astype(np.float32)).astype(np.float32)
 
 
 def nearest_codes(
@@ -246,8 +249,7 @@ def sums_pairs(node: ir.Node, weight: NDArray[Any]) -> bool:
 
 def _scales_of(node: ir.Node, weight: NDArray[Any], axis: int | None, placement: Placement) -> NDArray[np.float32]:
     limit = placement.pair_limit if sums_pairs(node, weight) else None
-    scales = weight_scales(weight, axis, placement.weight_bits, limit)
-    return half_scales(scales) if placement.half else scales
+    return holdable_scales(weight_scales(weight, axis, placement.weight_bits, limit), placement)
 
 
 def round_with(nearest: NDArray[Any], rounding: NDArray[Any] | None, bits: int) -> NDArray[np.int8]:

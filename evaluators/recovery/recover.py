@@ -30,7 +30,16 @@ from search.graph.model import Model
 from search.space.choices import make_space
 from search.space.range_rules import RangeRule, set_ranges
 from search.space.rules import KeepRule
-from search.values import Assignment, Capability, LossEstimate, Precision, Ranges, RecoveryRecord, TensorRange
+from search.values import (
+    REFERENCE,
+    Assignment,
+    Capability,
+    LossEstimate,
+    Ranges,
+    RecoveryRecord,
+    TensorRange,
+    is_quantized,
+)
 
 Indices = NDArray[np.int64]
 
@@ -153,7 +162,7 @@ def recover(
         EvaluatorError: ONNX Runtime cannot run the model, or a step that is forced fails.
     """
     int8 = _all_int8(subject, ranges)
-    if Precision.INT8 not in int8.values():
+    if not is_quantized(int8):
         return ranges, RecoveryRecord(
             asked,
             notes=("no group of this model can run in INT8, because of the target or of --keep",),
@@ -204,8 +213,8 @@ def correct_mix(
 
 def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
     choices = make_space(subject.given, subject.capability, ranges, subject.keep).choices
-    offered = {g for g, some in choices.items() for c in some if c.precision is Precision.INT8 and c.offered}
-    return Assignment({g: Precision.INT8 if g in offered else Precision.FP32 for g in choices})
+    quantized = {g: c.precision for g, some in choices.items() for c in some if c.precision.quantized and c.offered}
+    return Assignment({group: quantized.get(group, REFERENCE) for group in choices})
 
 
 class _Run:

@@ -17,7 +17,7 @@ from evaluators.recovery.streams.fp16_limits import limit_exponents
 from evaluators.recovery.streams.layers import Layer, describe_layer, describe_tensor
 from evaluators.recovery.streams.result import Exponents, Streams, factors_of, join_factors
 from search.graph.model import Model
-from search.values import Precision, Ranges
+from search.values import Ranges
 
 
 def observe_streams(
@@ -51,7 +51,7 @@ def observe_streams(
 def _describe_layers(
     context: RecoveryContext, model: Model, streams: Streams, values: dict[str, ChannelValues], slots: list[int]
 ) -> Iterator[Layer]:
-    quantized = {name for g in model.groups if context.int8[g.id] is Precision.INT8 for name in g.anchors}
+    quantized = {name for g in model.groups if context.int8[g.id].quantized for name in g.anchors}
     for reader in streams.readers:
         if reader.node in quantized and np.isin(reader.slots, slots).any():
             node, seen = model.graph.graph.node(reader.node), values[reader.tensor]

@@ -29,7 +29,7 @@ from search.graph.grouping import Group
 from search.sampler.guided import Guidance
 from search.sampler.kinds import SamplerKind
 from search.space.layout import Codes, Layout, Precisions
-from search.values import Precision
+from search.values import REFERENCE, Precision
 from search.values.score import loss_unit
 
 RATE = 0.5  # how far a value moves to what was learnt, in each sweep; a usual rate of tables with few rows
@@ -194,7 +194,7 @@ class QLearningSampler(BaseSampler):
         baselines = self.layout.space.baselines()
         uniforms = self.layout.precisions_of(list(baselines.values()))
         rows = [_row_of(history, row) for row in uniforms]
-        fp32 = rows[list(baselines).index(Precision.FP32.label)]
+        fp32 = rows[list(baselines).index(REFERENCE.label)]
         if fp32 is None:
             return None
         unit = loss_unit(self.guidance.ratio, [float(history.loss[row]) for row in rows if row is not None])
@@ -258,7 +258,7 @@ class QLearningSampler(BaseSampler):
         if budget_ms is None:
             return None
         undecided = np.flatnonzero(self.layout.fixed >= 0)
-        fp32 = _row_of(history, self.layout.precisions_of([self.layout.space.uniform(Precision.FP32)])[0])
+        fp32 = _row_of(history, self.layout.precisions_of([self.layout.space.uniform(REFERENCE)])[0])
         assert fp32 is not None
         estimated_ms = float(nodes_ms[np.arange(len(nodes_ms)), history.precisions[fp32]].sum())
         apart_ms = float(nodes_ms[undecided, self.layout.fixed[undecided]].sum())

@@ -12,11 +12,12 @@ from typing import Any
 
 from search.errors import ConfigError
 from search.space.capability_rules import LEAST_SIZES, OPS, SYMMETRIC, WITHOUT, CapabilityRules
-from search.values import Precision
+from search.values import REFERENCE, Precision
 
 OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _NAME = "name"
-_LOWER = tuple(p.label for p in sorted(Precision) if p is not Precision.FP32)
+_LOWER = tuple(p.label for p in sorted(Precision) if p is not REFERENCE)
+_QUANTIZED = tuple(p.label for p in sorted(Precision) if p.quantized)
 
 
 def read_capability_file(path: Path, option: str = "--capabilities") -> CapabilityRules:
@@ -73,8 +74,8 @@ def _problems(data: Mapping[str, Any]) -> Iterable[str]:
     if _NAME in data and not (isinstance(data[_NAME], str) and data[_NAME].strip()):
         yield f"name: expected a text in quotes, got {data[_NAME]!r}"
     for label in data.keys() - {_NAME}:
-        if label == Precision.FP32.label:
-            yield "[fp32]: every target runs everything in FP32; remove the table"
+        if label == REFERENCE.label:
+            yield f"[{label}]: every target runs everything in {REFERENCE.name}; remove the table"
         elif label not in _LOWER:
             yield f"{label!r}: expected the name of a precision, {' or '.join(_LOWER)}, or `name`{_near(label, _LOWER)}"
         elif not isinstance(data[label], Mapping):
@@ -82,12 +83,12 @@ def _problems(data: Mapping[str, Any]) -> Iterable[str]:
         else:
             yield from (f"[{label}] {problem}" for problem in _table_problems(label, data[label]))
     if not data.keys() - {_NAME}:
-        yield f'the file has no rules; write a table such as [{Precision.INT8.label}] with `without = ["MatMul"]`'
+        yield f'the file has no rules; write a table such as [{_LOWER[-1]}] with `without = ["MatMul"]`'
 
 
 def _table_problems(label: str, table: Mapping[str, Any]) -> Iterable[str]:
     checks: dict[str, Callable[[Any], str]] = {OPS: _ops_problem, WITHOUT: _ops_problem}
-    if label == Precision.INT8.label:
+    if label in _QUANTIZED:
         checks |= {SYMMETRIC: _switch_problem, **dict.fromkeys(LEAST_SIZES, _size_problem)}
     for key, value in table.items():
         if key not in checks:

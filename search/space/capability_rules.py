@@ -38,17 +38,19 @@ class CapabilityRules:
     @property
     def symmetric(self) -> bool | None:
         """Whether INT8 activations have the zero point 0; None if the file does not say."""
-        found: bool | None = self._int8.get(SYMMETRIC)
+        found: bool | None = self._quantized.get(SYMMETRIC)
         return found
 
     @property
-    def _int8(self) -> Mapping[str, Any]:
-        return self.tables.get(Precision.INT8.label, {})
+    def _quantized(self) -> Mapping[str, Any]:
+        """The keys of the tables of quantized precisions, of which the coarsest counts."""
+        tables = [self.tables.get(precision.label, {}) for precision in sorted(Precision) if precision.quantized]
+        return {key: value for table in tables for key, value in table.items()}
 
     def whole(self) -> Capability:
         """The capability of a target that the file describes completely: what it does not name is not run."""
         ops = {Precision.parse(label): frozenset(table[OPS]) for label, table in self.tables.items()}
-        return Capability(ops, **{key: self._int8[key] for key in LEAST_SIZES if key in self._int8})
+        return Capability(ops, **{key: self._quantized[key] for key in LEAST_SIZES if key in self._quantized})
 
     def narrowed(self, capability: Capability, target: str) -> Capability:
         """Restrict a capability by the rules: what the file does not name stays unchanged.
@@ -75,7 +77,7 @@ class CapabilityRules:
             if left != runs:  # a precision without any op stays, so that the reason is told
                 ops[precision] = left
                 withheld[precision] = withheld.get(precision, frozenset()) | (runs - left)
-        sizes = {key: self._int8.get(key, getattr(capability, key)) for key in LEAST_SIZES}
+        sizes = {key: self._quantized.get(key, getattr(capability, key)) for key in LEAST_SIZES}
         return Capability(ops, **sizes, withheld=withheld, withheld_by=self.name)
 
     def to_json(self) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from search.errors import ConfigError
 from search.graph.element_types import is_float
 from search.graph.model import Group, Model
 from search.space.rules import KeepRule
-from search.values import FP16_MAX, Assignment, Capability, Precision, Ranges, digest_of
+from search.values import REFERENCE, Assignment, Capability, Precision, Ranges, digest_of
 
-_FACTORS = frozenset({"BatchNormalization", "Div", "Mul"})  # whose constants must not be cut off in FP16
+_FACTORS = frozenset({"BatchNormalization", "Div", "Mul"})  # whose constants must not be cut off
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,14 @@ class Space:
         """The assignment with all groups in `precision`, or in the next higher one that is offered."""
         return self.nearest(dict.fromkeys(self.choices, precision))
 
+    @property
+    def coarsest(self) -> Assignment:
+        """The assignment with all groups in the coarsest precision that each is offered."""
+        return self.uniform(max(self.precisions))
+
     def nearest(self, wanted: Mapping[str, Precision]) -> Assignment:
         """The assignment with wanted precisions, or the next higher ones that are offered; FP32 for other groups."""
-        return Assignment({g: _nearest(choices, wanted.get(g, Precision.FP32)) for g, choices in self.choices.items()})
+        return Assignment({g: _nearest(choices, wanted.get(g, REFERENCE)) for g, choices in self.choices.items()})
 
     def baselines(self) -> dict[str, Assignment]:
         """The uniform assignments by label, FP32 first, without duplicates."""
@@ -102,7 +107,7 @@ class Space:
             (group, choice.precision)
             for group, choices in self.choices.items()
             for choice in choices
-            if choice.offered and choice.precision is not Precision.FP32
+            if choice.offered and choice.precision is not REFERENCE
         ]
 
     def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
@@ -167,14 +172,14 @@ def _choice(group: Group, precision: Precision, model: Model, capability: Capabi
     reason = capability.why_not(precision, group.op)
     if reason:
         return Choice(precision, False, reason)
-    if precision is Precision.FP16:
-        reason = _why_not_fp16(group, model, ranges)
-    elif precision is Precision.INT8:
-        reason = _why_not_int8(group, model, capability, ranges)
+    if precision.quantized:
+        reason = _why_not_quantized(group, model, capability, ranges)
+    else:
+        reason = _why_not_held(precision, group, model, ranges)
     return Choice(precision, not reason, reason)
 
 
-def _why_not_int8(group: Group, model: Model, capability: Capability, ranges: Ranges | None) -> str:
+def _why_not_quantized(group: Group, model: Model, capability: Capability, ranges: Ranges | None) -> str:
     if group.pinned:
         return group.pinned
     if ranges is not None:
@@ -194,15 +199,19 @@ def _too_small(group: Group, model: Model, capability: Capability) -> str:
     return f"{smallest} {what} is below {limit}, where INT8 gains nothing on this target" if smallest < limit else ""
 
 
-def _why_not_fp16(group: Group, model: Model, ranges: Ranges | None) -> str:
+def _why_not_held(precision: Precision, group: Group, model: Model, ranges: Ranges | None) -> str:
+    """Why a precision of floats cannot hold a group's constants and values; empty if it can, as FP32 can."""
+    if precision is REFERENCE:
+        return ""
+    above = f"above {precision.name}'s largest number {precision.largest:.6g}"
     for name in _constants(group, model):
         largest = float(np.abs(_weight(model, name)).max(initial=0))
-        if largest > FP16_MAX:
-            return f"constant {name} holds {largest:.3g}, above FP16's largest number {FP16_MAX:.0f}"
+        if largest > precision.largest:
+            return f"constant {name} holds {largest:.3g}, {above}"
     for name in (*group.inputs, *group.skips, *group.tensors):
         seen = ranges.observed.get(name) if ranges is not None else None
-        if seen is not None and seen.magnitude > FP16_MAX:
-            return f"tensor {name} reaches {seen.magnitude:.3g}, above FP16's largest number {FP16_MAX:.0f}"
+        if seen is not None and seen.magnitude > precision.largest:
+            return f"tensor {name} reaches {seen.magnitude:.3g}, {above}"
     return ""
 
 

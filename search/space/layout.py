@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from search.graph.grouping import Edge
 from search.space.choices import Space
-from search.values import Assignment, Precision
+from search.values import REFERENCE, Assignment, Precision
 
 Codes = NDArray[np.int64]
 Precisions = NDArray[np.int8]
@@ -310,7 +310,7 @@ def make_layout(
         blocks: the repeated structure of every group; empty if not known.
         also: further precisions in use that no group is offered here, for example because another target has them.
     """
-    palette = tuple(sorted({Precision.FP32, *space.precisions, *also}))
+    palette = tuple(sorted({REFERENCE, *space.precisions, *also}))
     number = {precision: i for i, precision in enumerate(palette)}
     place = {group: i for i, group in enumerate(groups)}
     inner = [edge for edge in edges if edge.source is not None and edge.source != edge.target]

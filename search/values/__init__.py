@@ -1,6 +1,6 @@
 """Plain frozen values that every folder speaks: precisions, assignments, ranges, targets, evaluations."""
 
-from search.values.assignment import Assignment
+from search.values.assignment import Assignment, is_quantized
 from search.values.digest import digest_of
 from search.values.evaluation import (
     BOUND_TRIES,
@@ -17,17 +17,18 @@ from search.values.evaluation import (
     bound_level,
 )
 from search.values.flips import FlippedSamples, Flips
-from search.values.precision import Precision
-from search.values.ranges import FP16_MAX, Ranges, TensorRange
+from search.values.precision import BASELINE, REFERENCE, Precision
+from search.values.ranges import Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
 from search.values.recovery_record import LossEstimate, MixBias, RecoveryRecord, StepRecord
 from search.values.score import Score
 from search.values.target import GPU_CLOCK, THREAD_CLOCK, WALL_CLOCK, Capability, Target, flatten
 
 __all__ = [
+    "BASELINE",
     "BOUND_TRIES",
-    "FP16_MAX",
     "GPU_CLOCK",
+    "REFERENCE",
     "THREAD_CLOCK",
     "WALL_CLOCK",
     "Accuracy",
@@ -58,4 +59,5 @@ __all__ = [
     "bound_level",
     "digest_of",
     "flatten",
+    "is_quantized",
 ]

@@ -52,3 +52,8 @@ class Assignment(Mapping[str, Precision]):
     @classmethod
     def from_json(cls, items: Mapping[str, str]) -> Assignment:
         return cls({group: Precision.parse(label) for group, label in items.items()})
+
+
+def is_quantized(precisions: Mapping[str, Precision]) -> bool:
+    """Whether some group, or some op, runs in a quantized precision."""
+    return any(precision.quantized for precision in precisions.values())

@@ -2,63 +2,105 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from functools import total_ordering
+from typing import Any
+
+BASELINE = "baseline:"  # how roles of uniform assignments begin
 
 
 @total_ordering
 class Precision(Enum):
     """What a group computes in; ordered by rank, so that `max` is the coarsest of several.
 
-    The value of a member is the id that databases and digests hold: never renumber, only add. The rank is the order of
-    fineness, whose numbers may change when a member is added between two others. FP32 is the finest and the reference:
-    a loss is against it, and it adds no noise.
+    The value of a member is its id. The name is that of TensorRT's builder flag, and in lower case the word of
+    `trtexec` and Polygraphy. FP32 is the finest and the reference: a loss is against it, and it adds no noise.
 
     Attributes:
-        id: as stored.
-        rank: 0 for the finest.
-        dtype: of one value, by the name that numpy and TensorRT share.
-        value_bytes: of one value in memory.
-        usual_time: of a layer against FP32, where a target never measured it: between what GPUs and processors gain.
+        id: what databases and digests hold: never renumber, only add.
+        rank: 0 for the finest; the numbers may change when a member is added between two others.
+        dtype: type of one value, by the name that numpy and TensorRT share.
+        quantized: whether values are integers with a scale, which backends choose in different ways; others are
+            floats, which round alike everywhere.
+        largest: the largest finite value; infinite where a scale decides.
+        opset: the first of ONNX in which weighted ops, and Q/DQ beside them, take its type as floats; 0 for any.
+        value_bytes: size of one value in memory.
+        usual_time: time of a layer against FP32, where a target never measured it: between what GPUs and processors
+            gain.
         usual_noise: error that a layer adds to the outputs against INT8, where it was not measured.
         ceiling_db: what two right implementations agree to: they sum in another order (FP32; TF32 too), in half
             precision (FP16), or now and then round to the neighbouring step (INT8).
-        scaled: whether values are integers with a scale, which backends choose in different ways; others round alike
-            everywhere.
+        words: pattern of how listings of engines word the type, in any case; of no other type's words.
+        tactic_words: how names of TensorRT's tactics call it.
         colour: in figures; told apart by colour-blind eyes too, and light to dark from fine to coarse.
     """
 
+    _value_: int
     id: int
     rank: int
     dtype: str
+    quantized: bool
+    largest: float
+    opset: int
     value_bytes: float
     usual_time: float
     usual_noise: float
     ceiling_db: float
-    scaled: bool
+    words: str
+    tactic_words: tuple[str, ...]
     colour: str
 
-    FP32 = 0, 0, "float32", 4.0, 1.0, 0.0, 60.0, False, "#d5dbe3"
-    FP16 = 1, 1, "float16", 2.0, 0.6, 0.01, 50.0, False, "#6aaed6"
-    INT8 = 2, 2, "int8", 1.0, 0.45, 1.0, 30.0, True, "#1b4f8f"
+    FP32 = {  # noqa: RUF012 - facts, not a value
+        "id": 0,
+        "rank": 0,
+        "dtype": "float32",
+        "quantized": False,
+        "largest": 3.4028234663852886e38,
+        "opset": 0,
+        "value_bytes": 4.0,
+        "usual_time": 1.0,
+        "usual_noise": 0.0,
+        "ceiling_db": 60.0,
+        "words": r"fp32|(?<![a-z])float(?:32)?(?!\d)",
+        "tactic_words": ("f32", "tf32"),
+        "colour": "#d5dbe3",
+    }
+    FP16 = {  # noqa: RUF012 - facts, not a value
+        "id": 1,
+        "rank": 1,
+        "dtype": "float16",
+        "quantized": False,
+        "largest": 65504.0,
+        "opset": 19,
+        "value_bytes": 2.0,
+        "usual_time": 0.6,
+        "usual_noise": 0.01,
+        "ceiling_db": 50.0,
+        "words": r"fp16|half|(?<![a-z])float16",
+        "tactic_words": ("f16",),
+        "colour": "#6aaed6",
+    }
+    INT8 = {  # noqa: RUF012 - facts, not a value
+        "id": 2,
+        "rank": 2,
+        "dtype": "int8",
+        "quantized": True,
+        "largest": math.inf,
+        "opset": 0,
+        "value_bytes": 1.0,
+        "usual_time": 0.45,
+        "usual_noise": 1.0,
+        "ceiling_db": 30.0,
+        "words": r"(?<![a-z])int8",
+        "tactic_words": ("i8",),
+        "colour": "#1b4f8f",
+    }
 
-    def __new__(
-        cls,
-        stored: int,
-        rank: int,
-        dtype: str,
-        value_bytes: float,
-        usual_time: float,
-        usual_noise: float,
-        ceiling_db: float,
-        scaled: bool,
-        colour: str,
-    ) -> Precision:
+    def __new__(cls, facts: dict[str, Any]) -> Precision:
         made = object.__new__(cls)
-        made._value_ = made.id = stored
-        made.rank, made.dtype, made.value_bytes = rank, dtype, value_bytes
-        made.usual_time, made.usual_noise = usual_time, usual_noise
-        made.ceiling_db, made.scaled, made.colour = ceiling_db, scaled, colour
+        made._value_ = facts["id"]
+        vars(made).update(facts)
         return made
 
     def __lt__(self, other: Precision) -> bool:
@@ -67,6 +109,11 @@ class Precision(Enum):
     @property
     def label(self) -> str:
         return self.name.lower()
+
+    @property
+    def role(self) -> str:
+        """The role of the evaluation in which all groups run in it: `baseline:fp32`."""
+        return BASELINE + self.label
 
     @classmethod
     def of_id(cls, stored: int) -> Precision:
@@ -83,3 +130,6 @@ class Precision(Enum):
             return cls[text.strip().upper()]
         except KeyError:
             raise ValueError(f"precision {text!r} is unknown; known are {', '.join(p.label for p in cls)}") from None
+
+
+REFERENCE = Precision.FP32

@@ -10,8 +10,6 @@ from search.values.assignment import Assignment
 from search.values.digest import digest_of
 from search.values.recovery import Correction, Recovery
 
-FP16_MAX = 65504.0
-
 
 @dataclass(frozen=True)
 class TensorRange:
@@ -29,7 +27,7 @@ class TensorRange:
 class Ranges:
     """Calibrated ranges of every float tensor, by name in the clean model.
 
-    `observed` holds the plain minimum and maximum, which feasibility (FP16) needs whatever `method` clipped.
+    `observed` holds the plain minimum and maximum, which feasibility of floats (FP16) needs whatever `method` clipped.
     `fixed` names the tensors whose range a user set by hand, which no recovery step changes.
     `infinite` names the tensors that held Inf as well, as masked scores do: both are of their finite values.
     `selected` are the indices of the samples that `--calibration-select` chose; empty for all of them.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from search.values.digest import digest_of
-from search.values.precision import Precision
+from search.values.precision import REFERENCE, Precision
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Capability:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        return tuple(p for p in sorted(Precision) if p is Precision.FP32 or p in self.ops)
+        return tuple(p for p in sorted(Precision) if p is REFERENCE or p in self.ops)
 
     def why_not(self, precision: Precision, op: str) -> str:
         """Why an op type cannot run in a precision; empty if it can."""
-        if precision is Precision.FP32 or op in self.ops.get(precision, ()):
+        if precision is REFERENCE or op in self.ops.get(precision, ()):
             return ""
         if op in self.withheld.get(precision, ()):
             return f"the capabilities file {self.withheld_by} offers no {precision.name} to {op}"

@@ -28,11 +28,9 @@ def write_layer_files(folder: Path, work: Work, engine: Path, assignment: Assign
 
 def find_reasons(choices: Iterable[ChoiceRecord], assignment: Assignment) -> dict[str, str]:
     """Group id → why the assignment does not ask for INT8; groups that it asks for in INT8 have none."""
-    int8 = {choice.group: choice for choice in choices if choice.precision is Precision.INT8}
+    int8 = {choice.group: choice for choice in choices if choice.precision.quantized}
     return {
-        group: _reason(int8.get(group), precision)
-        for group, precision in assignment.items()
-        if precision is not Precision.INT8
+        group: _reason(int8.get(group), precision) for group, precision in assignment.items() if not precision.quantized
     }
 
 

@@ -66,7 +66,7 @@ def bottleneck_rows(layers: Sequence[Layer], most: int = MOST_BOTTLENECKS) -> li
 
     Cost is time where it is known, else MACs. Layers of which neither is known come last, those with weights first.
     """
-    kept = [layer for layer in layers if not layer.moves and layer.precision is not Precision.INT8]
+    kept = [layer for layer in layers if not layer.moves and (layer.precision is None or not layer.precision.quantized)]
     kept.sort(key=lambda layer: (-(layer.ms or 0.0), -(layer.macs or 0), not layer.weighted))
     return [
         {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from search.values import MixBias, Precision
+from search.values import MixBias, is_quantized
 from studies.judging.failure_summary import FailureSummary, summarize_failures
 from studies.judging.findings.optimization_levels import find_final_levels
 from studies.store.columns import MOST_ROWS, EvaluationTable
@@ -120,7 +120,7 @@ class Details:
 
     def runs_int8(self, evaluation_id: int) -> bool:
         """Whether an evaluation runs some group in INT8."""
-        return Precision.INT8 in self.assignments[evaluation_id].values()
+        return is_quantized(self.assignments[evaluation_id])
 
     def look_up(self, ids: Sequence[int]) -> None:
         """Read what a table tells of several evaluations at once."""

@@ -8,12 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from search.values import BASELINE, REFERENCE, Precision
 from studies.judging.rules.hypervolume import hypervolume_history, reference_of
 from studies.store.columns import EvaluationTable
 from studies.store.reading.latencies import confirmed_ms, find_doubtful
 from studies.store.records import OK, RUNNING
-
-FP32, INT8 = "baseline:fp32", "baseline:int8"
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -70,16 +69,33 @@ class Measures:
     def baselines(self) -> list[int]:
         """Rows of the uniform baselines, in the order they ran."""
         roles = self.table.role
-        return [int(row) for row in np.flatnonzero(roles != "") if roles[row].startswith("baseline:")]
+        return [int(row) for row in np.flatnonzero(roles != "") if roles[row].startswith(BASELINE)]
 
     def row_of(self, role: str) -> int | None:
         """The first row of this role, as `baseline:fp32`, that went well; None if there is none."""
-        rows = self.baselines if role.startswith("baseline:") else np.flatnonzero(self.table.role == role)
+        rows = self.baselines if role.startswith(BASELINE) else np.flatnonzero(self.table.role == role)
         return next((int(row) for row in rows if self.table.role[row] == role and self.table.status[row] == OK), None)
+
+    @property
+    def quantized_rows(self) -> list[int]:
+        """Rows of the uniform baselines in quantized precisions, those of the coarsest first."""
+        coarsest_first = [each.role for each in sorted(Precision, reverse=True) if each.quantized]
+        return [row for role in coarsest_first for row in self.baselines if self.table.role[row] == role]
+
+    @property
+    def quantized_row(self) -> int | None:
+        """The first of `quantized_rows` that went well; None if there is none."""
+        return next((row for row in self.quantized_rows if self.table.status[row] == OK), None)
+
+    @property
+    def uniform_rows(self) -> list[tuple[Precision, int]]:
+        """The uniform baselines that a mix is compared with, FP32 and the coarsest quantized one, if they went well."""
+        ends = self.row_of(REFERENCE.role), self.quantized_row
+        return [(Precision.parse(self.table.role[row].removeprefix(BASELINE)), row) for row in ends if row is not None]
 
     def speedup(self, row: int) -> float | None:
         """How many times faster than uniform FP32; None if that was not measured."""
-        base = self.row_of(FP32)
+        base = self.row_of(REFERENCE.role)
         return float(self.latency_ms[base] / self.latency_ms[row]) if base is not None else None
 
     def fastest_first(self, mask: Bools) -> list[int]:

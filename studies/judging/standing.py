@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from search.values import BOUND_TRIES
+from search.values import BOUND_TRIES, REFERENCE
 from search.values.score import loss_unit
 from studies.judging.details import Details
 from studies.judging.final_split import FinalSplit
 from studies.judging.judgement import Judgement
-from studies.judging.measures import FP32, INT8, Measures
+from studies.judging.measures import Measures
 from studies.judging.points import FinalScore, Point, known
 from studies.judging.rules import verdicts
 from studies.judging.rules.candidates import Candidates, aim_of
@@ -71,13 +71,13 @@ class Standing:
     def only_fp32(self) -> bool:
         """Whether uniform FP32 is all that was evaluated so far, and it went well: then no pick says anything."""
         done = self.table.status != RUNNING
-        float_only = (self.table.role[done] == FP32) & (self.table.status[done] == OK)
+        float_only = (self.table.role[done] == REFERENCE.role) & (self.table.status[done] == OK)
         return bool(done.any()) and bool(float_only.all())
 
     @cached_property
     def near_int8(self) -> int | None:
         """The row of uniform INT8, if there are limits of the accuracy that it keeps or might keep."""
-        row = self.measures.row_of(INT8)
+        row = self.measures.quantized_row
         return row if row is not None and self.limits.bound_accuracy and self.judgement.near[row] else None
 
     @cached_property
@@ -88,7 +88,7 @@ class Standing:
 
     def is_speedup_doubtful(self, row: int) -> bool:
         """Whether the latency of a row is doubtful, or that of uniform FP32 beside it."""
-        base = self.measures.row_of(FP32)
+        base = self.measures.row_of(REFERENCE.role)
         return bool(self.doubtful[row] or (base is not None and self.doubtful[base]))
 
     def score(self, row: int, pick: str) -> float | None:
@@ -133,7 +133,7 @@ class Standing:
             holds=tried & judged.keeps_final,
             final_margin=self._final_margins,
             on_front=judged.front,
-            fp32=self.measures.row_of(FP32),
+            fp32=self.measures.row_of(REFERENCE.role),
             doubtful=self.doubtful,
             loss_unit=loss_unit(self.metric.ratio, t.loss[self.measures.baselines].tolist()),
         )
@@ -160,7 +160,7 @@ class Standing:
     def _final_bounds(self, row: int) -> FinalBounds:
         """Those of the scores; uniform FP32 loses nothing against itself, which needs no samples."""
         found = self.final.bounds(row)
-        return replace(found, loss=[0.0] * len(BOUND_TRIES)) if row == self.measures.row_of(FP32) else found
+        return replace(found, loss=[0.0] * len(BOUND_TRIES)) if row == self.measures.row_of(REFERENCE.role) else found
 
     def is_not_sure(self, row: int) -> bool:
         """Whether a row keeps the limits in the search, but not by a bound; the final split knows better."""

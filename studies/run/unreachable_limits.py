@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from search.errors import RunError
+from search.values import REFERENCE
 from studies.judging.standing import Standing
 from studies.options.limits import LATENCY_MS, METRIC_VALUE, Limit
 from studies.options.quantities import format_duration_s, format_ms
@@ -26,7 +27,7 @@ def check_float(now: Standing, storage: str) -> None:
     Raises:
         UnreachableLimitError: naming what FP32 reaches and the limit.
     """
-    row = now.measures.row_of("baseline:fp32")
+    row = now.measures.row_of(REFERENCE.role)
     if row is None:
         return
     value = float(now.table.metric_value[row])  # a perfect sqnr is infinite, stored as NaN

@@ -8,7 +8,7 @@ from pathlib import Path
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import Model
 from search.space.choices import Space
-from search.values import Assignment, Precision
+from search.values import REFERENCE, Assignment
 from studies.crew.crew import Crew
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
@@ -46,7 +46,7 @@ class Bench:
 
     def builder_of(self, assignment: Assignment) -> EvaluatorProcess:
         """The process that has learnt most of what an assignment is built from, for a build outside the pipeline."""
-        if set(assignment.values()) == {Precision.FP32} or not self.builders:
+        if set(assignment.values()) == {REFERENCE} or not self.builders:
             return self.keeper
         knowing = [builder for builder in self.builders if assignment in builder.known]
         return (knowing or self.builders)[0].process

@@ -24,10 +24,11 @@ from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.errors import ConfigError
 from search.values import Answer, Assignment, Precision, TensorRange
+from tests.support.assignments import THREE
 from tests.support.tensorrt.gpu_benches import QUICK, Bench, backend, bench, sqnr
 
 pytestmark = pytest.mark.gpu
-FP32, FP16, INT8 = Precision
+FP32, FP16, INT8 = THREE
 
 
 def built(bed: Bench, assignment: Assignment, out: Path):
@@ -357,7 +358,7 @@ def test_the_free_choice_and_q_dq_build_and_agree(tmp_path):
     for name, asked in (("uniform", bed.space.uniform(INT8)), ("mix", bed.mix(2))):
         explicit = Assignment({group: INT8 if p is INT8 else FP32 for group, p in asked.items()})
         assert 1 < list(explicit.values()).count(FP32) < len(explicit) - 1 or name == "uniform"
-        lowered = lower(bed.model, explicit, bed.ranges, replace(TENSORRT, half=False))
+        lowered = lower(bed.model, explicit, bed.ranges, replace(TENSORRT, float_side=Precision.FP32))
         bed.builder.build_free(tmp_path / f"{name}.plan", model_bytes(lowered))
     for name in ("free", "uniform", "mix"):
         session = bed.builder.load(tmp_path / f"{name}.plan")

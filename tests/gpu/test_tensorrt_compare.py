@@ -15,11 +15,12 @@ from evaluators.data import Batch
 from evaluators.diagnose.compare import fall_db, held_in, inputs_db
 from evaluators.diagnose.compare_run import compare_engine
 from evaluators.measure.flips import count_flips
-from search.values import Assignment, Precision, TensorRange
+from search.values import Assignment, TensorRange
+from tests.support.assignments import THREE
 from tests.support.tensorrt.gpu_benches import QUICK, Bench, backend, bench
 
 pytestmark = pytest.mark.gpu
-FP32, FP16, INT8 = Precision
+FP32, FP16, INT8 = THREE
 
 
 def falls(bed: Bench, builder: TensorRTBuilder, assignment: Assignment, out: Path) -> dict[str, float]:

@@ -12,12 +12,13 @@ pytest.importorskip("tensorrt")
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Limits
 from evaluators.process.keeper import EvaluatorProcess
-from search.values import Answer, FailureKind, Precision, Stage
+from search.values import Answer, FailureKind, Stage
+from tests.support.assignments import THREE
 from tests.support.paths import ROOT
 from tests.support.tensorrt.gpu_benches import BREAKING, calibrated
 
 pytestmark = pytest.mark.gpu
-FP32, FP16, INT8 = Precision
+FP32, FP16, INT8 = THREE
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from evaluators.lowering.placement import Placement
 from search.graph.model import Model
 from search.values import Assignment, Precision
 
-INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
+FP32, FP16, INT8 = THREE = (Precision.FP32, Precision.FP16, Precision.INT8)  # that the shipped backends offer
 DRAWN = 30
 
 
@@ -51,7 +51,7 @@ def mixes(model: Model, precisions: Sequence[Precision] = (FP32, FP16, INT8)) ->
 
 
 def precisions_of(placement: Placement) -> list[Precision]:
-    return [FP32, FP16, INT8] if placement.half else [FP32, INT8]
+    return [FP32, FP16, INT8] if placement.float_side is FP16 else [FP32, INT8]
 
 
 def _pairs(assignment: Assignment, edges: Sequence[tuple[str, str]]) -> set[tuple[str, str, Precision, Precision]]:

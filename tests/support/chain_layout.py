@@ -7,9 +7,9 @@ import numpy as np
 from search.graph.grouping import Edge
 from search.space.choices import Choice, Space, Variable
 from search.space.layout import make_layout
-from search.values import Precision
+from tests.support.assignments import THREE
 
-PRECISIONS = len(Precision)
+PRECISIONS = len(THREE)
 FP32, FP16, INT8 = range(PRECISIONS)  # places in the layout
 GROUPS = 12
 
@@ -20,8 +20,8 @@ def chain_with_skips(groups=GROUPS):
     spans = [(i, i + 1) for i in range(groups - 1)] + [(i, i + 2) for i in range(0, groups - 2, 2)]
     edges = [Edge(names[i], names[j], names[i], 1000 * (i + 1)) for i, j in spans]
     space = Space(
-        {name: tuple(Choice(precision, True) for precision in Precision) for name in names},
-        tuple(Variable(name, (name,), tuple(Precision)) for name in names),
+        {name: tuple(Choice(precision, True) for precision in THREE) for name in names},
+        tuple(Variable(name, (name,), THREE) for name in names),
     )
     return make_layout(names, edges, space)
 

@@ -18,10 +18,11 @@ from search.sampler.registry import make_sampler
 from search.solver.solve import front
 from search.space.choices import Choice, Space, Variable
 from search.space.layout import Costs, Layout, make_layout
-from search.values import Assignment, LayerTime, Precision
+from search.values import Assignment, LayerTime
+from tests.support.assignments import THREE
 
-FP32, FP16, INT8 = Precision
-PRECISIONS = len(Precision)
+FP32, FP16, INT8 = THREE
+PRECISIONS = len(THREE)
 CEILING = 0.12
 
 
@@ -58,8 +59,8 @@ def make_problem(groups: int = 14, seed: int = 0) -> Problem:
     names = [f"g{i:03d}" for i in range(groups)]
     edges = [Edge(a, b, f"{a}{b}", 100_000) for a, b in itertools.pairwise(names)]
     edges += [Edge(names[i], names[i + 2], f"skip{i}", 100_000) for i in range(0, groups - 2, 2)]
-    choices = {name: tuple(Choice(p, True) for p in Precision) for name in names}
-    space = Space(choices, tuple(Variable(name, (name,), tuple(Precision)) for name in names))
+    choices = {name: tuple(Choice(p, True) for p in THREE) for name in names}
+    space = Space(choices, tuple(Variable(name, (name,), THREE) for name in names))
     rng = np.random.default_rng(seed)
     time = rng.lognormal(0, 0.5, groups)
     time /= time.sum()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from search.graph.grouping import Edge
 from search.space.choices import Choice, Space, Variable
 from search.space.layout import Layout, make_layout
-from search.values import Precision
+from tests.support.assignments import THREE
 
 
 def layout_of(count: int, ends: list[tuple[int, int]]) -> Layout:
     names = [f"g{i:02d}" for i in range(count)]
     space = Space(
-        {name: tuple(Choice(p, True) for p in Precision) for name in names},
-        tuple(Variable(name, (name,), tuple(Precision)) for name in names),
+        {name: tuple(Choice(p, True) for p in THREE) for name in names},
+        tuple(Variable(name, (name,), THREE) for name in names),
     )
     return make_layout(names, [Edge(names[s], names[t], f"{s}", 10) for s, t in ends], space)
 

@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from search.values import Precision
 from studies.options.limits import LIMITS, register_limit
 from tests.support.command_line import ok, write_inputs
-from tests.support.docs_pages import blocks, read
-from tests.support.evaluator_patches import toy_precision
+from tests.support.docs_pages import read
 from tests.support.paths import ROOT
 
 TOUR, GUIDE = ROOT / "docs" / "development" / "tour.md", ROOT / "CONTRIBUTING.md"
@@ -67,19 +65,6 @@ def test_the_limit_that_is_shown_is_one() -> None:
     exec(example("A limit")[1], space)
     limit = register_limit(space["MAX_BUILD_TIME"])  # type: ignore[arg-type]
     assert LIMITS.pop(limit.name).option == "max-build-time"
-
-
-def test_the_precision_that_is_shown_is_the_one_that_tests_add() -> None:
-    (diff,) = blocks(GUIDE, "diff")
-    toy = next(line for line in diff.splitlines() if "TOY" in line)
-    facts = ast.literal_eval(toy.partition("=")[2].strip())
-    added = toy_precision.add()
-    try:
-        names = ("id", "rank", "dtype", "value_bytes", "usual_time", "usual_noise", "ceiling_db", "scaled", "colour")
-        assert facts == tuple(getattr(added, name) for name in names)
-        assert f"INT8 = 2, {Precision.INT8.rank}," in diff
-    finally:
-        toy_precision.remove()
 
 
 def test_the_recovery_step_of_the_guide_is_tried(here: Path) -> None:

@@ -19,7 +19,7 @@ from evaluators.lowering.placement import TENSORRT
 from search.errors import ConfigError, TargetError
 from search.graph.model import Model
 from search.space.capability_file import OP_TYPES
-from search.values import GPU_CLOCK, THREAD_CLOCK, Capability, Precision, Ranges, Target
+from search.values import GPU_CLOCK, REFERENCE, THREAD_CLOCK, Capability, Precision, Ranges, Target
 
 
 class FakeBackend:
@@ -103,4 +103,4 @@ def _read_precisions(labels: Sequence[str]) -> list[Precision]:
         named = [Precision.parse(label) for label in labels] or list(Precision)
     except ValueError as error:
         raise ConfigError(f"option fake-precision: {error}") from error
-    return sorted(set(named) - {Precision.FP32})
+    return sorted(set(named) - {REFERENCE})

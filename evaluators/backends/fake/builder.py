@@ -23,7 +23,7 @@ from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
 from search.graph import onnx_file
 from search.graph.model import Model
-from search.values import Assignment, AuditRow, EngineSummary, LayerTime, Precision, Ranges, digest_of
+from search.values import REFERENCE, Assignment, AuditRow, EngineSummary, LayerTime, Precision, Ranges, digest_of
 
 OpenGraph = Callable[[ir.Model], Session]
 
@@ -88,7 +88,7 @@ class FakeBuilder:
         disobeying = find_groups(self._faults, AUDITS, self.model.groups, assignment)
         rows = []
         for group in self.model.groups:
-            got = Precision.FP32 if group.id in disobeying else assignment[group.id]
+            got = REFERENCE if group.id in disobeying else assignment[group.id]
             rows.append(AuditRow(group.id, assignment[group.id], got, f"fake {group.op} in {got.label}"))
         parts = list(self._costs.parts(assignment))
         return Audit(tuple(rows), EngineSummary(len(parts), sum(part.group is None for part in parts)))

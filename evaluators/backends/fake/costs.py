@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from search.graph.model import Group, Model
-from search.values import Assignment, Precision, digest_of
+from search.values import REFERENCE, Assignment, Precision, digest_of
 
 BASE_MS = 0.1
 GROUPS_MS = 1.0
@@ -94,7 +94,7 @@ class Costs:
 
     def _moves(self, group: str, assignment: Assignment) -> Iterator[Part]:
         for edge in self._model.edges:
-            source = Precision.FP32 if edge.source is None else assignment[edge.source]
+            source = REFERENCE if edge.source is None else assignment[edge.source]
             if edge.target == group and source != assignment[group]:
                 words = f"{source.label} to {assignment[group].label}"
                 yield Part(f"{edge.tensor} {words}", None, MOVES_MS * edge.elements / self._elements)

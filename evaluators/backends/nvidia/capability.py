@@ -1,31 +1,32 @@
 """The precisions that NVIDIA GPUs compute natively, by compute capability.
 
-The tables are those of TensorRT's support matrix ("Hardware and Precision") and of the CUDA programming guide.
+The table is that of TensorRT's support matrix ("Hardware and Precision") and of the CUDA programming guide.
 """
 
 from __future__ import annotations
 
-_HALF_WITHOUT_TENSOR_CORES = ((5, 3), (6, 0), (6, 2))
-_INT8_WITHOUT_TENSOR_CORES = ((6, 1), (7, 0))
+from collections.abc import Collection, Mapping
+
+Version = tuple[int, int]
+# By label: the first version with tensor cores for it, and those without that have instructions for its products.
+_NATIVE: Mapping[str, tuple[Version, Collection[Version]]] = {
+    "fp16": ((7, 0), ((5, 3), (6, 0), (6, 2))),
+    "int8": ((7, 2), ((6, 1), (7, 0))),
+}
 
 
-def fp16_text(version: tuple[int, int]) -> str:
-    if version >= (7, 0):
-        return "fp16 on tensor cores"
-    return "fp16 without tensor cores" if has_fp16(version) else "no native fp16"
+def is_native(label: str, version: Version) -> bool:
+    """Whether a precision is quicker than FP32, by tensor cores or without."""
+    tensor_cores, others = _NATIVE[label]
+    return version >= tensor_cores or version in others
 
 
-def int8_text(version: tuple[int, int]) -> str:
-    if version >= (7, 2):
-        return "int8 on tensor cores"
-    return "int8 without tensor cores" if has_int8(version) else "no native int8"
+def native_texts(version: Version) -> list[str]:
+    """`fp16 on tensor cores`, `no native int8`: a text for each precision."""
+    return [_text(label, version) for label in _NATIVE]
 
 
-def has_fp16(version: tuple[int, int]) -> bool:
-    """Whether FP16 is quicker than FP32, by tensor cores or without."""
-    return version >= (7, 0) or version in _HALF_WITHOUT_TENSOR_CORES
-
-
-def has_int8(version: tuple[int, int]) -> bool:
-    """Whether there are instructions for INT8 products, of tensor cores or without."""
-    return version >= (7, 2) or version in _INT8_WITHOUT_TENSOR_CORES
+def _text(label: str, version: Version) -> str:
+    if version >= _NATIVE[label][0]:
+        return f"{label} on tensor cores"
+    return f"{label} without tensor cores" if is_native(label, version) else f"no native {label}"

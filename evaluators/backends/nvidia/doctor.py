@@ -62,7 +62,7 @@ def precisions_text(compute_capability: str) -> str:
     fp32 = "fp32 on TF32 tensor cores unless TF32 is off" if version >= (8, 0) else "fp32"
     further = [name for name, least in (("bf16", (8, 0)), ("fp8", (8, 9)), ("fp4", (10, 0))) if version >= least]
     unused = f"; it also has {', '.join(further)}, which bitfront does not use" if further else ""
-    return f"{fp32}, {capabilities.fp16_text(version)}, {capabilities.int8_text(version)}{unused}"
+    return ", ".join([fp32, *capabilities.native_texts(version)]) + unused
 
 
 def _driver_check() -> Check:

@@ -7,13 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
+import onnx_ir as ir
 
+from evaluators.lowering.constants import name_of_form
+from evaluators.lowering.float_types import NARROW, precision_of
 from search.graph.grouping import is_constant
 from search.graph.model import Model
-from search.values import Assignment, AuditRow, Precision
+from search.values import REFERENCE, Assignment, AuditRow, Precision
 
 _INT8_KERNELS = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger"})
 _KERNELS = _INT8_KERNELS | {"Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
+_WRITTEN = (*NARROW, ir.DataType.INT8)  # types that lowering writes weights in
 # What ONNX Runtime's optimizers append to the name of the node, or of the tensor, that a kernel comes from.
 _SUFFIX = re.compile(r"(_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/?|/MatmulTransposeFusion/?|_pre_q|_nchwc)+$")
 _PREFIX = re.compile(r"^(InsertedPrecisionFreeCast_|FusedBack_|fused )+")
@@ -21,7 +25,7 @@ _PREFIX = re.compile(r"^(InsertedPrecisionFreeCast_|FusedBack_|fused )+")
 
 def audit_rows(optimized: onnx.GraphProto, model: Model, assignment: Assignment) -> tuple[AuditRow, ...]:
     """What the optimized graph runs for each group, found by its weight or by what optimizers leave of its names."""
-    types = {tensor.name: tensor.data_type for tensor in optimized.initializer}
+    types = {tensor.name: ir.DataType(tensor.data_type) for tensor in optimized.initializer}
     groups, owners = model.groups, owners_of(model)
     got: dict[str, list[tuple[Precision, str]]] = {}
     for node in optimized.node:
@@ -55,8 +59,8 @@ def owners_of(model: Model) -> Owners:
     weights: dict[str, str] = {}
     shared = set()
     for group in groups:
-        forms = [name for weight in group.weights for name in (weight, f"{weight}/int8", f"{weight}/half")]
-        forms += [f"{anchor}/weight/int8" for anchor in group.anchors]
+        written = (*group.weights, *(f"{anchor}/weight" for anchor in group.anchors))
+        forms = [*group.weights, *(name_of_form(name, dtype) for name in written for dtype in _WRITTEN)]
         shared |= weights.keys() & forms
         weights.update(dict.fromkeys(forms, group.id))
     return Owners(
@@ -103,8 +107,9 @@ def original_name(name: str) -> str:
     return _PREFIX.sub("", _SUFFIX.sub("", name))
 
 
-def _precision_of(node: onnx.NodeProto, types: Mapping[str, int]) -> Precision:
+def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType]) -> Precision:
+    """By its kernel, else the coarsest type of floats among its constants."""
     if node.op_type in _INT8_KERNELS:
         return Precision.INT8
-    half = any(types.get(name) == onnx.TensorProto.FLOAT16 for name in node.input)
-    return Precision.FP16 if half else Precision.FP32
+    found = (precision_of(types.get(name)) for name in node.input)
+    return max((precision for precision in found if precision is not None), default=REFERENCE)

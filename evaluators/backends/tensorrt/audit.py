@@ -22,18 +22,14 @@ from search.graph.grouping import Group
 from search.values import Assignment, AuditRow, EngineSummary, LayerTime, Precision
 
 _ENTRY = "[ONNX Layer: "
-_TYPES = (  # not UInt8, BFloat16, Float8
-    (re.compile(r"(?<![a-z])int8", re.IGNORECASE), Precision.INT8),
-    (re.compile(r"fp16|half|(?<![a-z])float16", re.IGNORECASE), Precision.FP16),
-    (re.compile(r"fp32|(?<![a-z])float(?:32)?(?!\d)", re.IGNORECASE), Precision.FP32),
-)
+_TYPES = [(re.compile(each.words, re.IGNORECASE), each) for each in sorted(Precision, reverse=True)]
 _NUMBERS = re.compile(r"(?<![a-z])(?:int32|int64|bool)", re.IGNORECASE)  # of places, lengths and masks
 # Myelin's constants, and the factors of its products: `__mye116_dconst`, `fc_bias _ ONNXTRT_Broadcast_6_constantHalf`,
 # `__mye574/fc/Gemm_alpha`.
 _MYELIN_CONSTANT = re.compile(r"__mye\d+(?:_dconst|.*_(?:alpha|beta))|.* _ .*_constant(?:Float|Half|Int8)")
 # `f16f16_f16f16_f16`, `i8f32_i8i32_f32`: what is read and written, then what is multiplied and added up in.
 _IN_TACTIC = re.compile(r"(?<![a-z0-9])(i8|bf16|f16|tf32|f32)(?:i8|i32|bf16|f16|tf32|f32)(?![a-z0-9])")
-_TACTIC_TYPES = {"i8": Precision.INT8, "f16": Precision.FP16, "f32": Precision.FP32, "tf32": Precision.FP32}
+_TACTIC_TYPES = {word: precision for precision in Precision for word in precision.tactic_words}
 # Layers that only move data: they carry the names of the weighted node they serve, but compute nothing of it.
 _IDLE = frozenset({"Constant", "NoOp", "Shuffle"})
 # Layers that only change format or type: what a change of precision between neighbours costs.

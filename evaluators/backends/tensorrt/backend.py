@@ -11,7 +11,7 @@ from typing import Any
 
 from evaluators.backends.capabilities.shipped import shipped_capability
 from evaluators.backends.nvidia import discovery
-from evaluators.backends.nvidia.capability import has_fp16, has_int8
+from evaluators.backends.nvidia.capability import is_native
 from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
@@ -21,7 +21,7 @@ from evaluators.cores import usable_processors
 from evaluators.lowering.placement import TENSORRT_BY_TYPING, Placement
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
-from search.values import GPU_CLOCK, Capability, Precision, Ranges, Target, digest_of
+from search.values import GPU_CLOCK, Capability, Ranges, Target, digest_of
 
 # How weakly typed engines treat layers of no group. It tells evaluations apart: another treatment needs another name.
 _WITHOUT_GROUP = "ranges of all groups, moves in float, one range through Resize and Concat"
@@ -109,8 +109,7 @@ class TensorRTBackend:
         older = ("tensorrt-8",) if api.version(self.trt)[0] < 10 else ()
         found = shipped_capability("tensorrt", *older)
         version = (int(self.properties.major), int(self.properties.minor))
-        native = {Precision.FP16: has_fp16(version), Precision.INT8: has_int8(version)}
-        return replace(found, ops={precision: ops for precision, ops in found.ops.items() if native[precision]})
+        return replace(found, ops={each: ops for each, ops in found.ops.items() if is_native(each.label, version)})
 
     def knobs(self) -> dict[str, str]:
         weak = {} if self.builder_knobs.typing == STRONG else {"without_group": _WITHOUT_GROUP}

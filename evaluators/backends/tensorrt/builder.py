@@ -27,7 +27,7 @@ from search.errors import ModelError
 from search.graph import onnx_file
 from search.graph.element_types import is_float
 from search.graph.model import Model
-from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges
+from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges, is_quantized
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class TensorRTBuilder:
         config = self._config()
         weak_typing.set_flags(self.trt, config, set(Precision), obey=False)
         if onnx is None:
-            int8 = Assignment({group.id: Precision.INT8 for group in self.model.groups})
+            int8 = Assignment({group.id: max(Precision) for group in self.model.groups})
             ranges = with_shared_scales(self.model, int8, TENSORRT_WEAK, self.ranges)
             weak_typing.set_ranges(self.trt, network, ranges, self._tensors)
         return self._written(network, config, out, [], parser, None)
@@ -180,7 +180,7 @@ class TensorRTBuilder:
     def _constrain(self, network: Any, config: Any, assignment: Assignment) -> list[str]:
         weak_typing.set_flags(self.trt, config, set(assignment.values()))
         weak_typing.set_precisions(self.trt, network, self.model.groups, assignment, self._inner)
-        if Precision.INT8 not in assignment.values():
+        if not is_quantized(assignment):
             return []
         ranges = with_shared_scales(self.model, assignment, TENSORRT_WEAK, self.ranges)
         layers, groups = api.layers_of(network), self.model.groups

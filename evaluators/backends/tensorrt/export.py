@@ -7,7 +7,7 @@ import re
 import shlex
 
 from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
-from search.values import Precision
+from search.values import REFERENCE, is_quantized
 
 TRTEXEC_FILE = "trtexec.txt"
 _REBUILT_FILE = "rebuilt.plan"
@@ -37,8 +37,8 @@ def _model_arguments(recipe: Recipe) -> list[str]:
     if _is_strong(recipe):  # the types stand in the file
         return arguments + (["--stronglyTyped"] if _major(recipe) < _WITHOUT_PRECISION_FLAGS else [])
     used = set(recipe.layers.values())
-    arguments += ["--fp16"] if Precision.FP16 in used else []
-    arguments += ["--int8", f"--calib={CALIBRATION_FILE}"] if Precision.INT8 in used else []
+    arguments += [f"--{each.label}" for each in sorted(used) if each is not REFERENCE]
+    arguments += [f"--calib={CALIBRATION_FILE}"] if is_quantized(recipe.layers) else []
     named = [f"{name}:{p.label}" for name, p in recipe.layers.items() if not _INEXPRESSIBLE.search(name)]
     return [*arguments, "--precisionConstraints=obey", *([f"--layerPrecisions={','.join(named)}"] if named else [])]
 
@@ -76,7 +76,7 @@ def _remarks(recipe: Recipe) -> list[str]:
     if lost and not (_is_strong(recipe) and not set(lost) & set(recipe.profiles)):
         shown = ", ".join(json.dumps(name) for name in lost)
         remarks.append(f"NOT EXPRESSED: trtexec does not accept names with a comma, ' or *: {shown}.")
-    if not _is_strong(recipe) and Precision.INT8 in recipe.layers.values():
+    if not _is_strong(recipe) and is_quantized(recipe.layers):
         remarks.append(
             f"{CALIBRATION_FILE} has the tensors of the ONNX file. TensorRT's own inner tensors have no range in it, "
             "which trtexec warns of."

@@ -10,14 +10,14 @@ from evaluators.lowering.int8 import onnxruntime_rules, tensorrt_rules
 from evaluators.lowering.int8.nodes import Plan, activation_indices, float_inputs, name_of
 from evaluators.lowering.placement import SAME_SCALE, Placement
 from search.graph.model import Model
-from search.values import Assignment, Precision, Ranges
+from search.values import Assignment, Ranges
 
 
 def plan(graph: ir.Graph, model: Model, assignment: Assignment, placement: Placement) -> Plan:
     """Decide which tensors of `graph` (a clone of the model's, same node names) are INT8."""
     nodes = {node.name: node for node in graph}
     result = Plan()
-    groups = [group for group in model.groups if assignment[group.id] is Precision.INT8]
+    groups = [group for group in model.groups if assignment[group.id].quantized]
     for group in groups:
         for name in group.anchors:
             result.reads.update((nodes[name], i) for i in activation_indices(nodes[name]))

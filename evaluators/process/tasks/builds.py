@@ -15,7 +15,7 @@ from evaluators.process.job import discard, discarding
 from evaluators.process.results import Built
 from evaluators.process.tasks.candidate import Candidate
 from evaluators.process.tasks.open_model import OpenModel
-from search.values import Assignment, Evaluation, Precision, Stage
+from search.values import Assignment, Evaluation, Stage, is_quantized
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ class Builds:
 
     def _is_valid(self, first: _First, assignment: Assignment) -> bool:
         """Without INT8 no range matters; but recovery may have changed constants of the model since."""
-        in_float = Precision.INT8 not in assignment.values()
-        return in_float and (first.calibrated or not self._opened.ranges.recovery.factors)
+        return not is_quantized(assignment) and (first.calibrated or not self._opened.ranges.recovery.factors)
 
     def _what(self, assignment: Assignment) -> _What:
         return assignment, tuple(sorted(self._opened.backend.knobs().items()))

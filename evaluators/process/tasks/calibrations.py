@@ -28,7 +28,7 @@ from search.space.choices import make_space
 from search.space.range_rules import RangeRule, set_ranges
 from search.space.rules import KeepRule
 from search.space.sample_choice import SampleChoice
-from search.values import Assignment, Precision, Ranges, digest_of
+from search.values import Assignment, Ranges, digest_of
 
 Indices = NDArray[np.int64]
 ALL = "all"
@@ -85,7 +85,7 @@ class Calibrations:
 
             def open_int8() -> Emulated:
                 ranges = self._collect(method)
-                int8 = make_space(model, opened.backend.capability(), ranges).uniform(Precision.INT8)
+                int8 = make_space(model, opened.backend.capability(), ranges).coarsest
                 return emulator.open(spelled_out(lower(model, int8, ranges, opened.backend.placement)))
 
             batches = data.calibration_batches(indices)

@@ -36,7 +36,7 @@ from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
 from search.graph.shapes import read_input_values
 from search.space.choices import make_space
-from search.values import Assignment, Precision, Ranges
+from search.values import REFERENCE, Assignment, Precision, Ranges
 
 
 class Diagnoses:
@@ -131,10 +131,7 @@ class Diagnoses:
     def _lower_pairs(self, ranges: Ranges) -> list[tuple[str, Precision]]:
         choices = make_space(self._opened.model, self._opened.backend.capability(), ranges).choices
         return [
-            (g, c.precision)
-            for g, some in choices.items()
-            for c in some
-            if c.offered and c.precision is not Precision.FP32
+            (g, c.precision) for g, some in choices.items() for c in some if c.offered and c.precision is not REFERENCE
         ]
 
     def compare_float(self, file: Path, samples: int) -> FloatComparison:

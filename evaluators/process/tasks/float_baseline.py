@@ -18,7 +18,7 @@ from evaluators.process.tasks.open_model import OpenModel
 from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.space.choices import make_space
-from search.values import Accuracy, Assignment, Precision
+from search.values import REFERENCE, Accuracy, Assignment
 
 Classes = NDArray[np.int64]
 _CLASSES = "classes.npy"
@@ -80,7 +80,7 @@ class FloatBaseline:
 
     @property
     def _assignment(self) -> Assignment:
-        return make_space(self._opened.model, self._opened.backend.capability()).uniform(Precision.FP32)
+        return make_space(self._opened.model, self._opened.backend.capability()).uniform(REFERENCE)
 
     def _folder(self, split: str) -> Path:
         return self._opened.folder / f"reference-{split}"

@@ -24,7 +24,7 @@ from evaluators.recovery.int8.stages import StagedRuns, live_bytes, plan_stages
 from evaluators.recovery.step import Proposal, RecoveryStep
 from search.graph.grouping import Group
 from search.graph.model import Model
-from search.values import Assignment, Correction, Precision, Ranges
+from search.values import Assignment, Correction, Ranges
 
 Floats = NDArray[np.float64]
 Array = NDArray[Any]
@@ -92,7 +92,7 @@ def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignme
 def _correctable(model: Model, assignment: Assignment) -> tuple[list[_Op], list[str]]:
     ops, notes = [], []
     for group in model.groups:
-        if assignment[group.id] is not Precision.INT8:
+        if not assignment[group.id].quantized:
             continue
         for anchor in group.anchors:
             constants = find_constants(model.graph.graph.node(anchor), group.nodes)

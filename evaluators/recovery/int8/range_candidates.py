@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evaluators.calibration.bounds import Bounds, cut
 from evaluators.calibration.scales import activation_scale, bins_of, clip
 from evaluators.lowering.placement import Placement
-from evaluators.lowering.weights import half_scales
+from evaluators.lowering.weights import holdable_scales
 from evaluators.recovery.int8.sample_errors import USUAL
 from search.values import TensorRange
 
@@ -41,7 +41,7 @@ class Grid:
         symmetric = self.placement.symmetric
         within = chosen if symmetric else cut(chosen, self.bounds)
         scale, zero = activation_scale(within, signed=symmetric, symmetric=symmetric)
-        return (float(half_scales(np.asarray(scale, np.float32))) if self.placement.half else scale), zero
+        return float(holdable_scales(np.asarray(scale, np.float32), self.placement)), zero
 
     def rounded(self, array: Array, chosen: TensorRange) -> Array:
         """What is left of float32 values of any shape."""

@@ -20,7 +20,7 @@ from evaluators.recovery.int8.bias import correct_means
 from evaluators.recovery.int8.sample_errors import USUAL, rows_of, sample_weights
 from evaluators.recovery.int8.second_moments import moments, product_error, round_by_moments, rows_read
 from evaluators.recovery.step import Proposal, RecoveryStep
-from search.values import Correction, Precision, Ranges
+from search.values import Correction, Ranges
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -89,7 +89,7 @@ class _Rounding:
     def run(self) -> dict[str, Correction]:
         """Corrections of the ops that it helps, by name."""
         int8 = self._context.int8
-        groups = [group for group in self._model.groups if int8[group.id] is Precision.INT8]
+        groups = [group for group in self._model.groups if int8[group.id].quantized]
         single = [group for group in groups if len(group.anchors) == 1]
         if len(single) < len(groups):
             self.notes.append(f"{len(groups) - len(single)} weights that several ops share are unchanged")

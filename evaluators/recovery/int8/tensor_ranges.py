@@ -23,7 +23,7 @@ from evaluators.recovery.int8.narrow_ranges import OutputErrors, is_free, scale_
 from evaluators.recovery.int8.range_candidates import MINMAX, Grid, propose_ranges
 from evaluators.recovery.int8.sample_errors import helps, rows_of, sample_errors, sample_weights, usual_power
 from evaluators.recovery.step import Proposal, RecoveryStep
-from search.values import Precision, Ranges, TensorRange
+from search.values import Ranges, TensorRange
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -103,7 +103,7 @@ class _Choice:
     def run(self) -> str:
         """Look at every group, as far as there is time; `Proposal.cut`."""
         model, int8 = self._model, self._context.int8
-        groups = [group for group in model.groups if int8[group.id] is Precision.INT8]
+        groups = [group for group in model.groups if int8[group.id].quantized]
         until = (1 - _TIME_SHARE) * self._context.seconds_left()
         seen = 0
         inputs = [batch.inputs for batch in self._batches]

@@ -106,7 +106,7 @@ class Mix:
     @property
     def float_nodes(self) -> tuple[UserNode, ...]:
         """Every node that must not be quantized, once each: those of float groups, and what is between them."""
-        groups = (node for layer in self.layers if not layer.precision.scaled for node in layer.nodes)
+        groups = (node for layer in self.layers if not layer.precision.quantized for node in layer.nodes)
         return tuple(dict.fromkeys((*groups, *self.between)))
 
     @property
@@ -165,7 +165,7 @@ def float_between(
     graph: ir.Graph, groups: Sequence[Group], assignment: Assignment, nodes: UserNodes
 ) -> tuple[UserNode, ...]:
     """Nodes outside all groups that stay float: a float group feeds them, or no INT8 group reads what they make."""
-    owner = {name: assignment[group.id].scaled for group in groups for name in group.nodes}
+    owner = {name: assignment[group.id].quantized for group in groups for name in group.nodes}
     fed: dict[ir.Value, bool] = {}  # whether all that reaches a value comes from INT8 groups
     for node in graph:
         quantized = owner.get(node.name or "", all(fed.get(v, True) for v in node.inputs if v is not None))

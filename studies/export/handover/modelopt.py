@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from search.values import Precision
+from search.values import REFERENCE, Precision
 from studies.export.handover.mix import Mix
 from studies.export.handover.writer import Handover, json_text, script_text
 
@@ -74,12 +74,12 @@ class ModelOptHandover(Handover):
 
 
 def _floats(mix: Mix) -> tuple[Precision, ...]:
-    return tuple(p for p in Precision if not p.scaled and mix.layers_in(p))
+    return tuple(p for p in Precision if not p.quantized and mix.layers_in(p))
 
 
 def _float_type(mix: Mix) -> str:
     """What all layers run in that are not quantized; the finest of the mix."""
-    return min(_floats(mix), default=Precision.FP32).label
+    return min(_floats(mix), default=REFERENCE).label
 
 
 def _pattern(name: str) -> str:

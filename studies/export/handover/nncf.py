@@ -18,7 +18,7 @@ class NncfHandover(Handover):
             "source": mix.source.to_json(),
             "ignored_scope": {"names": [node.name for node in mix.float_nodes]},
             "weighted": [
-                node.name for layer in mix.layers if not layer.precision.scaled for node in layer.weighted.values()
+                node.name for layer in mix.layers if not layer.precision.quantized for node in layer.weighted.values()
             ],
             "rename": mix.new_names,  # NNCF refuses a file in which two nodes share a name, whichever they are
             "inputs": mix.feed.inputs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from search.values import Precision
+from search.values import REFERENCE
 from studies.export.handover.mix import Mix
 from studies.export.handover.writer import Handover, json_text, script_text
 
@@ -47,7 +47,7 @@ class PolygraphyHandover(Handover):
 
 def _flags(mix: Mix) -> str:
     used = {layer.precision for layer in mix.layers}
-    flags = ["--fp16"] if Precision.FP16 in used else []
-    if Precision.INT8 in used:
-        flags += ["--int8", '--calibration-cache "$here/../../calibration.cache"']
+    flags = [f"--{each.label}" for each in sorted(used - {REFERENCE})]
+    if any(each.quantized for each in used):
+        flags.append('--calibration-cache "$here/../../calibration.cache"')
     return " ".join(flags)

@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from search.graph.user_nodes import UserNode
-from search.values import Precision
 from studies.export.handover.mix import Layer, Mix
 from studies.export.handover.writer import Handover, json_text
 
@@ -46,7 +45,7 @@ def _layer(layer: Layer, name: str, user: UserNode, node: ir.Node, mix: Mix) -> 
         "weight_name": weight if axes is not None else None,
         "precision": layer.precision.label,
     }
-    if layer.precision is not Precision.INT8:
+    if not layer.precision.quantized:
         return found
     sources = [_behind(value) for value in node.inputs[:2]]
     folded = [other.name for other in layer.folded[name] if other.op == "BatchNormalization"]

@@ -42,7 +42,7 @@ def check_mix(mix: Mix, names: Sequence[str]) -> None:
     Raises:
         ConfigError: it runs nothing in INT8, or none of its layers has a counterpart in the user's file.
     """
-    has_int8 = any(layer.precision.scaled for layer in mix.layers)
+    has_int8 = any(layer.precision.quantized for layer in mix.layers)
     for name in names:
         if HANDOVERS.make(name).needs_int8 and not has_int8:
             raise ConfigError(

@@ -70,7 +70,7 @@ class _Pairs:
     def find(self) -> list[MixPair]:
         """A pair for each mix of the old front that depends on ranges, and one of the two picks `best`."""
         old = front_mixes(self._store, self._before)
-        scaled = {row: mix for row, mix in old.items() if any(precision.scaled for precision in mix.values())}
+        scaled = {row: mix for row, mix in old.items() if any(precision.quantized for precision in mix.values())}
         pairs = [(row, self._find_evaluations.get(self._space.nearest(mix))) for row, mix in scaled.items()]
         best = self._before.picks.best, self._now.picks.best
         if best[0] is not None and best[1] is not None and best not in pairs:

@@ -13,7 +13,7 @@ from evaluators.process.job import Limits as EarlyLimits
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import ConfigError, EvaluatorError
 from search.space.choices import Space, make_space
-from search.values import Accuracy, Assignment, Evaluation, FailureKind, Latency, Precision
+from search.values import REFERENCE, Accuracy, Assignment, Evaluation, FailureKind, Latency, Precision
 from studies.events import Events
 from studies.inspect.mix.bisection import Bisection, Trial, bisect, kinds_of, most_trials
 from studies.inspect.mix.read_mix import read_mix
@@ -95,7 +95,7 @@ class _MixRun:
         errors = sensitivities.of_checked(good, space, self._thresholds, self._events)
         kept = keep_sensitive(given.assignment, errors, space) if request.keep_sensitive else {}
         mix = given.assignment.replace(kept)
-        self._engines.measure("fp32", space.uniform(Precision.FP32))
+        self._engines.measure("fp32", space.uniform(REFERENCE))
         self._engines.measure("mix", mix)
         found = self._bisect(mix, errors) if request.bisect and self._engines.runs("mix") else None
         if found is not None and found.found is not None:
@@ -173,7 +173,7 @@ def is_undone(accuracy: Accuracy, allowed: float | None) -> bool:
 
 def choose_float(group: str, precision: Precision, space: Space) -> Precision:
     """The coarsest precision without a scale that a group is offered, if it is finer than another; else that other."""
-    offered = [choice.precision for choice in space.choices[group] if choice.offered and not choice.precision.scaled]
+    offered = [choice.precision for choice in space.choices[group] if choice.offered and not choice.precision.quantized]
     return max((p for p in offered if p < precision), default=precision)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from search.errors import ConfigError
 from search.graph.model import Group
 from search.space.choices import Space
-from search.values import Assignment, Precision
+from search.values import REFERENCE, Assignment, Precision
 
 ALL = "all"  # the pattern that every group matches
 _RULE = re.compile(r"(.+?)=(\w+)\s*(?:,|$)")
@@ -177,7 +177,7 @@ def _notes(wanted: Mapping[str, Precision], got: Assignment, groups: Iterable[Gr
     """One sentence for the groups that differ in the same way for the same reason."""
     alike: dict[tuple[Precision, Precision, str], list[str]] = {}
     for group in groups:
-        precision = wanted.get(group.id, Precision.FP32)
+        precision = wanted.get(group.id, REFERENCE)
         if got[group.id] is not precision:
             why = _why_not(group.id, precision, space)
             alike.setdefault((precision, got[group.id], why), []).append(group.name)

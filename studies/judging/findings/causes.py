@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from evaluators.diagnose.group_error import GroupError
-from search.values import Precision
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.quantities import format_percent
 
@@ -48,13 +47,14 @@ def find_causes(row: GroupError, thresholds: Thresholds) -> tuple[Finding, ...]:
 
 
 def _overflow(row: GroupError, limits: Thresholds) -> str:
-    if row.precision is Precision.FP16 and row.saturated:
-        return f"{format_percent(row.saturated)} of the values are beyond 65504, the largest of FP16"
+    if not row.precision.quantized and row.saturated:
+        held = f"{row.precision.largest:.6g}, the largest of {row.precision.name}"
+        return f"{format_percent(row.saturated)} of the values are beyond {held}"
     return "outputs hold NaN or infinity" if row.error is None or row.sqnr_db is None else ""
 
 
 def _cut_off(row: GroupError, limits: Thresholds) -> str:
-    if row.saturated is None or row.saturated <= limits.max_saturated or row.precision is Precision.FP16:
+    if row.saturated is None or row.saturated <= limits.max_saturated or not row.precision.quantized:
         return ""
     return f"{format_percent(row.saturated)} of the values lie outside of the range"
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from search.values import Assignment, LossEstimate
+from search.values import REFERENCE, Assignment, LossEstimate
 from studies.judging.findings.rescue_table import won_back, won_back_text
-from studies.judging.measures import FP32
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import latency_text
@@ -18,7 +17,6 @@ from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
 
 HEADER = ("target", "FP32", "INT8", "INT8 loses", "scheme", "latency", "final {metric}", "final loss", "won back")
-_INT8 = "baseline:int8"
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,11 @@ def device_row(now: Standing, number: int, name: str, assignments: Mapping[int, 
         now: where the target stands, judged by its limits.
         assignments: evaluation id → assignment, of the pick `best` at least.
     """
-    fp32, int8, best = _uniform(now, FP32), _uniform(now, _INT8), best_point(now)
+    fp32, int8, best = (
+        _uniform(now, now.measures.row_of(REFERENCE.role)),
+        _uniform(now, now.measures.quantized_row),
+        best_point(now),
+    )
     before, after = _losses(now, int8, best)
     return DeviceRow(
         number,
@@ -105,8 +107,7 @@ def device_header(metric: MetricScale) -> tuple[str, ...]:
     return tuple(text.format(metric=metric.name) for text in HEADER)
 
 
-def _uniform(now: Standing, role: str) -> Point | None:
-    row = now.measures.row_of(role)
+def _uniform(now: Standing, row: int | None) -> Point | None:
     return None if row is None else now.point(row)
 
 

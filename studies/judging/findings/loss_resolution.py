@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from search.values import REFERENCE
 from studies.judging.findings.sample_size import Spread, spread_of_interval
 from studies.judging.point_lists import best_point
 from studies.judging.rules.verdicts import Verdict
@@ -95,7 +96,7 @@ def _resolution(now: Standing, spread: Spread, split: str, allowed: float | None
 
 def _allowed_loss(now: Standing) -> tuple[bool, float | None]:
     """Whether the allowed loss is known yet, and what it is: of both limits, the narrower."""
-    limits, base = now.limits, now.measures.row_of("baseline:fp32")
+    limits, base = now.limits, now.measures.row_of(REFERENCE.role)
     value = np.nan if base is None else float(now.table.metric_value[base])
     reference = None if np.isnan(value) else value
     if limits.needs_reference and reference is None:
@@ -115,7 +116,7 @@ def _spread(now: Standing) -> Spread | None:
 def _scored_below_float(now: Standing) -> list[int]:
     """Uniform assignments but FP32 that were scored on all search samples."""
     uniform = [row for row in now.measures.baselines if now.measures.complete[row] and np.isfinite(now.table.loss[row])]
-    return [row for row in uniform if now.table.role[row] != "baseline:fp32"]
+    return [row for row in uniform if now.table.role[row] != REFERENCE.role]
 
 
 def _measure_spread(now: Standing, rows: Sequence[int]) -> Spread | None:

@@ -10,8 +10,6 @@ from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, value_text
 from studies.judging.standing import Standing
 
-_INT8 = "baseline:int8"
-
 
 def study_rescue(now: Standing) -> list[RescueRow]:
     """What INT8 lost and won back, and the best mix where it runs something in INT8.
@@ -78,8 +76,7 @@ def _mix(now: Standing, best: Point) -> Mix:
 
 def _int8_row(now: Standing) -> int | None:
     """Of uniform INT8, which has all that was kept; None if it was not evaluated."""
-    rows = np.flatnonzero(now.table.role == _INT8)
-    return int(rows[0]) if len(rows) else None
+    return next(iter(now.measures.quantized_rows), None)
 
 
 def _int8_ms(now: Standing) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from studies.judging.measures import FP32
+from search.values import REFERENCE
 from studies.judging.standing import Standing
 
 
@@ -15,9 +15,9 @@ def no_gain_text(now: Standing) -> str:
         The sentence without its full stop; empty where a mix is faster, where FP32 was not measured or does not keep
         the limits, and where nothing else was measured.
     """
-    base = now.measures.row_of(FP32)
+    base = now.measures.row_of(REFERENCE.role)
     feasible = now.judgement.feasible
-    others = np.flatnonzero(feasible & (now.table.role != FP32))
+    others = np.flatnonzero(feasible & (now.table.role != REFERENCE.role))
     if base is None or not feasible[base] or not len(others):
         return ""
     least = float(now.measures.latency_ms[others].min())

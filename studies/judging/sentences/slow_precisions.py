@@ -16,7 +16,7 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
 
     Baselines are named by their mixes, as in every table: groups that are held back keep another precision.
     """
-    rows = {precision: now.measures.row_of(f"baseline:{precision.label}") for precision in sorted(Precision)}
+    rows = {precision: now.measures.row_of(precision.role) for precision in sorted(Precision)}
     there = {precision: row for precision, row in rows.items() if row is not None}
     found = []
     for precision, row in there.items():
@@ -25,7 +25,7 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
         ratio = float(now.measures.latency_ms[row] / now.measures.latency_ms[there[best]])
         if ratio > 1 + now.target.band:
             slow, fast = (store.evaluations.load(int(now.table.id[each])).evaluation for each in (row, there[best]))
-            why = _cpu_reasons(now, slow) if precision is Precision.INT8 else ""
+            why = _cpu_reasons(now, slow) if precision.quantized else ""
             found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}{why}")
     return found
 

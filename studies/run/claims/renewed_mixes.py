@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from search.values import Assignment
+from search.values import BASELINE, Assignment
 from studies.judging.point_lists import front_and_picks
 from studies.judging.standing import Standing, standing
 from studies.judging.study_lookup import limits_of
@@ -37,6 +37,6 @@ def front_mixes(store: Store, now: Standing) -> dict[int, Assignment]:
 
 def count_trials(store: Store, now: Standing) -> int:
     """How many evaluations try the uniform assignments and the front of a study again."""
-    uniform = [int(now.table.id[row]) for row in np.flatnonzero(np.char.startswith(now.table.role, "baseline:"))]
+    uniform = [int(now.table.id[row]) for row in np.flatnonzero(np.char.startswith(now.table.role, BASELINE))]
     again = store.evaluations.assignments(now.target.id, uniform)
     return len({*(again[number] for number in uniform), *front_mixes(store, now).values()})

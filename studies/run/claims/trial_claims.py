@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
+from search.values import BASELINE, Assignment, Evaluation, Failure, FailureKind, Stage
 from studies.judging.sentences.evaluations import death_text
 from studies.judging.standing import Standing
 from studies.run.claims.claim import Claim
@@ -58,7 +58,7 @@ class TrialClaims:
         self._repairs = repairs
         self._trials = trials
         self._stop = stop
-        self._roles = {a.digest: f"baseline:{label}" for label, a in work.problem.space.baselines().items()}
+        self._roles = {a.digest: BASELINE + label for label, a in work.problem.space.baselines().items()}
         self._claimed: dict[int, _Wanted] = {}
         self._owed: list[_Wanted] = []
         self._repeats = 0

@@ -16,7 +16,7 @@ from search.sampler.goals import Aim
 from search.sampler.guided import Guidance
 from search.space.choices import Space
 from search.space.layout import Layout, make_layout
-from search.values import Assignment, Precision, Score
+from search.values import REFERENCE, Assignment, Precision, Score
 from studies.judging.rules.candidates import Aim as Recommended
 from studies.judging.rules.candidates import aim_of
 from studies.options.limits import LATENCY_MS
@@ -127,7 +127,7 @@ def _measured_noise(ledger: Ledger, layout: Layout) -> NoisePrior | None:
 def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64]:
     """(groups, precisions) relative output error, NaN if not measured."""
     errors = np.full((len(layout.groups), len(layout.palette)), np.nan)
-    errors[:, layout.places[Precision.FP32]] = 0.0
+    errors[:, layout.places[REFERENCE]] = 0.0
     finite = [error for error in found.values() if np.isfinite(error)]
     worst = 10 * max([*finite, 0.1])  # outputs that are not finite: worse than anything that was measured
     for (group, precision), error in found.items():

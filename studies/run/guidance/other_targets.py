@@ -108,7 +108,7 @@ def _rows(ledger: Ledger, other: TargetRecord, layout: Layout, multiply_adds: ND
     ]
     precisions = layout.precisions_of([known[numbers[row]] for row in rows])
     loss_std = (now.table.loss_high - now.table.loss_low)[rows] / (2 * _NORMAL_95)
-    scaled = [place for precision, place in layout.places.items() if precision.scaled]
+    scaled = [place for precision, place in layout.places.items() if precision.quantized]
     same = rounding(other.target) == rounding(ledger.target.target)
     return Elsewhere(
         precisions=precisions,

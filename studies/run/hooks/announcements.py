@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search.values import BASELINE
 from studies.events import Events
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.search_events import SearchEvents
@@ -90,7 +91,7 @@ class SlowerNote(Hook):
         rows = now.measures.baselines
         wanted = len(self._work.problem.space.baselines())
         running = any(now.table.status[row] == RUNNING for row in rows)
-        if not (record.role or "").startswith("baseline:") or running or len(rows) < wanted:
+        if not (record.role or "").startswith(BASELINE) or running or len(rows) < wanted:
             return
         for text in slower_texts(self._work.ledger.store, now):
             self._work.events.note(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from search.values import REFERENCE
 from studies.crew.crew import Crew
 from studies.judging.standing import Standing
 from studies.run.engines import prune
@@ -30,7 +31,7 @@ class DriftCheck(Hook):
 
     def follow(self, record: StoredEvaluation, now: Standing) -> None:
         self._evaluated += 1
-        row = now.measures.row_of("baseline:fp32") if self._evaluated % DRIFT_EVERY == 0 else None
+        row = now.measures.row_of(REFERENCE.role) if self._evaluated % DRIFT_EVERY == 0 else None
         if row is None:
             return
         drift, relative = measure_drift(self._work, now, row), self._work.ledger.target.target.relative

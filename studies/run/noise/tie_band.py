@@ -11,7 +11,7 @@ from dataclasses import replace
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
-from search.values import Latency
+from search.values import BASELINE, Latency
 from studies.judging.sentences.picks import band_text
 from studies.judging.standing import Standing
 from studies.run.finalists import engine_of
@@ -120,7 +120,7 @@ class TieBand(Hook):
     def _row(self, now: Standing, repeats: Sequence[RepeatRecord]) -> int:
         """Of the baseline that is measured again: the one that was so far, else the coarsest."""
         known = {repeat.evaluation_id for repeat in repeats}
-        rows = [now.measures.row_of(f"baseline:{label}") for label in self._work.problem.space.baselines()]
+        rows = [now.measures.row_of(BASELINE + label) for label in self._work.problem.space.baselines()]
         built = [row for row in rows if row is not None and row in self._built(now)]
         return next((row for row in built if int(now.table.id[row]) in known), built[-1])
 

@@ -22,7 +22,6 @@ from search.values import (
     Evaluation,
     LossEstimate,
     MixBias,
-    Precision,
     StepRecord,
 )
 from studies.artifacts.target_ranges import read_mixes
@@ -97,8 +96,8 @@ class PickBiases:
     def _is_mix(self, assignment: Assignment) -> bool:
         """Whether groups are in INT8, and others are not that could be: else all INT8 is what was corrected."""
         choices = self._work.problem.space.choices
-        offered = {g for g, some in choices.items() for c in some if c.precision is Precision.INT8 and c.offered}
-        narrow = {group for group, precision in assignment.items() if precision is Precision.INT8}
+        offered = {g for g, some in choices.items() for c in some if c.precision.quantized and c.offered}
+        narrow = {group for group, precision in assignment.items() if precision.quantized}
         return bool(narrow) and narrow != offered
 
     def _seconds(self, now: Standing, count: int, took_s: float) -> float | None:

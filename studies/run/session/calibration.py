@@ -9,7 +9,7 @@ from functools import partial
 from evaluators.calibration.sample_statistics import statistics_bytes
 from evaluators.process.results import Recovered
 from search.errors import EvaluatorError, InputError, StudyError
-from search.values import Precision, Ranges, RecoveryRecord, digest_of
+from search.values import Ranges, RecoveryRecord, digest_of, is_quantized
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.kept_ranges import KeptRanges
 from studies.events import Events
@@ -72,7 +72,7 @@ def _may_go_on(store: Store, target: TargetRecord) -> bool:
     """
     if store.shared or target.recovery is None or not target.recovery.cut or target.recovery.again:
         return False
-    return not any(Precision.INT8 in each.values() for each in store.evaluations.assignments(target.id).values())
+    return not any(is_quantized(each) for each in store.evaluations.assignments(target.id).values())
 
 
 class _Calibration:

@@ -15,7 +15,7 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import BitfrontError
 from search.space.choices import Space, make_space
-from search.values import Assignment, Precision
+from search.values import REFERENCE, Assignment
 from studies.run.pipeline.build_hold import BuilderProcess
 from studies.run.session.backend_values import backend_kind
 from studies.run.session.levels import build_at, choose_level, first_level, study_s
@@ -65,7 +65,7 @@ class FirstBuilds:
         self._closed = threading.Event()
         space = make_space(good.model, good.capability, None, good.config.keep, good.config.granularity)
         lower = _lower(space)
-        mine = [space.uniform(Precision.FP32), *([] if builders else lower)]
+        mine = [space.uniform(REFERENCE), *([] if builders else lower)]
         self._work = [partial(self._build_all, good.keeper, list(dict.fromkeys(mine)), None)]
         for number, builder in enumerate(builders):
             # One of several learns from one precision alone: while it built another, nobody could ask it for a mix.
@@ -117,7 +117,7 @@ class FirstBuilds:
 def _lower(space: Space) -> list[Assignment]:
     """The uniform assignments below FP32, from the coarsest."""
     found = [space.uniform(precision) for precision in sorted(space.precisions, reverse=True)]
-    return [each for each in dict.fromkeys(found) if each != space.uniform(Precision.FP32)]
+    return [each for each in dict.fromkeys(found) if each != space.uniform(REFERENCE)]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError, StudyError
-from search.values import Precision
+from search.values import REFERENCE
 from studies.judging.findings.optimization_levels import level_texts
 from studies.store.records import TargetRecord
 
@@ -108,7 +108,7 @@ def _by_first_build(work: Work) -> Choice:
     _build_at(work, START_LEVEL)
     work.events.step("building the FP32 engine, to choose an optimization level", 0, 1)
     try:
-        first_s = work.bench.keeper.ask().builds.build_first(work.problem.space.uniform(Precision.FP32))
+        first_s = work.bench.keeper.ask().builds.build_first(work.problem.space.uniform(REFERENCE))
     except EvaluatorError as error:
         return Choice(START_LEVEL, f"the first build failed, so the time of a higher level is not known ({error})")
     return choose_level(first_s, study_s(work.problem.config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from search.values import REFERENCE
 from search.values.precision import Precision
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
@@ -71,10 +72,8 @@ def build_story(now: Standing) -> Story:
 
 
 def _points(now: Standing) -> Iterator[tuple[str, Point]]:
-    for name in ("FP32", "INT8"):
-        row = now.measures.row_of(f"baseline:{name.lower()}")
-        if row is not None:
-            yield name, now.point(row)
+    for precision, row in now.measures.uniform_rows:
+        yield precision.name, now.point(row)
     best = best_point(now)
     if best is not None:
         yield "bitfront", best
@@ -82,15 +81,15 @@ def _points(now: Standing) -> Iterator[tuple[str, Point]]:
 
 def _row(now: Standing, name: str, point: Point, latency_ms: float, longest_ms: float) -> StoryRow:
     colour = "var(--accent)" if name == "bitfront" else Precision.parse(name).colour
-    speedup = "" if name == "FP32" or point.speedup is None else f"{point.speedup:.2f} ×"
-    if point.speedup_doubtful and name != "FP32":
+    speedup = "" if name == REFERENCE.name or point.speedup is None else f"{point.speedup:.2f} ×"
+    if point.speedup_doubtful and name != REFERENCE.name:
         speedup = f"latency {DOUBTFUL}"
     return StoryRow(name, _value(now, name, point), latency_ms, latency_ms / longest_ms, speedup, colour)
 
 
 def _value(now: Standing, name: str, point: Point) -> str:
     """The metric in words; FP32 is what metrics of likeness compare with, so it has no value of its own there."""
-    if name == "FP32" and now.metric.relative:
+    if name == REFERENCE.name and now.metric.relative:
         return "reference"
     return value_text(point.value, half_width(point.loss_low, point.loss_high), now.metric, missing="–")
 

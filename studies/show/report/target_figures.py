@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from search.forecast.quality import rank_correlation
-from search.values import Assignment
+from search.values import REFERENCE, Assignment
 from studies.judging.findings.device_table import DeviceRow, device_row
 from studies.judging.points import Point
 from studies.judging.sentences.evaluations import mix_text
@@ -44,7 +44,7 @@ class Column:
 
     @property
     def fp32_ms(self) -> float | None:
-        return next((point.latency_ms for point in self.points.values() if point.role == "baseline:fp32"), None)
+        return next((point.latency_ms for point in self.points.values() if point.role == REFERENCE.role), None)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from studies.judging.measures import FP32, INT8
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import (
@@ -53,9 +52,8 @@ def progress_table(now: Standing, last: int) -> TextTable:
 
 def _rows(now: Standing, last: int) -> Iterator[tuple[str, Point | None, str]]:
     """Name, evaluation and style of each row."""
-    for name, role in (("FP32", FP32), ("INT8", INT8)):
-        if (base := now.measures.row_of(role)) is not None:
-            yield name, now.point(base), BASELINE_STYLE
+    for precision, base in now.measures.uniform_rows:
+        yield precision.name, now.point(base), BASELINE_STYLE
     yield "best", best_point(now), BEST_STYLE
     for row in np.flatnonzero(now.table.id == last):
         yield "last", now.point(int(row)), ""

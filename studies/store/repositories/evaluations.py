@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Text, cast, select
 
 from evaluators.measure.latency_scale import scaled
-from search.values import Accuracy, Assignment
+from search.values import BASELINE, REFERENCE, Accuracy, Assignment
 from studies.store import records
 from studies.store.columns import Columns, DetailColumn, Details, EvaluationTable, column_of
 from studies.store.database import tables
@@ -108,13 +108,13 @@ class Evaluations:
     def baselines(self, study_target_id: int) -> tuple[int, ...]:
         """Ids of the uniform assignments' evaluations that went well, oldest first."""
         e = tables.EvaluationRecord
-        good = (e.study_target_id == study_target_id, e.status == records.OK, e.role.startswith("baseline:"))
+        good = (e.study_target_id == study_target_id, e.status == records.OK, e.role.startswith(BASELINE))
         return tuple(int(row.id) for row in self._database.rows(select(e.id).where(*good).order_by(e.id)))
 
     def reference_value(self, study_target_id: int) -> float | None:
         """The metric of uniform FP32 on the search split; None before it has been evaluated."""
         e = tables.EvaluationRecord
-        float_one = (e.study_target_id == study_target_id, e.status == records.OK, e.role == "baseline:fp32")
+        float_one = (e.study_target_id == study_target_id, e.status == records.OK, e.role == REFERENCE.role)
         rows = self._database.rows(select(e.metric_value).where(*float_one))
         return next((float(row.metric_value) for row in rows), None)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from evaluators.backends.nvidia import discovery
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.registry import choose_backend, kind_named, open_backend, shipped_kinds
 from evaluators.cores import usable_processors
 from search.errors import TargetError
 from search.installation import install_command
+from search.values import Capability, Precision
 from tests.support.paths import ROOT
 
 INSTALL = re.escape(install_command("tensorrt"))
@@ -70,6 +73,19 @@ def test_what_is_declared_is_there() -> None:
         assert kind_named(kind.name) is kind
         assert len({row.option for row in kind.options}) == len(kind.options)
         assert (ROOT / "evaluators" / "backends" / kind.name / "backend.py").is_file()
+
+
+def test_what_lowering_cannot_write_is_refused_as_a_backend_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written as FP32 without a word."""
+    fp8 = SimpleNamespace(name="FP8", quantized=True, dtype="float8_e4m3fn")
+    for precision, op, says in (
+        (Precision.INT8, "Softmax", "INT8 to Softmax, but lowering cannot write codes for the operator Softmax"),
+        (fp8, "Conv", "FP8 to Conv, but lowering cannot write codes of the type float8_e4m3fn"),
+    ):
+        offers = Capability({Precision.FP16: frozenset({"Softmax"}), precision: frozenset({op})})
+        monkeypatch.setattr(OnnxRuntimeBackend, "capability", lambda self, offers=offers: offers)
+        with pytest.raises(TargetError, match=f"backend onnxruntime: it offers {says}"):
+            open_backend("onnxruntime", "cpu", {})
 
 
 def test_auto_takes_none_whose_numbers_are_invented(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ from studies.inspect import comparison
 from studies.inspect.changes import differences
 from studies.inspect.comparison import Comparison, GroupSide, Side
 from studies.inspect.sides import group_sides, output_sides
+from tests.support.assignments import THREE
 from tests.support.command_line import DATABASE, copy_finished, finished, invoke, ok
 from tests.support.evaluator_jobs import Case, case
 from tests.support.networks import feeds, loaded, plain_session, ranged, residual_cnn, sqnr_db, transformer
@@ -464,6 +465,6 @@ def test_ranges_that_are_gone_are_named(studied: Path) -> None:
 
 
 def test_an_output_may_be_held_in_what_its_readers_compute_in():
-    fp32, fp16, int8 = Precision
+    fp32, fp16, int8 = THREE
     assignment = {"a": fp32, "b": fp16, "c": int8, "d": fp32}
     assert held_in(assignment, {"b": ["a"], "c": ["b"], "d": ["c"]}) == {"a": fp16, "b": int8, "c": int8, "d": fp32}

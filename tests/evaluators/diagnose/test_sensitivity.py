@@ -26,7 +26,7 @@ from evaluators import data
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations as calibration
-from evaluators.diagnose.distributions import Half, Levels, OutputError, by_channel, distance, output_error
+from evaluators.diagnose.distributions import Levels, Narrow, OutputError, by_channel, distance, output_error
 from evaluators.diagnose.group_error import GroupError
 from evaluators.diagnose.local_noise import Local, Network
 from evaluators.diagnose.probes import Measured, Probe, estimates, halves, singles, to_halve
@@ -94,7 +94,7 @@ def free(model: Model) -> list[Any]:
 
 def outputs(model: Model, assignment: Assignment, placement: Placement) -> NDArray[np.float64]:
     """Float outputs on the samples of `Few`, run as they are written, what is not INT8 in FP32; several are flat."""
-    lowered = lower(model, assignment, observed(model), replace(placement, half=False))
+    lowered = lower(model, assignment, observed(model), replace(placement, float_side=Precision.FP32))
     session = plain_session(ir.to_proto(lowered))
     names = [output.name for output in model.outputs if output.dtype == "float32"]
     runs = [session.run(names, batch.inputs) for batch in Few(model)(Few(model).pool)]
@@ -128,7 +128,7 @@ def test_saturated_values_are_those_outside() -> None:
     values = np.array([[-3.0, -1.0, 0.0, 100.0, 126.9, 127.4, 127.6, 300.0]])
     assert distance(values, Levels(1.0, 0, -128, 127)).saturated == 2 / 8
     assert distance(values, Levels(1.0, 0, 0, 255)).saturated == 3 / 8
-    assert distance(1000 * values, Half()).saturated == 5 / 8
+    assert distance(1000 * values, Narrow(Precision.FP16)).saturated == 5 / 8
 
 
 def test_rows_of_a_tensor_are_its_channels() -> None:

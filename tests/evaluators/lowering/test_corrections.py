@@ -28,7 +28,7 @@ from search.values import Assignment, Correction, Precision, Ranges, Recovery, T
 from tests.support.networks import Net, feeds, finish, observed, save, session_of
 from tests.support.tensorrt.stand_in import standing_in
 
-WITHOUT_HALF = replace(TENSORRT, half=False)
+WITHOUT_HALF = replace(TENSORRT, float_side=Precision.FP32)
 OPS = ("plain", "grouped", "depthwise", "up", "up2", "gemm", "turned", "added", "alone", "tied1", "tied2")
 
 

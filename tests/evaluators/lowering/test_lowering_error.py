@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 ALL = [*NETWORKS, *ODD, *BEYOND]
 # As TENSORRT, with the float sides of INT8 groups left in float32: then nothing but INT8 is left to explain.
-WITHOUT_HALF = replace(TENSORRT, half=False)
+WITHOUT_HALF = replace(TENSORRT, float_side=Precision.FP32)
 FLOAT16_NOISE = 1e-6  # 60 dB
 
 

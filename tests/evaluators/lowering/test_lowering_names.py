@@ -112,7 +112,7 @@ def gain(name: str) -> onnx.ModelProto:
 def test_a_constant_of_the_users_is_never_taken_for_a_scale_or_weight(
     name: str, placement: Placement, tmp_path: Path
 ) -> None:
-    precisions = PRECISIONS if placement.half else (FP32, INT8)
+    precisions = PRECISIONS if placement.float_side is FP16 else (FP32, INT8)
     found = {}
     for called in ("gain", name):
         model = loaded_as(gain(called), tmp_path)

@@ -9,7 +9,7 @@ from search.forecast.loss_maps import Decibels, Map, Saturating
 from search.forecast.loss_model import fit_loss
 from search.forecast.priors import noise_prior
 from search.forecast.surrogate import quality
-from search.values import Precision
+from tests.support.assignments import THREE
 from tests.support.chain_layout import LAYOUT, losses, mixes, uniform
 
 KINDS = [Saturating, Decibels]
@@ -46,7 +46,7 @@ def test_a_map_starts_where_the_worst_noise_makes_the_worst_loss(kind: type[Map]
 
 def test_losses_in_decibels_go_with_the_logarithm_of_the_noise() -> None:
     """Over six decades of it, where a map that saturates is far off."""
-    precisions = np.concatenate([np.stack([uniform(p) for p in range(len(Precision))]), mixes(40)])
+    precisions = np.concatenate([np.stack([uniform(p) for p in range(len(THREE))]), mixes(40)])
     others = mixes(100, seed=9)
     noise, unseen = (1e6 * losses(rows)[0] for rows in (precisions, others))
     std = np.full(len(noise), 0.05)

@@ -12,10 +12,11 @@ from search.forecast.latency_model import repeat_std
 from search.forecast.priors import Baseline, latency_prior, noise_prior
 from search.forecast.surrogate import Quality, fit_latency, fit_loss, is_poor, quality
 from search.space.layout import Costs
-from search.values import LayerTime, Precision
+from search.values import LayerTime
+from tests.support.assignments import THREE
 from tests.support.chain_layout import GROUPS, LAYOUT, chain_with_skips, losses, mixes, uniform
 
-PRECISIONS = len(Precision)
+PRECISIONS = len(THREE)
 FP32, FP16, INT8 = range(PRECISIONS)  # places in the layout
 
 

@@ -28,11 +28,12 @@ from search.space.layout import Costs, make_layout
 from search.values import Assignment, Precision
 from studies.run.guidance.guidance import make_guidance
 from studies.store.reading import repeats
+from tests.support.assignments import THREE
 from tests.support.command_line import ok, write_inputs
 from tests.support.known_problem import CEILING, Problem, Search, make_problem
 
-FP32, FP16, INT8 = Precision
-PRECISIONS = len(Precision)
+FP32, FP16, INT8 = THREE
+PRECISIONS = len(THREE)
 
 
 @pytest.fixture(autouse=True)
@@ -125,8 +126,8 @@ def test_what_is_missing_of_an_enqueued_mix_is_proposed_to_go_with_the_rest():
 def test_a_block_that_is_enqueued_bars_what_only_its_other_codes_give():
     """A group that has one precision by either code is not barred."""
     names = ("a", "b", "c")
-    choices = {name: tuple(Choice(p, name != "b" or p is not INT8) for p in Precision) for name in names}
-    space = Space(choices, (Variable("x", ("a", "b"), tuple(Precision)), Variable("c", ("c",), tuple(Precision))))
+    choices = {name: tuple(Choice(p, name != "b" or p is not INT8) for p in THREE) for name in names}
+    space = Space(choices, (Variable("x", ("a", "b"), THREE), Variable("c", ("c",), THREE)))
     layout = make_layout(list(names), [], space)
     pool = Pool(layout, frozenset(), frozenset(), {0: 2})
     codes, _ = pool.new(np.array([[x, c] for x in range(3) for c in range(3)]))
@@ -318,8 +319,8 @@ def test_a_small_space_without_any_success_is_tried_to_its_end():
     search = Search(make_problem(2), priors=lambda: None, unbuildable=lambda: {("g000", INT8)})
     mixes = proposed(search, 6)[3:]  # six of nine can be built, three of them as the uniform ones were
     assert len(set(mixes)) == 3
-    assert all(mix[0] != INT8.rank for mix in mixes)
-    assert proposed(search, 1)[0][0] != INT8.rank  # all were tried: a repeat, which the runner answers
+    assert all(mix[0] != THREE.index(INT8) for mix in mixes)
+    assert proposed(search, 1)[0][0] != THREE.index(INT8)  # all were tried: a repeat, which the runner answers
 
 
 def test_a_search_whose_baselines_all_failed_goes_on():
@@ -454,7 +455,7 @@ def test_candidates_are_new_and_distinct():
     rows = [tuple(row.tolist()) for row in codes]
     assert len(set(rows)) == len(rows) == len(codes) > 20
     assert history.seen.isdisjoint(rows)
-    assert not (precisions[:, 1] == INT8.rank).any()
+    assert not (precisions[:, 1] == THREE.index(INT8)).any()
 
 
 class Signed(Search):

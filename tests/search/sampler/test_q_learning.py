@@ -17,10 +17,11 @@ from search.sampler.goals import Aim
 from search.sampler.guided import Guidance
 from search.sampler.q_learning import RATE, SWEEPS, QLearningSampler, Walk, kinds_of, learn
 from search.space.layout import make_layout
-from search.values import Precision, Score
+from search.values import Score
+from tests.support.assignments import THREE
 from tests.support.known_problem import Problem, Search, make_problem
 
-FP32, FP16, INT8 = Precision
+FP32, FP16, INT8 = THREE
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +207,7 @@ def group(name: str, op: str, channels: int = 8) -> Group:
 def test_a_block_is_one_decision_of_the_kind_of_its_largest_group(problem: Problem) -> None:
     space = problem.layout.space
     one = replace(space.variables[0], id="b000", groups=("g000", "g001"))
-    assert one.precisions == tuple(Precision)
+    assert one.precisions == THREE
     layout = make_layout(problem.layout.groups, [], replace(space, variables=(one, *space.variables[2:])))
     groups = [group("g000", "Gemm"), group("g001", "Conv", 64), group("g002", "Conv", 64), group("g003", "Gemm")]
     assert kinds_of(layout, groups).tolist() == [0, 0, 1]

@@ -18,16 +18,17 @@ from search.solver.solve import front
 from search.space.choices import Choice, Space, Variable
 from search.space.layout import Costs, Layout, make_layout
 from search.values import Precision
+from tests.support.assignments import THREE
 
-FP32, FP16, INT8 = Precision
-PRECISIONS = len(Precision)
+FP32, FP16, INT8 = THREE
+PRECISIONS = len(THREE)
 NAMES = [f"g{i:03d}" for i in range(6)]
 
 
 def chain(offered: dict[str, tuple[Precision, ...]] | None = None) -> Layout:
     """Six groups in a row, in blocks of two."""
-    may = {name: (offered or {}).get(name, tuple(Precision)) for name in NAMES}
-    choices = {name: tuple(Choice(p, p in may[name]) for p in Precision) for name in NAMES}
+    may = {name: (offered or {}).get(name, THREE) for name in NAMES}
+    choices = {name: tuple(Choice(p, p in may[name]) for p in THREE) for name in NAMES}
     space = Space(choices, tuple(Variable(name, (name,), may[name]) for name in NAMES if len(may[name]) > 1))
     edges = [Edge(NAMES[i], NAMES[i + 1], NAMES[i], 100) for i in range(5)]
     return make_layout(NAMES, edges, space, [f"b{i // 2}" for i in range(6)])
@@ -89,7 +90,7 @@ def test_only_what_promises_something_is_taken_apart():
     layout = chain()
     latency, noise = nothing(layout), nothing(layout)
     latency.nodes[:] = [3.0, 2.0, 1.0]
-    noise.nodes[:, INT8.rank] = [1, 1, 9, 1, 2, 2]
+    noise.nodes[:, THREE.index(INT8)] = [1, 1, 9, 1, 2, 2]
     coarse = blocks.tied(layout, blocks.block_owners(layout), nothing(layout))
     points = front(coarse.layout.pairwise(latency), coarse.layout.pairwise(noise))
     every, few = blocks.taken_apart(layout, coarse, latency, noise, points)
@@ -158,8 +159,8 @@ def test_candidates_of_large_models_avoid_what_cannot_be_built(monkeypatch):
     bounds = Bounds(ms=[2.5], noise=[0.3], strict=True)
     codes, precisions = pool.gather(sampler.models(history), history, np.random.default_rng(0), bounds, drawn=True)
     assert len(codes) > 30
-    assert (precisions[:, 5] != INT8.rank).all()
-    assert (precisions[:, 4] == INT8.rank).any()
+    assert (precisions[:, 5] != THREE.index(INT8)).all()
+    assert (precisions[:, 4] == THREE.index(INT8)).any()
 
 
 @pytest.mark.slow

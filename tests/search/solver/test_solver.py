@@ -20,11 +20,12 @@ from search.space.choices import make_space
 from search.space.layout import Costs, Pairwise, make_layout
 from search.space.structure import Structure
 from search.values import Capability, Precision
+from tests.support.assignments import THREE
 from tests.support.networks import NETWORKS, loaded
 from tests.support.wide_costs import all_codes, frustrated, tangled
 
 EVERYTHING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-PRECISIONS = len(Precision)
+PRECISIONS = len(THREE)
 TENSORRT = Capability({Precision.FP16: EVERYTHING, Precision.INT8: EVERYTHING}, min_channels=16)
 
 # Sums of small multiples of 1/8 are exact, so that ties are ties in every way of adding up.

@@ -12,10 +12,11 @@ from search.space.choices import make_space
 from search.space.layout import Costs, make_layout
 from search.space.rules import KeepRule
 from search.values import Capability, Precision
+from tests.support.assignments import THREE
 from tests.support.networks import NETWORKS, save
 
 EVERYTHING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-PRECISIONS = len(Precision)
+PRECISIONS = len(THREE)
 TENSORRT = Capability({Precision.FP16: EVERYTHING, Precision.INT8: EVERYTHING}, min_channels=16)
 
 

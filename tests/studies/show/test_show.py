@@ -14,6 +14,7 @@ from search.values import AuditRow, EngineSummary, Failure, FailureKind, Latency
 from studies.options.config import SearchConfig
 from studies.show.trial_text import conditions_text, engine_text, short_formats
 from studies.store.store import Store
+from tests.support.assignments import THREE
 from tests.support.command_line import copy_finished, invoke, ok
 from tests.support.records import choice_record
 from tests.support.study_rows import AROUND, CONDITIONS, LAYERS, MODEL, STUDY, TARGET, assignment, group, measured
@@ -38,7 +39,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         study = store.studies.create(STUDY.changed(metric=METRIC, model=MODEL, config=config))
         store.studies.set_groups(study, [group(0), group(1)])
         target = store.targets.add(study, TENSORRT, "demo/h200")
-        choices = [choice_record(f"g00{g}", p, p.id, True) for g in range(2) for p in Precision]
+        choices = [choice_record(f"g00{g}", p, p.id, True) for g in range(2) for p in THREE]
         store.spaces.set_choices(target, "c" * 64, choices)
         begin(store, target, 0, (0, 0), role="baseline:fp32", profile=LAYERS, latency=latency(3.0))
         refused = Failure(Stage.BUILD, FailureKind.REFUSED, "no implementation for /layer1/Conv")

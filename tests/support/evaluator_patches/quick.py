@@ -35,10 +35,6 @@ def patch_evaluator() -> None:
     if "BITFRONT_TEST_SMALL_FILES" in os.environ:
         onnx_file._MOST_INSIDE = SMALL_FILE_BYTES
         lent_constants._MOST_COPIED = graph_sessions._MOST_COPIED = SMALL_FILE_BYTES
-    if "BITFRONT_TEST_TOY" in os.environ:
-        from tests.support.evaluator_patches import toy_precision
-
-        toy_precision.add()
     if "BITFRONT_TEST_TENSORRT" in os.environ:
         from tests.support.evaluator_patches import pretended_tensorrt  # noqa: F401
 

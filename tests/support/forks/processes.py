@@ -36,7 +36,6 @@ _SETTINGS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "pass_fds", "sta
 _ADOPTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONFAULTHANDLER"}
 READY = b"ready"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # a process with threads cannot be forked
-_UNFIT = "BITFRONT_TEST_TOY"  # changes what is computed as modules are imported
 _HELPERS: list[tuple[socket.socket, psutil.Process]] = []  # of a forked command: the one that came with it
 _ASKING = threading.Lock()  # the server's answers come in the order of the requests and do not say whose they are
 
@@ -48,7 +47,7 @@ def popen(words: Sequence[str], **settings: Any) -> Any:
     started threads, processes are started too.
     """
     environment = settings.get("env") or {}
-    fits = list(words[:2]) == [sys.executable, "-c"] and settings.keys() <= _SETTINGS and _UNFIT not in environment
+    fits = list(words[:2]) == [sys.executable, "-c"] and settings.keys() <= _SETTINGS
     if (
         fits
         and "PYTEST_CURRENT_TEST" in os.environ

@@ -12,7 +12,7 @@ from typing import Any
 from evaluators.backends.tensorrt.api import inputs_of, layer_kinds, outputs_of
 from evaluators.backends.tensorrt.weak_typing.ranged_tensors import int8_tensors, layers_with_precisions, names_of
 from search.graph.grouping import Group
-from search.values import Assignment, Precision
+from search.values import REFERENCE, Assignment, Precision
 
 _MOVES = ("RESIZE", "SHUFFLE", "SLICE", "CONCATENATION", "POOLING", "PADDING", "SQUEEZE", "UNSQUEEZE")
 
@@ -24,7 +24,7 @@ def move_in_float(
 
     These are layers of no group or of a float group. They read what an INT8 group reads or computes, or what leads to
     it, or what another of these layers makes; behind the groups, where results have no range yet, they read anything
-    that has one. The precision is FP32 behind a group that runs in FP32, or where no group runs in FP16.
+    that has one. The precision is FP32 behind a group that runs in FP32, else the coarsest of the groups in floats.
 
     Args:
         layers: in topological order.
@@ -34,20 +34,22 @@ def move_in_float(
         Names of the tensors that these layers make. They need ranges too: if the builder ran such a layer in INT8 all
         the same, what reads its result would use a wrong scale.
     """
-    half = trt.float16 if Precision.FP16 in assignment.values() else trt.float32
-    kinds, floats = layer_kinds(trt, _MOVES), (trt.float32, trt.float16)
+    floats = [each for each in assignment.values() if not each.quantized]
+    narrow = getattr(trt, max(floats, default=REFERENCE).dtype)
+    kinds, types = layer_kinds(trt, _MOVES), {getattr(trt, p.dtype, None) for p in Precision if not p.quantized}
     int8 = int8_tensors(layers, groups, assignment)
     wide: set[str] = set()  # tensors that FP32 holds
     moved: set[str] = set()
     for layer, owned in layers_with_precisions(layers, groups, assignment):
         made, read = names_of(outputs_of(layer)), names_of(inputs_of(layer))
-        if owned is Precision.FP32 or (owned is None and read & wide):
+        if owned is REFERENCE or (owned is None and read & wide):
             wide |= made
-        moves = layer.type in kinds and all(tensor.dtype in floats for tensor in outputs_of(layer))
+        moves = layer.type in kinds and all(tensor.dtype in types for tensor in outputs_of(layer))
         may_be_int8 = int8 if made <= ranged else ranged
-        if moves and owned is not Precision.INT8 and not made & int8 and (read & may_be_int8 or read & moved):
+        in_float = owned is None or not owned.quantized
+        if moves and in_float and not made & int8 and (read & may_be_int8 or read & moved):
             moved |= made
-            _set_precision(layer, trt.float32 if made & wide else half)
+            _set_precision(layer, trt.float32 if made & wide else narrow)
     return moved
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from evaluators.backends.tensorrt.api import layer_kinds, layers_of
 from evaluators.engine import RefusedError
 from search.graph.grouping import Group
-from search.values import Assignment, Precision
+from search.values import REFERENCE, Assignment, Precision
 
 _LAYER_KINDS = ("CONVOLUTION", "DECONVOLUTION", "FULLY_CONNECTED", "MATRIX_MULTIPLY")
 
@@ -17,9 +17,8 @@ def set_flags(trt: Any, config: Any, precisions: set[Precision], *, obey: bool =
     """Let the builder use the precisions that an assignment has, and make it obey."""
     if obey:
         config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
-    for precision, flag in ((Precision.FP16, trt.BuilderFlag.FP16), (Precision.INT8, trt.BuilderFlag.INT8)):
-        if precision in precisions:
-            config.set_flag(flag)
+    for precision in sorted(precisions - {REFERENCE}):
+        config.set_flag(getattr(trt.BuilderFlag, precision.name))
 
 
 def set_precisions(

@@ -33,7 +33,7 @@ def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Ass
     Args:
         layers: in topological order.
     """
-    return _of_groups(layers, groups, assignment, (Precision.INT8,))
+    return _of_groups(layers, groups, assignment, [each for each in Precision if each.quantized])
 
 
 def _of_groups(

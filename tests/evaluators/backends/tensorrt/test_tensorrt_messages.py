@@ -18,12 +18,12 @@ from evaluators.engine import RefusedError
 from search.errors import DataError
 from search.graph.model import Model, load
 from search.values import Assignment, Precision
-from tests.support.assignments import uniform_and_mixed
+from tests.support.assignments import THREE, uniform_and_mixed
 from tests.support.command_line import DATABASE, ok, write_inputs
 from tests.support.networks import Net, finish, loaded, observed, ranged, save
 from tests.support.tensorrt.stand_in import V8, V10, standing_in
 
-FP32, FP16, INT8 = Precision
+FP32, FP16, INT8 = THREE
 HEAD = "Could not find any implementation for node"
 
 
