@@ -81,9 +81,24 @@ class Precision(Enum):
         "tactic_words": ("f16",),
         "colour": "#6aaed6",
     }
+    BF16 = {  # noqa: RUF012 - facts, not a value
+        "id": 3,
+        "rank": 2,
+        "dtype": "bfloat16",
+        "quantized": False,
+        "largest": 3.3895313892515355e38,
+        "opset": 22,
+        "value_bytes": 2.0,
+        "usual_time": 0.6,
+        "usual_noise": 0.1,
+        "ceiling_db": 35.0,
+        "words": r"bf16|bfloat",
+        "tactic_words": ("bf16",),
+        "colour": "#3d86bd",
+    }
     INT8 = {  # noqa: RUF012 - facts, not a value
         "id": 2,
-        "rank": 2,
+        "rank": 3,
         "dtype": "int8",
         "quantized": True,
         "largest": math.inf,

@@ -98,9 +98,9 @@ class FakeBackend:
 
 
 def _read_precisions(labels: Sequence[str]) -> list[Precision]:
-    """Those below FP32 that are offered, finest first; all where none is named. Raises ConfigError."""
+    """Those below FP32 that are offered, finest first; FP16 and INT8 where none is named. Raises ConfigError."""
     try:
-        named = [Precision.parse(label) for label in labels] or list(Precision)
+        named = [Precision.parse(label) for label in labels] or [Precision.FP16, Precision.INT8]
     except ValueError as error:
         raise ConfigError(f"option fake-precision: {error}") from error
     return sorted(set(named) - {REFERENCE})

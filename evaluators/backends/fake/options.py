@@ -20,7 +20,7 @@ class FakeOptions:
         seed: another one gives other costs and losses, and another target.
         faults: what goes wrong, see `faults.Fault`. No part of an evaluation's digest: a study can go on without them.
         build_time_s: that every build lasts.
-        precisions: that it offers beside FP32, by label; empty for all there are.
+        precisions: that it offers beside FP32, by label; empty for FP16 and INT8.
         relative: latencies are ratios to an FP32 engine that runs in between, as on processors; else as on GPUs.
     """
 
@@ -38,7 +38,7 @@ class FakeOptions:
     precisions: tuple[str, ...] = option(
         "text",
         (),
-        "A precision that the backend offers beside fp32, by default all. Can be repeated.",
+        "A precision that the backend offers beside fp32, by default fp16 and int8. Can be repeated.",
         name="fake-precision",
         many=True,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -77,7 +76,8 @@ def test_what_is_declared_is_there() -> None:
 
 def test_what_lowering_cannot_write_is_refused_as_a_backend_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written as FP32 without a word."""
-    fp8 = SimpleNamespace(name="FP8", quantized=True, dtype="float8_e4m3fn")
+    fp8 = object.__new__(Precision)
+    vars(fp8).update(_name_="FP8", quantized=True, dtype="float8_e4m3fn")
     for precision, op, says in (
         (Precision.INT8, "Softmax", "INT8 to Softmax, but lowering cannot write codes for the operator Softmax"),
         (fp8, "Conv", "FP8 to Conv, but lowering cannot write codes of the type float8_e4m3fn"),

@@ -1,14 +1,22 @@
-"""Precisions: facts of each, and order by rank and not by stored id."""
+"""Precisions: facts of each, order by rank and not by stored id, and one that no shipped backend offers in a search."""
 
 from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
 
 import ml_dtypes
 import pytest
 
+from search.forecast.priors import noise_prior
+from search.space.choices import Choice, Space, Variable
+from search.space.layout import make_layout
 from search.values import Assignment, Precision
+from tests.support.command_line import DATABASE, ok, write_inputs
 
-FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
-KEPT_IDS = {"fp32": 0, "fp16": 1, "int8": 2}
+FP32, FP16, BF16, INT8 = Precision
+KEPT_IDS = {"fp32": 0, "fp16": 1, "bf16": 3, "int8": 2}
 
 
 def test_ids_are_as_they_were_stored() -> None:
@@ -28,7 +36,70 @@ def test_every_precision_has_every_fact() -> None:
     ]
 
 
+def test_precisions_compare_by_rank() -> None:
+    assert BF16.id > INT8.id
+    assert sorted([INT8, BF16, FP32, FP16]) == [FP32, FP16, BF16, INT8]
+    assert max(BF16, INT8) is INT8
+    assert FP16 < BF16 <= BF16 < INT8
+
+
 def test_digests_of_assignments_hold_ids() -> None:
     """A stored digest must never change: this one was made when ids were the order."""
     known = "385423f5"
     assert Assignment({"g000": FP32, "g001": FP16, "g002": INT8}).digest.startswith(known)
+
+
+def a_space() -> Space:
+    offered = {"a": (FP32, BF16, INT8), "b": (FP32, BF16), "c": (FP32, INT8)}
+    choices = {group: tuple(Choice(p, p in may) for p in (FP32, BF16, INT8)) for group, may in offered.items()}
+    return Space(choices, tuple(Variable(group, (group,), may) for group, may in offered.items()))
+
+
+def test_where_a_precision_is_not_offered_the_next_finer_one_is_taken() -> None:
+    space = a_space()
+    assert space.precisions == (FP32, BF16, INT8)
+    assert dict(space.uniform(INT8)) == dict(space.coarsest) == {"a": INT8, "b": BF16, "c": INT8}
+    assert dict(space.uniform(BF16)) == {"a": BF16, "b": BF16, "c": FP32}
+    assert list(space.baselines()) == ["fp32", "bf16", "int8"]
+
+
+def test_arrays_have_the_size_of_the_precisions_in_play() -> None:
+    layout = make_layout(["a", "b", "c"], [], a_space())
+    assert layout.palette == (FP32, BF16, INT8)
+    assert noise_prior(layout).nodes.shape == (3, 3)
+    assert layout.precisions_of([{"a": BF16, "b": BF16, "c": INT8}]).tolist() == [[1, 1, 2]]
+    assert make_layout(["a", "b", "c"], [], a_space(), also=[FP16]).palette == (FP32, FP16, BF16, INT8)
+
+
+@pytest.mark.slow
+def test_a_precision_that_no_shipped_backend_offers_goes_through_a_whole_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sensitivities are those of the network itself, lowered and emulated."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in")
+    offered = [word for p in (BF16, INT8) for word in ("--backend-option", f"fake-precision={p.label}")]
+    given = ("--study", "s", "--trials", 12, "--backend", "fake", *offered)
+    said = ok("search", "in/model.onnx", "--data", "in/data.npz", "--verbose", *given)
+    assert "bf16: " in said  # the audit of all engines
+    assert "Audit" not in ok("resume", "s")  # where all obeyed it is a detail
+
+    baselines = {}
+    for trial in range(3):
+        shown = json.loads(ok("show", "s", trial, "--json"))
+        assert {group["answer"] for group in shown["groups"]} == {"obeyed"}
+        baselines[shown["role"]] = shown["latency"]["value_ms"]
+    assert sorted(baselines, key=lambda role: -baselines[role]) == [FP32.role, BF16.role, INT8.role]
+    connection = sqlite3.connect(DATABASE)
+    stored = {row[0] for row in connection.execute("select distinct asked from bf_audit")}
+    mixes = [json.loads(row[0]) for row in connection.execute("select assignment from bf_evaluation where role = ''")]
+    connection.close()
+    assert stored == {FP32.id, BF16.id, INT8.id}
+    assert len({tuple(mix.values()) for mix in mixes}) == len(mixes) == 9
+    assert any("bf16" in mix.values() and len(set(mix.values())) > 1 for mix in mixes)
+    noise: dict[str, list[float]] = {}
+    for group in json.loads(ok("sensitivity", "s", "--json"))["groups"]:
+        noise.setdefault(group["precision"], []).append(group["error"])
+    assert 0 < sum(noise["bf16"]) < sum(noise["int8"])
+    ok("report", "s", "--out", "report.html")
+    assert BF16.colour in Path("report.html").read_text()
