@@ -9,20 +9,23 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from search.errors import TargetError
 from search.installation import install_command
-from search.values import Precision
+from search.values import EngineSummary, Precision, Target
 
 if TYPE_CHECKING:
+    from evaluators.backends.layers import EngineFile
     from evaluators.engine import Backend, OpenEngine
     from search.graph.shapes import Profile, TensorSpec
 
 OptionType = Literal["choice", "count", "duration", "file", "flag", "folder", "size", "switch", "text"]
+ExportedRun = Callable[[Mapping[str, Any]], dict[str, Any]]
 # What every export consists of beside the engine, by the names that files of a backend's own may refer to.
 SOURCE_FILE, CALIBRATION_FILE, TIMING_FILE = "model.onnx", "calibration.cache", "timing.cache"
 
@@ -140,6 +143,8 @@ class BackendKind(ABC):
     Attributes:
         name: its name for `--backend` and in targets.
         engine_file: the file name of an exported engine; `SOURCE_FILE` if the engine is the lowered ONNX file itself.
+        engine_suffixes: how names of files end that are engines of it and nothing else.
+        export_files: what further files of its exports are, by name, for their README.
         default_device: the device that it runs on if none is given.
         module: a Python module that it needs; empty for none.
         extra: the extra of bitfront that installs what it needs; empty for none.
@@ -154,6 +159,8 @@ class BackendKind(ABC):
 
     name: ClassVar[str]
     engine_file: ClassVar[str]
+    engine_suffixes: ClassVar[tuple[str, ...]] = ()
+    export_files: ClassVar[Mapping[str, str]] = MappingProxyType({})
     default_device: ClassVar[str] = "cpu"
     module: ClassVar[str] = ""
     extra: ClassVar[str] = ""
@@ -197,6 +204,46 @@ class BackendKind(ABC):
             f"opening {path}: backend {self.name} cannot run an engine without its model. Compare engines of backend "
             "onnxruntime or tensorrt."
         )
+
+    def open_export(
+        self, folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None
+    ) -> ExportedRun:
+        """Open the engine of an exported folder for a guard.
+
+        Args:
+            manifest: of the export.
+            device: in the backend's spelling; None for its default.
+            threads: of the processor; None for those of the export.
+
+        Returns:
+            A function from inputs to outputs by name, which several threads may call.
+
+        Raises:
+            TargetError: engines of this backend cannot be run so, or not here.
+            RefusedError: the file is damaged, or of another version or device.
+        """
+        raise TargetError(f"opening {folder}: a guard cannot run exports of backend {self.name}.")
+
+    def read_engine(self, path: Path) -> EngineFile:
+        """The layers of an engine file that ends in one of `engine_suffixes`.
+
+        Raises:
+            TargetError: they cannot be read, or not here.
+            InputError: the file is damaged.
+        """
+        raise TargetError(f"inspecting {path}: backend {self.name} tells no layers of its engines.")
+
+    def deployment_code(self, target: Target, inputs: Any, folder: str) -> str:
+        """A program in Python that runs an export in `folder`, for the report; empty for none.
+
+        Args:
+            inputs: name, type by numpy's name, and measured shape of each.
+        """
+        return ""
+
+    def slow_reasons(self, target: Target, engine: EngineSummary | None) -> list[str]:
+        """Why a quantized engine may be slower than FP32 on a target, as sentences without their full stops."""
+        return []
 
     def prepare(self) -> None:  # noqa: B027 - most have nothing that takes long
         """Import modules that take seconds to import and need no device.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.backends.kind import BackendKind
 from search.errors import TargetError
 from search.extensions import Extensible
+from search.references import names_function
 from search.space.capability_rules import CapabilityRules
 
 if TYPE_CHECKING:
@@ -36,6 +38,22 @@ def kind_named(name: str) -> BackendKind:
         DataError: a module that is named cannot be imported.
     """
     return BACKENDS.make(name)
+
+
+def known_kind(name: str) -> BackendKind | None:
+    """The kind of a backend that a stored target or manifest names: shipped, or registered by an installed package.
+
+    None for one that nobody registered: it is never imported because a file names it.
+    """
+    if names_function(name):
+        return None
+    names = [name] if name in BACKENDS.shipped else [each for each in BACKENDS.names() if each not in BACKENDS.shipped]
+    return next((kind for kind in map(BACKENDS.make, names) if kind.name == name), None)
+
+
+def kind_of_file(path: Path) -> BackendKind | None:
+    """The kind whose engines end as a file does; None if none's do."""
+    return next((kind for kind in map(BACKENDS.make, BACKENDS.names()) if path.suffix in kind.engine_suffixes), None)
 
 
 def shipped_kinds() -> tuple[BackendKind, ...]:

@@ -5,8 +5,8 @@ Needs the file alone: no study, no data, and no model unless precisions shall be
 
 from __future__ import annotations
 
+from evaluators.backends.layers import EngineFile, Layer, Tensor
 from evaluators.engine_files.exported import KnownGroup, with_profile, write_layers
-from evaluators.engine_files.layer import EngineFile, Layer, Tensor
 from evaluators.engine_files.onnx_layers import FLOAT_ONNX
 from evaluators.engine_files.reading import read_engine_built_here, read_engine_file
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evaluators.engine_files.layer import EngineFile, Layer
+from evaluators.backends.layers import EngineFile, Layer
 from search.values import LayerTime
 
 LAYERS, PROFILE = "layers.json", "profile.json"

@@ -8,8 +8,8 @@ from dataclasses import replace
 import onnx
 import onnx_ir as ir
 
+from evaluators.backends.layers import Layer, Tensor
 from evaluators.backends.onnxruntime.audit import original_name
-from evaluators.engine_files.layer import Layer, Tensor
 from evaluators.lowering.float_types import precision_of
 from search.values import REFERENCE, Precision
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import onnx
 
+from evaluators.backends.layers import EngineFile
+from evaluators.backends.registry import BACKENDS, kind_named, kind_of_file
 from evaluators.engine_files import onnx_layers, tensorrt_layers
 from evaluators.engine_files.exported import LAYERS
-from evaluators.engine_files.layer import EngineFile
 from search.errors import InputError
 from search.graph.sizes import check_growth
 
@@ -72,8 +73,11 @@ def _layers_of_export(folder: Path) -> Path:
 def _read(path: Path, head: bytes, inspect_plan: InspectPlan) -> EngineFile:
     if not head:
         raise InputError(f"inspecting {path}: expected {_KINDS}; the file is empty. Write it again.")
-    if head.startswith(_PLAN) or path.suffix in (".plan", ".engine", ".trt"):
+    if head.startswith(_PLAN) or path.suffix in kind_named("tensorrt").engine_suffixes:
         return _listing(path, inspect_plan(path), "TensorRT plan")
+    owner = kind_of_file(path)
+    if owner is not None and owner.name not in BACKENDS.shipped:
+        return owner.read_engine(path)
     if head.lstrip()[:1] in (b"{", b"["):
         return _read_json(path, _text(path))
     try:

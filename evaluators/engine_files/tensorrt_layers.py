@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evaluators.backends.layers import Layer, Tensor
 from evaluators.backends.tensorrt.audit import EngineLayer, parse
-from evaluators.engine_files.layer import Layer, Tensor
 from search.values import Precision
 
 _MYELIN = re.compile(r"__myl|_myl\d")  # in names of its layers, for which the inspector never lists weights

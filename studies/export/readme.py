@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from evaluators.backends.kind import SOURCE_FILE
+from evaluators.backends.registry import known_kind
 from evaluators.metrics.own.handed_metric import is_handed
 from search.values import THREAD_CLOCK
 from studies.judging.rounding import estimate_text, half_width, latency_text, rate_text, speedup_text, value_text
@@ -15,16 +17,12 @@ from studies.judging.standing import Standing
 README, FINAL_SAMPLES = "README.md", "final_samples.json"
 _TOP1 = "top1"
 _FILES = {
-    "model.plan": "the engine: a TensorRT plan, for the same TensorRT on the same kind of GPU",
-    "model.onnx.data": "the weights that one ONNX file cannot hold",
     "run.py": "runs the engine with its runtime and numpy alone: `python run.py --help`",
     "model.float.onnx": "your model in float32, with the weights as recovery changed them",
     "layers.json": "the precision of each layer; `bitfront inspect` shows it",
     "profile.json": "the time of each layer",
     "ranges.json": "the calibrated ranges",
     "calibration.cache": "the same ranges as a calibration cache of TensorRT",
-    "timing.cache": "timings that make further builds with TensorRT faster",
-    "trtexec.txt": "the command of trtexec that builds the engine again",
     "final_samples.json": "which rows of your data are the final samples, which the figures above are of",
     "manifest.json": "everything about this engine as JSON, with the digests of all files",
     "triton": "a model repository for the Triton Inference Server",
@@ -58,7 +56,7 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
         *([] if not batch else [f"Mind that {batch}"]),
         _measurement_text(found["latency"]["doubts"]),
         "## Files",
-        _table("file", "what it is", _file_rows(engine_file, names)),
+        _table("file", "what it is", _file_rows(found["target"]["backend"], engine_file, names)),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -220,9 +218,12 @@ def _scored_text(metric: str) -> str:
     )
 
 
-def _file_rows(engine_file: str, names: Collection[str]) -> list[tuple[str, str]]:
-    source = "the engine: an ONNX file" if engine_file == "model.onnx" else "the ONNX file that the plan was built from"
-    about = {"model.onnx": source, **_FILES}
+def _file_rows(backend: str, engine_file: str, names: Collection[str]) -> list[tuple[str, str]]:
+    """A row for each file that is there, those of the backend first."""
+    kind = known_kind(backend)
+    engine = {engine_file: "the engine: an ONNX file" if engine_file == SOURCE_FILE else "the engine"}
+    about = {**engine, SOURCE_FILE: "the ONNX file that the engine was built from", **engine}
+    about |= {**({} if kind is None else kind.export_files), **_FILES}
     return [(f"`{name}`", text) for name, text in about.items() if name in names]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluators.backends.registry import kind_named
+from evaluators.backends.registry import kind_named, kind_of_file
 from search.errors import ConfigError, StudyError
 from search.references import names_function
 from search.values import Target
@@ -21,7 +21,6 @@ from studies.store.store import Store
 from studies.store.target_options import config_of
 
 MANIFEST = "manifest.json"
-_PLANS = (".plan", ".engine", ".trt")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def find_side(wanted: Wanted, url: str, target: str | None, backend: str, events
         StudyError: there is no such study, pick or trial, or its engine was not kept.
     """
     path = Path(wanted.source)
-    is_file = path.is_file() or path.suffix in (".onnx", *_PLANS)
+    is_file = path.is_file() or kind_of_file(path) is not None
     if not (path.is_dir() or is_file):
         return _of_study(wanted, url, target, backend, events)
     if wanted.trial is not None:
@@ -94,7 +93,8 @@ def find_side(wanted: Wanted, url: str, target: str | None, backend: str, events
 def _of_file(wanted: Wanted, path: Path) -> Side:
     if not path.is_file():
         raise ConfigError(f"{wanted.option} {path}: there is no such file. Give an ONNX file or a plan.")
-    return Side(wanted.source, path.absolute(), "tensorrt" if path.suffix in _PLANS else "onnxruntime")
+    kind = kind_of_file(path) or kind_named("onnxruntime")
+    return Side(wanted.source, path.absolute(), kind.name)
 
 
 def _check_backend(wanted: Wanted, found: str, named: str) -> None:

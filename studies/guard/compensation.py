@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.forks import renew_in_children
 from studies.guard.agreement import Arrays, is_float
-from studies.guard.forks import renew_in_children
 
 
 class Compensation:

@@ -1,20 +1,16 @@
-"""The engines of a guard: opening exported folders with ONNX Runtime and TensorRT, and the safe one in need."""
+"""The engines of a guard: opening exported folders with their backends, and the safe one in need."""
 
 from __future__ import annotations
 
 import json
-import os
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from studies.guard.agreement import all_finite
-from studies.guard.forks import renew_in_children
 from studies.guard.options import FAST, SAFE, GuardError
 from studies.guard.reports import TroubleReports
 
@@ -74,96 +70,16 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 def open_engine(folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None) -> Run:
     """The engine of an exported folder, as a function that several threads may call."""
+    from evaluators.backends.registry import known_kind
+
     backend = manifest["target"]["backend"]
-    if backend == "onnxruntime":
-        return _open_onnxruntime(folder, manifest, device, threads)
-    if backend == "tensorrt":
-        return _open_tensorrt(folder, manifest.get("plugins", ()), device)
-    raise GuardError(f"opening a guard: {folder} is an export of backend {backend}, whose engines it cannot run.")
-
-
-def _open_onnxruntime(folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None) -> Run:
-    from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
-    from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_session
-
-    opened = OnnxRuntimeDevice(device or "cpu", threads or int(manifest["target"]["options"].get("threads", 1)))
-
-    def open_one() -> OnnxRuntimeSession:
-        return open_session(opened, folder / "model.onnx", opened.session_options())
-
-    return _OnnxRuntimeEngine(open_one, folder if opened.cuda else None)
-
-
-_left: list[Any] = []  # sessions of parents: ending one would wait for threads that a forked process does not have
-
-
-class _OnnxRuntimeEngine:
-    """Runs a session, and opens it again in a forked process, where its threads are missing and its locks may be held.
-
-    Args:
-        open_one: opens the session.
-        on_gpu: the folder of an engine on a GPU, which no forked process can use; None for one on the processor.
-    """
-
-    def __init__(self, open_one: Callable[[], Any], on_gpu: Path | None) -> None:
-        self._open_one, self._on_gpu = open_one, on_gpu
-        self._pid, self._opening = os.getpid(), Lock()
-        self._session = open_one()
-        renew_in_children(self)
-
-    def renew_after_fork(self) -> None:
-        _left.append(self._session)
-        self._session, self._opening = None, Lock()
-
-    def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        from evaluators.backends.onnxruntime.session import meaning_of
-
-        opened = self._session or self._open_again()
-        try:
-            return dict(zip(opened.outputs, opened.session.run(opened.outputs, dict(inputs)), strict=True))
-        except Exception as error:
-            raise meaning_of(error) from error
-
-    def _open_again(self) -> Any:
-        if self._on_gpu is not None:
-            _refuse_forked(self._on_gpu, self._pid)
-        with self._opening:
-            self._session = self._session or self._open_one()
-            return self._session
-
-
-def _refuse_forked(folder: Path, pid: int) -> None:
-    """Raises GuardError in another process than the one that opened an engine on a GPU."""
-    if os.getpid() != pid:
+    kind = known_kind(backend)
+    if kind is None:
         raise GuardError(
-            f"running the engine of {folder}: it was opened on a GPU in process {pid}, from which this one was forked, "
-            "and CUDA works in no forked process. Open the guard in each worker, for example in gunicorn's post_fork, "
-            "or do not load the application before the fork (no --preload)."
+            f"opening a guard: {folder} is an export of backend {backend}, which is not installed here. Install the "
+            "package that registers it."
         )
-
-
-def _open_tensorrt(folder: Path, plugins: Sequence[str], device: str | None) -> Run:
-    from evaluators.backends.nvidia.discovery import cuda_index
-    from evaluators.backends.tensorrt.device import cudart, make_current
-    from evaluators.backends.tensorrt.session import open_plan
-
-    named, pid = device or "cuda", os.getpid()
-    session, index = open_plan(folder / "model.plan", named, plugins), cuda_index(named) or 0
-    cuda, lock = cudart(), Lock()
-
-    def run(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        _refuse_forked(folder, pid)
-        with lock:
-            make_current(cuda, index)
-            return session.run(inputs)
-
-    def close() -> None:
-        if os.getpid() == pid:
-            session.close()
-
-    # As the function goes, what it holds on the device goes too; at the end of the process the driver sees to that.
-    weakref.finalize(run, close).atexit = False
-    return run
+    return kind.open_export(folder, manifest, device, threads)
 
 
 def find_fault(outputs: Any, names: frozenset[str] | None) -> str:

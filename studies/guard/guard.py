@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.forks import renew_in_children
 from studies.guard import breaker as circuit
 from studies.guard.agreement import Agreement, all_finite
 from studies.guard.compensation import Compensation
 from studies.guard.engines import Arrays, Run, SafeEngine, find_fault, name_engines, open_pair
-from studies.guard.forks import renew_in_children
 from studies.guard.observer import Observer
 from studies.guard.options import BOXES, CLASSES, FAST, SAFE, GuardError, GuardOptions
 from studies.guard.policy import Policy, PolicyKeeper, Sensor

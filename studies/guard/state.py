@@ -8,7 +8,7 @@ from enum import Enum
 from threading import Lock
 from typing import Any
 
-from studies.guard.forks import renew_in_children
+from evaluators.forks import renew_in_children
 
 
 class BreakerState(Enum):

@@ -19,7 +19,7 @@ from threading import Lock
 
 from filelock import FileLock, Timeout
 
-from studies.guard.forks import hold_forks_back, renew_in_children
+from evaluators.forks import hold_forks_back, renew_in_children
 from studies.guard.options import GuardError
 from studies.guard.reports import TroubleReports, sentence_of
 from studies.guard.state import Breaker

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from search.values import MixBias, is_quantized
+from search.values import MixBias, Precision, is_quantized
 from studies.judging.failure_summary import FailureSummary, summarize_failures
 from studies.judging.findings.optimization_levels import find_final_levels
 from studies.store.columns import MOST_ROWS, EvaluationTable

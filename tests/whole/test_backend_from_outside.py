@@ -6,10 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evaluators.backends.registry import BACKENDS, choose_backend, kind_named
 from search.errors import TargetError
+from studies.guard.guard import Guard
+from studies.guard.options import GuardOptions
 from tests.support.command_line import invoke, ok, write_inputs
 from tests.support.extensions import toy_backend
 
@@ -25,6 +28,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(toy_backend.__file__, tmp_path / "toy_backend.py")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def install(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the toy a package that registers it as `mine`."""
+    site = here / "site"
+    (site / "toy-1.0.dist-info").mkdir(parents=True)
+    shutil.move(here / "toy_backend.py", site / "toy_backend.py")
+    (site / "toy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    (site / "toy-1.0.dist-info" / "entry_points.txt").write_text(f"[bitfront.backends]\nmine = {REFERENCE}\n")
+    monkeypatch.syspath_prepend(site)
 
 
 def test_a_backend_named_by_its_class_goes_through_a_search(here: Path) -> None:
@@ -43,7 +56,7 @@ def test_a_backend_named_by_its_class_goes_through_a_search(here: Path) -> None:
     assert latencies["baseline:int8"] < 1.5
     ok("export", "s", "--out", "engine", "--trial", 1)
     assert (here / "engine/model.onnx").is_file()
-    gate = ("gate", "engine", "--against", "s", "--data", "data.npz", "--max-drop", "100%")
+    gate = ("gate", "engine", "--against", "s", "--data", "data.npz", "--max-drop", "99%")
     refused = invoke(*gate)
     assert (refused.exit_code, f"--backend {REFERENCE}" in refused.stderr) == (2, True), refused.stderr
     gated = invoke(*gate, "--backend", REFERENCE, "--json")
@@ -61,16 +74,32 @@ def test_the_doctor_and_layers_take_it_too(here: Path) -> None:
 
 
 def test_an_installed_package_registers_one_under_a_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = here / "site"
-    (site / "toy-1.0.dist-info").mkdir(parents=True)
-    shutil.move(here / "toy_backend.py", site / "toy_backend.py")
-    (site / "toy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (site / "toy-1.0.dist-info" / "entry_points.txt").write_text(f"[bitfront.backends]\nmine = {REFERENCE}\n")
-    monkeypatch.syspath_prepend(site)
+    install(here, monkeypatch)
     assert "mine" in BACKENDS.names()
     assert choose_backend("auto") != "mine"
     ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "mine", "--trials", 3, "--quiet")
     assert json.loads(ok("front", "s", "--json"))["target"]["backend"] == "toy"
+
+
+def test_what_is_done_with_engines_is_done_by_the_backend(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Export, report, gate, guard and inspect ask the kind, which an installed package registers."""
+    install(here, monkeypatch)
+    ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "mine", "--trials", 3, "--quiet")
+    ok("export", "s", "--out", "fast", "--trial", 1)
+    ok("export", "s", "--out", "safe", "--trial", 0)
+    assert (here / "fast/toy.txt").read_text() == "toy"
+    assert "| `toy.txt` | a word about toys |" in (here / "fast/README.md").read_text()
+    ok("report", "s", "--out", "report.html")
+    assert "run_toy(&#39;engine&#39;)" in (here / "report.html").read_text()
+    judged = invoke("gate", "fast", "--against", "safe", "--data", "data.npz", "--max-drop", "99%", "--json")
+    assert judged.exit_code in (0, 1), judged.stderr
+    assert json.loads(judged.stdout)["candidate"]["backend"] == "mine"
+    images = np.load(here / "data.npz")
+    batch = {"image": images[next(iter(images.files))][:4].astype(np.float32)}
+    with Guard.open(here / "fast", here / "safe", GuardOptions(share=1.0)) as guard:
+        assert guard.run(batch).keys() == {"logits"}
+    shutil.copy(here / "fast/model.onnx", here / "engine.toy")
+    assert json.loads(ok("inspect", "engine.toy", "--json"))["kind"] == "a toy's engine"
 
 
 def test_what_is_no_backend_is_refused_with_what_was_expected(here: Path) -> None:

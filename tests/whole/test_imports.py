@@ -122,7 +122,7 @@ FLOORS = {
     "search": ("errors values", "graph references", "extensions space", "regression solver", "forecast", "sampler"),
     "evaluators": (
         *(
-            "cores held_folders late_imports stopwatch",
+            "cores forks held_folders late_imports stopwatch",
             "data lent_constants",
             "calibration metrics",
             "lowering",

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from evaluators.backends.kind import SOURCE_FILE, BackendKind, Check, Machine, Recipe
+from evaluators.backends.kind import SOURCE_FILE, BackendKind, Check, ExportedRun, Machine, Recipe
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime.device import NAME
 from search.errors import TargetError
+from search.installation import install_command
+from search.values import EngineSummary, Target
 
 if TYPE_CHECKING:
     from evaluators.engine import Backend, OpenEngine
+
+
+_OUTER_MOVES = 2  # conversions of the input and the output of a network that is INT8 throughout
 
 
 class OnnxRuntimeKind(BackendKind):
@@ -20,6 +26,8 @@ class OnnxRuntimeKind(BackendKind):
 
     name = NAME
     engine_file = SOURCE_FILE
+    engine_suffixes = (".onnx",)
+    export_files = MappingProxyType({f"{SOURCE_FILE}.data": "the weights that one ONNX file cannot hold"})
     module = "onnxruntime"
     extra = "cpu"
     packages = ("onnxruntime", "onnxruntime-gpu")
@@ -57,30 +65,40 @@ class OnnxRuntimeKind(BackendKind):
         copy_as_onnx(engine, out)
 
     def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
-        from evaluators.backends.onnxruntime.device import (
-            SESSION_ENTRIES,
-            clock_of,
-            provider_settings,
-            session_settings,
-        )
-        from evaluators.backends.run_script import RUN_SCRIPT, run_script
+        from evaluators.backends.onnxruntime.export import script_text
+        from evaluators.backends.run_script import RUN_SCRIPT
 
-        threads = int(recipe.options.get("threads", 1))
-        on_gpu = self.gpu_of(recipe.device) is not None
-        settings = {
-            "ENGINE": self.engine_file,
-            "PROVIDERS": provider_settings(0 if on_gpu else None),  # its GPU has another number elsewhere
-            "SESSION_OPTIONS": session_settings(threads),
-            "SESSION_ENTRIES": SESSION_ENTRIES,
-            "CLOCK": clock_of(self.gpu_of(recipe.device), threads),
-        }
-        needs = "onnxruntime-gpu and numpy" if on_gpu else "onnxruntime and numpy"
-        return {RUN_SCRIPT: run_script("onnxruntime_engine.py", needs, settings, recipe.inputs, recipe.profiles)}
+        return {RUN_SCRIPT: script_text(recipe, self.gpu_of(recipe.device))}
+
+    def open_export(
+        self, folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None
+    ) -> ExportedRun:
+        from evaluators.backends.onnxruntime.export import open_export
+
+        return open_export(folder, manifest, device, threads)
+
+    def deployment_code(self, target: Target, inputs: Any, folder: str) -> str:
+        from evaluators.backends.onnxruntime.export import deployment_code
+
+        return deployment_code(target, inputs, folder)
+
+    def slow_reasons(self, target: Target, engine: EngineSummary | None) -> list[str]:
+        reasons = []
+        if "weight_pairs" in target.options:  # the limit that x86 kernels without VNNI need
+            reasons.append("This processor has no VNNI instructions, so its INT8 kernels are slower than on others")
+        if engine is not None and engine.moves > _OUTER_MOVES:
+            reasons.append("Conversions surround the operations that run in FP32, which `bitfront profile` lists")
+        return reasons
 
     def checks(self, machine: Machine) -> Sequence[Check]:
-        from evaluators.backends.onnxruntime.doctor import package_checks
-
-        return package_checks(machine, self.packages)
+        """Of its packages, of which exactly one has to be installed."""
+        found = [name for name in self.packages if name in machine.packages]
+        if len(found) > 1:
+            advice = f"They install the same module: pip uninstall {' '.join(found)}, then install one of them."
+            return [Check("onnxruntime", False, "installed twice", advice)]
+        if found:
+            return []
+        return [Check("onnxruntime", False, "not installed", f"{install_command('cpu')}; it also calibrates.")]
 
 
 def _check_threads(asked: int) -> None:

@@ -1,15 +1,31 @@
-"""The files of a TensorRT export, with the command of trtexec that comes closest to the measured build."""
+"""The files of a TensorRT export, with the command of trtexec that comes closest to the measured build; running it."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
 
-from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
+from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, ExportedRun, Recipe
+from evaluators.backends.nvidia.discovery import cuda_index
+from evaluators.forks import refuse_forked
 from search.values import REFERENCE, is_quantized
 
 TRTEXEC_FILE = "trtexec.txt"
+# What runs an export, as the report shows it.
+DEPLOYMENT = """import tensorrt as trt
+
+logger = trt.Logger(trt.Logger.WARNING)
+with open("{engine}", "rb") as file:
+    engine = trt.Runtime(logger).deserialize_cuda_engine(file.read())
+context = engine.create_execution_context()
+# Set the shape and the address of every tensor, then run: context.execute_async_v3(stream)"""
 _REBUILT_FILE = "rebuilt.plan"
 _MIB = 2**20
 _WITHOUT_PRECISION_FLAGS = 11
@@ -101,3 +117,27 @@ def _major(recipe: Recipe) -> int:
 
 def _is_strong(recipe: Recipe) -> bool:
     return recipe.knobs.get("typing") == "strong"
+
+
+def open_export(plan: Path, device: str, plugins: Sequence[str]) -> ExportedRun:
+    """As `BackendKind.open_export`; the device becomes the current GPU of every thread that runs the engine."""
+    from evaluators.backends.tensorrt.device import cudart, make_current
+    from evaluators.backends.tensorrt.session import open_plan
+
+    pid = os.getpid()
+    session, index = open_plan(plan, device, plugins), cuda_index(device) or 0
+    cuda, lock = cudart(), Lock()
+
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        refuse_forked(plan.parent, pid)
+        with lock:
+            make_current(cuda, index)
+            return session.run(inputs)
+
+    def close() -> None:
+        if os.getpid() == pid:
+            session.close()
+
+    # As the function goes, what it holds on the device goes too; at the end of the process the driver sees to that.
+    weakref.finalize(run, close).atexit = False
+    return run

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from evaluators.backends.kind import BackendKind, Check, Machine, Recipe, rows_of
+from evaluators.backends.kind import SOURCE_FILE, TIMING_FILE, BackendKind, Check, ExportedRun, Machine, Recipe, rows_of
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.tensorrt.options import NAME, PACKAGES, TensorRTOptions
 from search.errors import ConfigError, TargetError
+from search.values import Target
 
 if TYPE_CHECKING:
     from evaluators.engine import Backend, OpenEngine
@@ -20,6 +22,15 @@ class TensorRTKind(BackendKind):
 
     name = NAME
     engine_file = "model.plan"
+    engine_suffixes = (".plan", ".engine", ".trt")
+    export_files = MappingProxyType(
+        {
+            engine_file: "the engine: a TensorRT plan, for the same TensorRT on the same kind of GPU",
+            SOURCE_FILE: "the ONNX file that the plan was built from",
+            TIMING_FILE: "timings that make further builds with TensorRT faster",
+            "trtexec.txt": "the command of trtexec that builds the engine again",
+        }
+    )
     default_device = "cuda"
     module = "tensorrt"
     extra = "tensorrt"
@@ -54,6 +65,18 @@ class TensorRTKind(BackendKind):
         assert isinstance(backend, TensorRTBackend)
         session = open_plan(path, f"cuda:{backend.index}", backend.builder_knobs.plugins)
         return OpenEngine(session, session.inputs)
+
+    def open_export(
+        self, folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None
+    ) -> ExportedRun:
+        from evaluators.backends.tensorrt.export import open_export
+
+        return open_export(folder / self.engine_file, device or self.default_device, manifest.get("plugins", ()))
+
+    def deployment_code(self, target: Target, inputs: Any, folder: str) -> str:
+        from evaluators.backends.tensorrt.export import DEPLOYMENT
+
+        return DEPLOYMENT.format(engine=f"{folder}/{self.engine_file}")
 
     def prepare(self) -> None:
         from evaluators.backends.tensorrt.api import import_tensorrt

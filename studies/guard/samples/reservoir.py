@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.forks import renew_in_children
 from evaluators.held_folders import held_folder
 from search.errors import ConfigError
-from studies.guard.forks import renew_in_children
 from studies.guard.samples.shadow import Shadow
 
 _LOG = logging.getLogger("bitfront.guard")

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.guard.forks import renew_in_children
+from evaluators.forks import renew_in_children
 
 Arrays = Mapping[str, NDArray[Any]]
 _POLL_S = 0.05

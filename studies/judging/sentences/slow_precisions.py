@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from evaluators.backends.registry import known_kind
 from search.values import EngineSummary, Evaluation, Precision
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 from studies.options.quantities import format_ms
 from studies.store.store import Store
-
-_OUTER_MOVES = 2  # conversions of the input and the output of a network that is INT8 throughout
 
 
 def slower_texts(store: Store, now: Standing) -> list[str]:
@@ -25,22 +24,11 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
         ratio = float(now.measures.latency_ms[row] / now.measures.latency_ms[there[best]])
         if ratio > 1 + now.target.band:
             slow, fast = (store.evaluations.load(int(now.table.id[each])).evaluation for each in (row, there[best]))
-            why = _cpu_reasons(now, slow) if precision.quantized else ""
+            kind = known_kind(now.target.target.backend) if precision.quantized else None
+            reasons = [] if kind is None else kind.slow_reasons(now.target.target, slow.engine)
+            why = "".join(f". {reason}" for reason in reasons)
             found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}{why}")
     return found
-
-
-def _cpu_reasons(now: Standing, slow: Evaluation) -> str:
-    """What makes INT8 slow in ONNX Runtime on a processor, as further sentences; empty where nothing is known to."""
-    target = now.target.target
-    if target.backend != "onnxruntime":
-        return ""
-    reasons = []
-    if "weight_pairs" in target.options:  # the limit that x86 kernels without VNNI need
-        reasons.append("This processor has no VNNI instructions, so its INT8 kernels are slower than on others")
-    if slow.engine is not None and slow.engine.moves > _OUTER_MOVES:
-        reasons.append("Conversions surround the operations that run in FP32, which `bitfront profile` lists")
-    return "".join(f". {reason}" for reason in reasons)
 
 
 def _made_of(slow: Evaluation, fast: Evaluation) -> str:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from evaluators.backends.kind import SOURCE_FILE, BackendKind, BackendOption, Check, Machine
-from evaluators.engine import Arrays, Audit, Backend, Engine, RefusedError
+from evaluators.backends.kind import SOURCE_FILE, BackendKind, BackendOption, Check, ExportedRun, Machine, Recipe
+from evaluators.backends.layers import EngineFile, Layer
+from evaluators.engine import Arrays, Audit, Backend, Engine, OpenEngine, RefusedError
 from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
 from search.graph import onnx_file
-from search.graph.model import Model
+from search.graph.model import Model, TensorSpec
 from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Precision, Ranges, Target
 
 PLACEMENT = replace(TENSORRT, name="toy")
@@ -34,10 +36,31 @@ class ToyKind(BackendKind):
 
     name = "toy"
     engine_file = SOURCE_FILE
+    engine_suffixes = (".toy",)
+    export_files = MappingProxyType({"toy.txt": "a word about toys"})
     options = (BackendOption("hurry", "count", 1, "Divides every latency.", least=1),)
 
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:
         return ToyBackend(options.get("hurry", 1))
+
+    def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
+        session = ToySession(onnx.load(str(path)), 1.0)
+        return OpenEngine(session, session.inputs)
+
+    def open_export(
+        self, folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None
+    ) -> ExportedRun:
+        return ToySession(onnx.load(str(folder / self.engine_file)), 1.0).run
+
+    def read_engine(self, path: Path) -> EngineFile:
+        nodes = onnx.load(str(path)).graph.node
+        return EngineFile(str(path), "a toy's engine", tuple(Layer(n.name, n.op_type, Precision.FP32) for n in nodes))
+
+    def deployment_code(self, target: Target, inputs: Any, folder: str) -> str:
+        return f"run_toy({folder!r})"
+
+    def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
+        return {"toy.txt": "toy"}
 
     def checks(self, machine: Machine) -> Sequence[Check]:
         return [Check("toy", True, "runs wherever onnx does")]
@@ -137,6 +160,10 @@ class ToySession:
 
     def __init__(self, file: onnx.ModelProto, latency_ms: float) -> None:
         self._evaluator = ReferenceEvaluator(file)
+        self.inputs = tuple(
+            TensorSpec(each.name, "float32", tuple(size.dim_value for size in each.type.tensor_type.shape.dim))
+            for each in file.graph.input
+        )
         self._latency_ms = latency_ms
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:

@@ -158,7 +158,7 @@ def test_names_alone_are_refused():
         ("Half", Precision.FP16),
         ("Int32", None),
         ("UInt8", None),
-        ("BFloat16", None),
+        ("BFloat16", Precision.BF16),
         ("FP8", None),
     ],
 )

@@ -21,7 +21,7 @@ from search.values import Answer, Assignment, AuditRow, Precision
 from tests.support.networks import loaded
 from tests.support.paths import DATA
 
-INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
+FP32, FP16, BF16, INT8 = Precision
 OBEYED, NOT_OBEYED, OPAQUE = Answer.OBEYED, Answer.NOT_OBEYED, Answer.OPAQUE
 RECORDED = sorted(DATA.glob("tensorrt_8_6_*.json")) + sorted(DATA.glob("tensorrt_1*_shape.json"))
 I8_TACTIC = "sm80_xmma_gemm_i8f32_i8i32_f32_tn_n_tilesize32x64x64_stage6_warpsize2x2x1_tensor16x8x32_by_fusion_tactic"
@@ -142,7 +142,7 @@ UNTOLD = tensor("x", "N/A due to dynamic shapes")  # of every tensor of an engin
         ([UNKNOWN, INT], "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", None),
         ([SCALE, INT], "sm80_xmma_gemm_f32f32_tf32f32_f32_nn", None),
         ([tensor("__mye595_dconst", "Float", [256, 10]), INT], "", None),
-        ([tensor("x", "BFloat16")], "sm80_xmma_gemm_f16f16_f16f16_f16_nn", None),
+        ([tensor("x", "BFloat16")], "sm80_xmma_gemm_f16f16_f16f16_f16_nn", BF16),
         ([tensor("x", "FP8"), HALF], "", None),
         ([SCALE], "", None),
         ([UNTOLD, UNTOLD], "", None),

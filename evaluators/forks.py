@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Lock, local
 from typing import Protocol
 from weakref import WeakSet
 
 import filelock  # noqa: F401  # it waits for its own locks before a fork; what is registered later comes before that
+
+from search.errors import TargetError
 
 _HOLD_S = 1.0  # that a fork waits at most
 
@@ -60,3 +63,13 @@ def hold_forks_back() -> Iterator[None]:
     """No process is forked meanwhile: a child would inherit the open lock file, and with it the lock."""
     with _forks.files:
         yield
+
+
+def refuse_forked(folder: Path, pid: int) -> None:
+    """Raises TargetError in another process than the one, `pid`, that opened the engine of a folder on a GPU."""
+    if os.getpid() != pid:
+        raise TargetError(
+            f"running the engine of {folder}: it was opened on a GPU in process {pid}, from which this one was forked, "
+            "and CUDA works in no forked process. Open the guard in each worker, for example in gunicorn's post_fork, "
+            "or do not load the application before the fork (no --preload)."
+        )
