@@ -64,20 +64,20 @@ class S3:
         from optuna.artifacts import Boto3ArtifactStore
 
         self.bucket = bucket
-        with _reported("opening", bucket):
+        with _report_errors("opening", bucket):
             config = Config(connect_timeout=CONNECT_S, retries={"mode": "standard", "max_attempts": 5})
             self._client = boto3.client("s3", config=config)
         # Without Optuna's copy in memory: a model may have gigabytes. What is handed in may be closed by boto3.
         self._store = Boto3ArtifactStore(bucket.name, self._client, avoid_buf_copy=True)
 
     def check(self) -> None:
-        with _reported("looking into", self.bucket):
+        with _report_errors("looking into", self.bucket):
             self._client.list_objects_v2(Bucket=self.bucket.name, Prefix=self.bucket.prefix, MaxKeys=1)
 
     def has(self, name: str) -> bool:
         from botocore.exceptions import ClientError
 
-        with _reported("looking into", self.bucket):
+        with _report_errors("looking into", self.bucket):
             try:
                 self._client.head_object(Bucket=self.bucket.name, Key=self.bucket.key(name))
             except ClientError as error:
@@ -89,7 +89,7 @@ class S3:
     def read(self, name: str, out: BinaryIO) -> bool:
         from optuna.artifacts.exceptions import ArtifactNotFound
 
-        with _reported("reading from", self.bucket):
+        with _report_errors("reading from", self.bucket):
             try:
                 body = self._store.open_reader(self.bucket.key(name))
             except ArtifactNotFound:
@@ -99,11 +99,11 @@ class S3:
         return True
 
     def write(self, name: str, source: BinaryIO) -> None:
-        with _reported("writing to", self.bucket):
+        with _report_errors("writing to", self.bucket):
             self._store.write(self.bucket.key(name), source)
 
     def remove(self, name: str) -> None:
-        with _reported("deleting from", self.bucket):
+        with _report_errors("deleting from", self.bucket):
             self._store.remove(self.bucket.key(name))
 
 
@@ -114,22 +114,22 @@ class GoogleCloud:
         from google.cloud import storage
 
         self.bucket = bucket
-        with _reported("opening", bucket):
+        with _report_errors("opening", bucket):
             self._client = storage.Client()
             self._objects = self._client.bucket(bucket.name)
 
     def check(self) -> None:
-        with _reported("looking into", self.bucket):
+        with _report_errors("looking into", self.bucket):
             list(self._client.list_blobs(self._objects, prefix=self.bucket.prefix, max_results=1))
 
     def has(self, name: str) -> bool:
-        with _reported("looking into", self.bucket):
+        with _report_errors("looking into", self.bucket):
             return bool(self._objects.blob(self.bucket.key(name)).exists())
 
     def read(self, name: str, out: BinaryIO) -> bool:
         from google.api_core.exceptions import NotFound
 
-        with _reported("reading from", self.bucket):
+        with _report_errors("reading from", self.bucket):
             try:
                 self._objects.blob(self.bucket.key(name)).download_to_file(out)
             except NotFound:
@@ -139,14 +139,14 @@ class GoogleCloud:
     def write(self, name: str, source: BinaryIO) -> None:
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        with _reported("writing to", self.bucket):
+        with _report_errors("writing to", self.bucket):
             # Sent twice it is the same object, so any failure may be tried again.
             self._objects.blob(self.bucket.key(name)).upload_from_file(source, retry=DEFAULT_RETRY)
 
     def remove(self, name: str) -> None:
         from google.api_core.exceptions import NotFound
 
-        with _reported("deleting from", self.bucket):
+        with _report_errors("deleting from", self.bucket):
             try:
                 self._objects.delete_blob(self.bucket.key(name))
             except NotFound:
@@ -157,7 +157,7 @@ _STORES: dict[str, Any] = {"s3": S3, "gs": GoogleCloud}
 
 
 @contextmanager
-def _reported(action: str, bucket: Bucket) -> Iterator[None]:
+def _report_errors(action: str, bucket: Bucket) -> Iterator[None]:
     """Turn what a service's client raises into ArtifactError; what the local disk raises stays as it is."""
     try:
         yield

@@ -107,7 +107,7 @@ class Artifacts:
         if not path.is_file() and self.remote is not None:
             self._fetch(digest)
         if not path.is_file():
-            raise self._missing(digest)
+            raise self._missing_error(digest)
         return path
 
     def copy(self, digest: str, target: Path) -> None:
@@ -116,7 +116,7 @@ class Artifacts:
         Raises:
             ArtifactError: as `path`, or the target cannot be written; nothing half-written stays.
         """
-        with _filled(target) as temporary:
+        with _fill_beside(target) as temporary:
             self._receive(digest, temporary)
 
     def __contains__(self, digest: str) -> bool:
@@ -266,11 +266,11 @@ class Artifacts:
                 with path.open("rb") as source:
                     shutil.copyfileobj(source, target, CHUNK_BYTES)
             elif self.remote is None or not self.remote.read(digest, target):
-                raise self._missing(digest)
+                raise self._missing_error(digest)
         with out.open("rb") as file:
             self._verify(file, digest)
 
-    def _missing(self, digest: str) -> ArtifactError:
+    def _missing_error(self, digest: str) -> ArtifactError:
         return ArtifactError(
             f"Artifact {digest} is not in {self.place}: it was removed or the folder was moved. "
             "Name the folder that holds it, or let it be built again."
@@ -311,7 +311,7 @@ def hash_of(file: BinaryIO) -> str:
 
 
 @contextmanager
-def _filled(target: Path) -> Iterator[Path]:
+def _fill_beside(target: Path) -> Iterator[Path]:
     """A new file beside `target` that takes its place at the end, or goes."""
     temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
     try:

@@ -44,14 +44,16 @@ def lease_of(store: Store, study: StudyRecord, target: TargetRecord, config: Sea
     Raises:
         StudyError: this run was given another one, and a run that began at the same moment too.
     """
+    if not store.shared:
+        return config.lease_s
     now = next((record for record in store.targets.of_study(study.id) if record.id == target.id), target)
     stored = config_of(store.studies.load(study.name), now).lease_s
-    if store.shared and "lease" in config.given and stored != config.lease_s:
+    if "lease" in config.given and stored != config.lease_s:
         raise StudyError(
             f"running study {study.name!r}: --lease is {config.lease_s:g} s, but another run has just set it to "
             f"{stored:g} s. Leave --lease out."
         )
-    return config.lease_s if not store.shared else stored
+    return stored
 
 
 @dataclass(frozen=True)

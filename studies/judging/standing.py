@@ -22,7 +22,7 @@ from studies.judging.rules.picks import Picks, choose, score_of, ties
 from studies.judging.rules.quantiles import quantile
 from studies.judging.rules.verdicts import FinalBounds, Verdict
 from studies.options.limits import LATENCY_MS, Limits, MetricScale
-from studies.store.columns import MOST_ROWS, EvaluationTable
+from studies.store.columns import MOST_ROWS, Columns, EvaluationTable
 from studies.store.records import EXPORT, OK, RUNNING, StudyRecord, TargetRecord
 from studies.store.store import Store
 
@@ -247,6 +247,7 @@ def standing(
     *,
     exports: bool = False,
     table: EvaluationTable | None = None,
+    finals: Columns | None = None,
 ) -> Standing:
     """Read one target's evaluations from the store and judge them by `limits`.
 
@@ -254,9 +255,10 @@ def standing(
         exports: whether to include evaluations that an export built again. They are not part of the search, so they are
             neither counted nor on its front.
         table: all evaluations, if they have just been read.
+        finals: their scores on the final split, if they are known.
     """
     table = store.evaluations.table(target.id) if table is None else table
     if not exports:
         table = table.only(table.role != EXPORT)
-    final = FinalSplit(store.evaluations.finals(target.id), table.id)
+    final = FinalSplit(store.evaluations.finals(target.id) if finals is None else finals, table.id)
     return Standing(study, target, limits, Measures(table), final, Details(store, target, table))

@@ -15,7 +15,7 @@ from studies.run.noise.tie_band import TieBand
 from studies.run.recovery.pick_biases import PickBiases
 from studies.run.work import Work
 from studies.store import suggestions
-from studies.trials.dashboard_notes import write_front_notes, write_study_note
+from studies.trials.dashboard_notes import StudyNotes, write_front_notes, write_study_note
 from studies.trials.ledger import layer_names
 from studies.trials.open_trials import OpenTrials
 from studies.trials.proposals import Proposals
@@ -79,20 +79,19 @@ class Finish:
 
     def _confirmed_by(self) -> str | None:
         """The worker that was the last to confirm finalists."""
-        targets = self._work.ledger.store.targets.of_study(self._work.ledger.study.id)
-        found: str | None = next(t.details.get(_CONFIRMED_BY) for t in targets if t.id == self._work.ledger.target.id)
+        found: str | None = self._work.ledger.store.targets.details(self._work.ledger.target.id).get(_CONFIRMED_BY)
         return found
 
     def _settle(self) -> None:
         self._give_back()
         self._open_trials.settle_all()
         self._biases.adopt_stored()
-        _, doubts, confirming = steps = self._closing.announce(self._standing(), self._band.repeats_left)
+        _, doubts, confirming = steps = self._closing.announce(self._read_standing(), self._band.repeats_left)
         self._closing.begin(*steps)
-        self._band.complete(self._standing())
+        self._band.complete(self._read_standing())
         ledger, keep = self._work.ledger, self._work.problem.config.keep_engines
         with self._work.crew.hold("prune"):  # what is confirmed must not be pruned meanwhile
-            prune(ledger.store, ledger.artifacts, self._standing(), keep=keep)
+            prune(ledger.store, ledger.artifacts, self._read_standing(), keep=keep)
             self._closing.begin(doubts, confirming)
             settle_doubts(self._work)
             self._closing.begin(confirming)
@@ -102,12 +101,13 @@ class Finish:
 
     def _write_notes(self) -> None:
         """Say in optuna-dashboard's notes which trials are on the front, and what they run in."""
-        ledger, study = self._work.ledger, self._proposals.study
-        now, names = self._standing(), layer_names(ledger)
+        ledger, notes = self._work.ledger, StudyNotes(self._proposals.study)
+        now, names = self._read_standing(), layer_names(ledger)
         points = front_points(now)
         mixes = ledger.store.evaluations.assignments(ledger.target.id, [point.id for point in points])
-        write_front_notes(study, now, points, mixes, names)
-        write_study_note(study, self._proposals.space, names, points)
+        write_front_notes(notes, now, points, mixes, names)
+        write_study_note(notes, self._proposals.space, names, points)
+        notes.save()
 
     def _give_back(self) -> None:
         """Give up what lost workers were at; it is proposed again, should the study go on some day."""
@@ -124,7 +124,7 @@ class Finish:
                     for number in trials:
                         self._proposals.give_up(self._proposals.handle(number))
 
-    def _standing(self) -> Standing:
+    def _read_standing(self) -> Standing:
         return self._work.ledger.standing()
 
     def _confirm(self) -> None:
@@ -135,7 +135,7 @@ class Finish:
         """
         left = _CONFIRMATIONS
         while left:
-            now = self._biases.correct(self._standing())
+            now = self._biases.correct(self._read_standing())
             rows = [row for row in finalists.finalist_rows(now) if not now.final.tried[row]]
             if not rows:
                 return

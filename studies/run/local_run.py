@@ -27,7 +27,7 @@ from studies.run_clock import begin_search, limit_start
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store, close_optuna, optuna_reported, optuna_storage
 from studies.store.target_options import remember
-from studies.trials.dashboard_notes import Notes, write_study_note
+from studies.trials.dashboard_notes import StudyNotes, write_study_note
 from studies.trials.ledger import layer_names
 from studies.trials.proposals import Proposals
 from studies.trials.trial_labels import trial_labels
@@ -49,11 +49,12 @@ def run_here(
     kind = backend_kind(config)
     pace = Pace(config.time_limit_s, limit_start(), good.data, kind.later_builds)
     progress.timing(RunTime(pace.began, pace.limit_s))
-    if not store.statistics.counts(target.id).finished:
+    now = standing(store, study, target, good.limits)
+    if not now.measures.finished_count:
         refuse_late(pace, study.name, config.storage)
-    tell_resolution(store, standing(store, study, target, good.limits), progress)
+    tell_resolution(store, now, progress)
     try:
-        with join_study(store, good, study, progress, state="starting") as work:
+        with join_study(store, good, study, progress, target, state="starting") as work:
             work.pace = pace
             remember(store, study, target, given_options(config), moved=moved)
             return _search(store, study, work)
@@ -75,8 +76,9 @@ def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
             settle_level(work)
             reason = search.run()
             state = "done" if search.finish() else None
-            store.targets.add_details(work.ledger.target.id, stopped_by=search.stopped_by)
-            work.ledger.reload_target()
+            if work.ledger.reload_target().details.get("stopped_by", "") != search.stopped_by:
+                store.targets.add_details(work.ledger.target.id, stopped_by=search.stopped_by)
+                work.ledger.reload_target()
     except InputError as error:
         # Inputs were good when the run began: data that can no longer be read, a database made read-only.
         raise RunError(str(error)) from error
@@ -115,8 +117,10 @@ def _proposals(work: Work, database: RDBStorage) -> Proposals:
         note=work.events.note,
         labels=partial(trial_labels, names=names),
     )
-    if not Notes(proposals.study).has():
-        write_study_note(proposals.study, work.problem.space, names)
+    notes = StudyNotes(proposals.study)
+    if not notes.has():
+        write_study_note(notes, work.problem.space, names)
+        notes.save()
     return proposals
 
 

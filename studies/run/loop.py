@@ -39,7 +39,7 @@ def run(ledger: Ledger, claims: Claims, pipeline: Pipeline, hooks: Hooks, stop: 
             results = pipeline.wait_finished()
             for claim, evaluation in results:
                 record = claims.settle(claim, evaluation)
-                now = ledger.standing()
+                now = ledger.standing() if record is None else ledger.latest()
                 if record is not None:
                     events.evaluation(record, now, stop.trials)
                     hooks.follow(record, now)

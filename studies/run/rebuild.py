@@ -55,7 +55,7 @@ def find_or_rebuild(work: Work, now: Standing, row: int, *, other_level: bool) -
         return found, f"trial {trial}: {why}; evaluation {found}, built for an earlier export, takes its place"
     work.events.note(f"trial {trial}: {why}; building, auditing and measuring it again")
     number, evaluation = _evaluate(work, assignment, digest, trial)
-    return number, f"trial {trial}: {why}; it was built again as evaluation {number}{_disobeying(evaluation)}"
+    return number, f"trial {trial}: {why}; it was built again as evaluation {number}{_disobeying_text(evaluation)}"
 
 
 def _own_biases(work: Work, assignment: Assignment) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tu
     return number, evaluation
 
 
-def _disobeying(evaluation: Evaluation) -> str:
+def _disobeying_text(evaluation: Evaluation) -> str:
     groups = [row.group for row in evaluation.audit if row.answer is Answer.NOT_OBEYED]
     return (
         f", in which {len(groups)} groups do NOT run in the requested precision ({', '.join(groups[:4])})"

@@ -43,7 +43,8 @@ class Stop:
 
     def room(self) -> int:
         """How many more evaluations may be begun; none if all that can be built are there."""
-        counts = self._work.ledger.counts()
+        ledger = self._work.ledger
+        counts = ledger.counts() if self._work.crew.alone else ledger.store.statistics.counts(ledger.target.id)
         there = counts.finished + counts.running
         return 0 if self._repairs.all_built(there) else self.wanted(there) - there
 

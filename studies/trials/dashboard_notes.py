@@ -22,15 +22,16 @@ _SIGNATURE = "_Written by bitfront._"
 _MOST_CHARACTERS = 2045  # of one attribute, as optuna-dashboard splits its notes
 
 
-class Notes:
-    """The notes of one Optuna study."""
+class StudyNotes:
+    """The notes of one Optuna study, as they were when this was made and with what is written until `save`."""
 
     def __init__(self, study: optuna.Study) -> None:
-        self._storage, self._study_id = study._storage, study._study_id
-        self._attributes: Mapping[str, Any] = self._storage.get_study_system_attrs(self._study_id)
+        self.study = study
+        self._attributes: Mapping[str, Any] = study._storage.get_study_system_attrs(study._study_id)
+        self._changes: dict[str, str | int] = {}
 
     def write(self, body: str, trial_id: int | None = None) -> None:
-        """Write the note of a trial, or of the study; nothing happens where it is there, or is a user's."""
+        """Write the note of a trial, or of the study, on `save`; nothing happens where it is there, or is a user's."""
         whole, found = f"{body}\n\n{_SIGNATURE}", self._read(trial_id)
         if self.has(trial_id) and (whole == found or not found.endswith(_SIGNATURE)):
             return
@@ -38,15 +39,22 @@ class Notes:
         blank = range(len(pieces), self._count(trial_id))
         # In an order in which the note ends with the signature whenever this is cut off.
         for place in [*reversed(range(len(pieces))), *blank]:
-            self._set(f"{_piece_key(trial_id)}{place}", pieces[place] if place < len(pieces) else "")
-        self._set(_version_key(trial_id), int(self._attributes.get(_version_key(trial_id), 0)) + 1)
+            self._changes[f"{_piece_key(trial_id)}{place}"] = pieces[place] if place < len(pieces) else ""
+        self._changes[_version_key(trial_id)] = int(self._attributes.get(_version_key(trial_id), 0)) + 1
+
+    def save(self) -> None:
+        """Store what was written, in one transaction of our own storage."""
+        storage: Any = self.study._storage
+        together = getattr(getattr(storage, "_backend", None), "set_study_system_attrs", None)
+        if together is not None and self._changes:
+            together(self.study._study_id, self._changes)
+            return
+        for key, value in self._changes.items():
+            storage.set_study_system_attr(self.study._study_id, key, value)
 
     def has(self, trial_id: int | None = None) -> bool:
         """Whether there is a note of a trial, or of the study."""
         return _version_key(trial_id) in self._attributes
-
-    def _set(self, key: str, value: str | int) -> None:
-        self._storage.set_study_system_attr(self._study_id, key, value)
 
     def _read(self, trial_id: int | None) -> str:
         places = range(self._count(trial_id))
@@ -64,7 +72,7 @@ def _piece_key(trial_id: int | None) -> str:
     return "dashboard:note_str:" if trial_id is None else f"dashboard:{trial_id}:note_str:"
 
 
-def write_study_note(study: optuna.Study, space: Space, names: Mapping[str, str], front: Iterable[Point] = ()) -> None:
+def write_study_note(notes: StudyNotes, space: Space, names: Mapping[str, str], front: Iterable[Point] = ()) -> None:
     """Write the study's note: what its parameters and their values stand for, and its front.
 
     Args:
@@ -79,11 +87,11 @@ def write_study_note(study: optuna.Study, space: Space, names: Mapping[str, str]
     table = "\n".join(["| parameter | layers | values |", "|---|---|---|", *rows])
     best = [f"- trial {point.trial}{_picked_text(point)}: {point.latency_ms:.4g} ms" for point in front]
     found = ["The front when the search ended:", "\n".join(best)] if best else []
-    Notes(study).write("\n\n".join([*found, "What the parameters of a trial stand for:", table]))
+    notes.write("\n\n".join([*found, "What the parameters of a trial stand for:", table]))
 
 
 def write_front_notes(
-    study: optuna.Study,
+    notes: StudyNotes,
     now: Standing,
     points: Iterable[Point],
     mixes: Mapping[int, Assignment],
@@ -96,8 +104,8 @@ def write_front_notes(
         mixes: evaluation id → assignment, of these points at least.
         names: group id → name of its layer.
     """
-    notes, shown = Notes(study), {point.trial: point for point in points if point.trial >= 0}
-    for trial in study.get_trials(deepcopy=False):
+    shown = {point.trial: point for point in points if point.trial >= 0}
+    for trial in notes.study.get_trials(deepcopy=False):
         point = shown.get(trial.number)
         if point is not None:
             notes.write(_trial_text(now, point, mixes[point.id], names), trial._trial_id)

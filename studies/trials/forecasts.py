@@ -88,13 +88,13 @@ def compared(store: Store, now: Standing) -> Forecasts | None:
     scored = timed & np.isfinite(t.loss) & (t.samples == t.total_samples)
     if not timed.any():
         return None
-    latency = replace(_compared(now, told, timed, "ms", t.latency_ms), band=now.target.band)
+    latency = replace(_compare_one(now, told, timed, "ms", t.latency_ms), band=now.target.band)
     scale = _worst_loss(now)
     band = float(np.median(now.measures.loss_band[scored])) / scale if scale > 0 and scored.any() else 0.0
-    return Forecasts(latency, replace(_compared(now, told, scored, "loss", t.loss), scale=scale, band=band))
+    return Forecasts(latency, replace(_compare_one(now, told, scored, "loss", t.loss), scale=scale, band=band))
 
 
-def _compared(
+def _compare_one(
     now: Standing, told: dict[int, Predicted], rows: NDArray[np.bool_], name: str, measured: NDArray[np.float64]
 ) -> Compared:
     places = np.flatnonzero(rows)

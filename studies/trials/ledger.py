@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from search.values import Assignment, Correction, Evaluation, MixBias, Ranges, digest_of
+import numpy as np
+
+from search.values import Assignment, Correction, Evaluation, MixBias, Precision, Ranges, digest_of
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.target_ranges import load_ranges
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
-from studies.store.columns import EvaluationTable
+from studies.store.columns import Columns, EvaluationTable
+from studies.store.reading.evaluation_rows import rescale
 from studies.store.records import Counts, StoredEvaluation, StudyRecord, TargetRecord
 from studies.store.store import Store
 
@@ -35,18 +38,54 @@ class Ledger:
     limits: Limits
     knobs: dict[str, str]
     _table: EvaluationTable | None = field(default=None, init=False, repr=False)
+    _finals: Columns | None = field(default=None, init=False, repr=False)
+    _latest: Standing | None = field(default=None, init=False, repr=False)
+    _begun: int = field(default=0, init=False, repr=False)  # since that
+    _unbuildable: frozenset[tuple[str, Precision]] | None = field(default=None, init=False, repr=False)
 
     def standing(self, *, exports: bool = False) -> Standing:
         """Where the target stands now, judged by the limits of this run; `exports` as of `judging.standing`.
 
         Of the evaluations only those are read that changed since the last time.
         """
-        self._table = self.store.evaluations.table(self.target.id, self._table)
-        return standing(self.store, self.study, self.target, self.limits, exports=exports, table=self._table)
+        before, self._table = self._table, self.store.evaluations.table(self.target.id, self._table)
+        if self._finals is None or before is None or before.revision != self._table.revision:
+            self._finals = self.store.evaluations.finals(self.target.id)
+        self._begun, self._unbuildable = 0, None
+        parts = self.store, self.study, self.target, self.limits
+        now = standing(*parts, exports=exports, table=self._table, finals=self._finals)
+        self._latest = None if exports else now
+        return now
+
+    def latest(self) -> Standing:
+        """Where the target stood when that was last read, or a result of this process was last recorded."""
+        return self._latest or self.standing()
 
     def counts(self) -> Counts:
-        """How many evaluations of the target are finished, and how many are running."""
-        return self.store.statistics.counts(self.target.id)
+        """How many evaluations are finished and how many run, as of `latest` and by what this process began since."""
+        now = self.latest()
+        finished = now.measures.finished_count
+        return Counts(finished, len(now.table) - finished + self._begun)
+
+    def latencies(self) -> dict[int, float]:
+        """Optuna trial → latency in ms that counts of the evaluation that answers it, where one has been measured."""
+        now, (trials, ids) = self.latest(), self.store.trials.answers(self.target.id)
+        places = np.searchsorted(now.table.id, ids)
+        known = np.isin(ids, now.table.id)
+        latency_ms = now.measures.latency_ms[places[known]]
+        timed = np.isfinite(latency_ms)
+        return dict(zip(trials[known][timed].tolist(), latency_ms[timed].tolist(), strict=True))
+
+    def unbuildable(self) -> frozenset[tuple[str, Precision]]:
+        """(group id, precision) that this and other workers have learnt that nothing is built with."""
+        if self._unbuildable is None:
+            self._unbuildable = self.store.spaces.unbuildable(self.target.id)
+        return self._unbuildable
+
+    def mark_unbuildable(self, group: str, precision: Precision) -> None:
+        """Learn, for other workers too, that nothing is built with it."""
+        self.store.spaces.mark_unbuildable(self.target.id, group, precision)
+        self._unbuildable = None
 
     def reload_target(self) -> TargetRecord:
         """Read the target's own row again, which other workers may have changed."""
@@ -62,6 +101,12 @@ class Ledger:
         """The evaluation of an assignment as it is built now, running or finished; None if there is none."""
         return self.store.evaluations.find(self.target.id, self.digest(assignment))
 
+    def lacking(self, assignments: Iterable[Assignment]) -> set[Assignment]:
+        """Those of which there is no evaluation as they are built now, running or finished."""
+        digests = {assignment: self.digest(assignment) for assignment in assignments}
+        known = self.store.evaluations.known(self.target.id, list(digests.values()))
+        return {assignment for assignment, digest in digests.items() if digest not in known}
+
     def ranges(self) -> Ranges:
         """What engines are built with: calibrated ranges, and the corrections of mixes that have their own.
 
@@ -72,7 +117,24 @@ class Ledger:
 
     def reference_ms(self) -> float | None:
         """What the baseline usually takes, on relative targets; None before that is known."""
-        return self.store.measurements.reference_ms(self.target.id)
+        return self.latest().table.reference_ms
+
+    def begin(
+        self,
+        assignment: Assignment,
+        worker: str,
+        trial: int,
+        role: str,
+        *,
+        asked: Assignment | None = None,
+        most: int | None = None,
+    ) -> int:
+        """Claim the evaluation of an assignment as it is built now; as `Claims.begin`."""
+        digest = self.digest(assignment)
+        begin = self.store.claims.begin
+        number = begin(self.target.id, assignment, digest, worker, trial, role, asked=asked, most=most)
+        self._begun += 1
+        return number
 
     def record(
         self, number: int, evaluation: Evaluation, engine: Path | None, *, worker: str, repaired: bool = False
@@ -87,8 +149,11 @@ class Ledger:
             LostEvaluationError: another worker, which took this one for lost, was faster.
         """
         with leftovers.kept_engine(self.store, self.artifacts, engine) as artifact:
-            self.store.claims.record(number, evaluation, artifact, worker=worker, repaired=repaired)
-        return self.store.evaluations.load(number)
+            record = self.store.claims.record(number, evaluation, artifact, worker=worker, repaired=repaired)
+        reference_ms = self.standing().table.reference_ms
+        rounds = tuple(replace(r, latency=rescale(r.latency, reference_ms)) for r in record.rounds)
+        latency = rounds[0].latency if rounds else None
+        return record.changed(rounds=rounds, evaluation=replace(record.evaluation, latency=latency))
 
     def complete(
         self, stopped: StoredEvaluation, evaluation: Evaluation, engine: Path | None, *, worker: str

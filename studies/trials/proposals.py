@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,9 @@ class Proposals:
         self._note = note
         self._labels = labels
         self._states = optuna.trial.TrialState
-        self._together = getattr(storage, "together", nullcontext)  # one that keeps trials in memory has no such thing
+        # A storage that is not ours has no such thing.
+        self._together = getattr(storage, "together", nullcontext)
+        self._create = _enqueue_together if hasattr(storage, "create_trials") else _enqueue_one_by_one
         self.study = optuna.create_study(
             storage=storage, study_name=name, directions=["minimize", "minimize"], load_if_exists=True
         )
@@ -109,30 +111,30 @@ class Proposals:
         while True:
             # Stopped for longer than a lease in the middle of asking: others have closed that trial meanwhile.
             with suppress(optuna.exceptions.UpdateFinishedTrialError):
-                asked = self._asked()
+                with self._together({WORKER: self.worker} if self.worker else {}):
+                    asked = self._ask_once()
                 if asked is not None:
                     return asked
 
-    def _asked(self) -> tuple[optuna.Trial, Assignment] | None:
+    def _ask_once(self) -> tuple[optuna.Trial, Assignment] | None:
         trial = self.study.ask()
-        if self.worker:
+        if self.worker and trial.user_attrs.get(WORKER) != self.worker:  # a storage that marks no trials
             trial.set_user_attr(WORKER, self.worker)
         if self._refusal(trial):
             self._close(trial)
             return None
-        with self._together():
-            codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
+        codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
         asked = self.space.assignment(codes)
         for name, text in self._labels(asked).items():
             trial.set_user_attr(name, text)
-        predicted = self._predicted(trial, asked)
+        predicted = self._forecast(trial, asked)
         self._tell_failure()
         if predicted is not None:
             trial.set_user_attr(FORECAST, predicted.to_json())
             self.poor = predicted.poor
         return trial, asked
 
-    def _predicted(self, trial: optuna.Trial, asked: Assignment) -> Predicted | None:
+    def _forecast(self, trial: optuna.Trial, asked: Assignment) -> Predicted | None:
         """By the guided sampler, of what it proposed or somebody enqueued; None of what was tried before."""
         sampler: Any = self.study.sampler
         if not hasattr(sampler, "forecast_mix"):
@@ -202,14 +204,15 @@ class Proposals:
         import optuna
 
         try:
-            state = self._told(trial, outcome)
+            with self._together():
+                state = self._tell_once(trial, outcome)
         except optuna.exceptions.UpdateFinishedTrialError:
             state = self.study.get_trials(deepcopy=False)[trial.number].state
         asked = self.asked_by(trial) if outcome.values is not None and state == self._states.FAIL else None
         if asked is not None:
             self.enqueue(asked)
 
-    def _told(self, trial: optuna.Trial, outcome: Outcome) -> optuna.trial.TrialState:
+    def _tell_once(self, trial: optuna.Trial, outcome: Outcome) -> optuna.trial.TrialState:
         """The state that it has now."""
         if outcome.values is None:
             return self.study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True).state
@@ -225,10 +228,15 @@ class Proposals:
     @time_spent("sampler")
     def enqueue(self, assignment: Assignment, attributes: Mapping[str, int] | None = None) -> None:
         """Let a coming `ask` give this assignment; nothing happens when it is waiting already or under way."""
-        codes = self.space.codes(assignment)
+        self.enqueue_all([assignment], attributes)
+
+    @time_spent("sampler")
+    def enqueue_all(self, assignments: Iterable[Assignment], attributes: Mapping[str, int] | None = None) -> None:
+        """Let coming `ask`s give these assignments, but those that are waiting already or under way."""
         coming = self.study.get_trials(deepcopy=False, states=(self._states.WAITING, self._states.RUNNING))
-        if all(t.system_attrs.get("fixed_params") != codes for t in coming):
-            self.study.enqueue_trial(codes, user_attrs=dict(attributes or {}))
+        known = [t.system_attrs.get("fixed_params") for t in coming]
+        lacking = [codes for codes in map(self.space.codes, assignments) if codes not in known]
+        self._create(self.study, lacking, dict(attributes or {}))
 
     def has_enqueued(self) -> bool:
         """Whether an assignment that was enqueued waits to be proposed."""
@@ -263,10 +271,10 @@ class Proposals:
 
     def asked_by(self, trial: FrozenTrial | optuna.Trial) -> Assignment | None:
         """What a trial proposes; None if that is no mix, or it was cut off before all of that was settled."""
-        codes = codes_in(self._held(trial), self.space)
+        codes = codes_in(self._params_of(trial), self.space)
         return None if codes is None else self.space.assignment(codes)
 
-    def _held(self, trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
+    def _params_of(self, trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
         """Its parameters; a trial that was enqueued has them from the start."""
         from optuna.trial import FrozenTrial
 
@@ -274,7 +282,7 @@ class Proposals:
 
     def _refusal(self, trial: FrozenTrial | optuna.Trial) -> str:
         """Why a trial can never be evaluated; empty if it can."""
-        return refusal(self._held(trial), self.space)
+        return refusal(self._params_of(trial), self.space)
 
     def give_up(self, trial: FrozenTrial | optuna.Trial) -> None:
         """Close a trial whose evaluation was cut off, and let its assignment be proposed again a few times."""
@@ -300,3 +308,21 @@ class Proposals:
             self.study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
             if refused:
                 self._note(f"trial {trial.number} is closed, because it cannot be evaluated: {refused}")
+
+
+def _enqueue_one_by_one(study: optuna.Study, waiting: Sequence[dict[str, int]], attributes: dict[str, int]) -> None:
+    for codes in waiting:
+        study.enqueue_trial(codes, user_attrs=attributes)
+
+
+def _enqueue_together(study: optuna.Study, waiting: Sequence[dict[str, int]], attributes: dict[str, int]) -> None:
+    """As `enqueue_trial`, in one transaction of our storage, which Optuna has put its cache around."""
+    from optuna.trial import TrialState, create_trial
+
+    storage: Any = study._storage
+    templates = [
+        create_trial(state=TrialState.WAITING, system_attrs={"fixed_params": codes}, user_attrs=attributes)
+        for codes in waiting
+    ]
+    if templates:
+        storage._backend.create_trials(study._study_id, templates)

@@ -36,7 +36,7 @@ class Repairs:
     def refresh(self) -> None:
         """Learn what this and other workers have learnt."""
         if self._heeded:
-            self.unbuildable |= self._ledger.store.spaces.unbuildable(self._ledger.target.id)
+            self.unbuildable |= self._ledger.unbuildable()
 
     def buildable(self, asked: Assignment) -> Assignment:
         """What is built for a proposal: itself, or, if allowed, its repair where a part is known to be refused."""
@@ -56,7 +56,7 @@ class Repairs:
             repaired = self._problem.space.avoiding(evaluation.assignment, self.unbuildable | {pair})
         if pair is None or repaired is None:
             return None
-        self._ledger.store.spaces.mark_unbuildable(self._ledger.target.id, *pair)
+        self._ledger.mark_unbuildable(*pair)
         if self._heeded:
             self._heed(trial, pair, repaired, left)
         return repaired if left > 0 else None

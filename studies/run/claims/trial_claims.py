@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -68,25 +68,17 @@ class TrialClaims:
 
         INT8 says most of what a search can gain, and builders that learn take long for each first build.
         """
-        if not any(self._lacking_uniform()):
-            return  # workers that come later need not wait for one another
-        with self._work.crew.hold("baselines"):
-            for assignment in self._lacking_uniform():
-                self._proposals.enqueue(assignment)
+        finest, *others = self._work.problem.space.baselines().values()
+        self.enqueue_mixes((finest, *reversed(others)))
 
     def enqueue_mixes(self, mixes: Iterable[Assignment]) -> None:
         """Let mixes that have not been evaluated be proposed next."""
-        lacking = [mix for mix in mixes if self._work.ledger.find(self._repairs.buildable(mix)) is None]
-        if lacking:
-            with self._work.crew.hold("baselines"):
-                for mix in lacking:
-                    self._proposals.enqueue(mix)
-
-    def _lacking_uniform(self) -> Iterator[Assignment]:
-        finest, *others = self._work.problem.space.baselines().values()
-        for assignment in (finest, *reversed(others)):
-            if self._work.ledger.find(self._repairs.buildable(assignment)) is None:
-                yield assignment
+        built = {mix: self._repairs.buildable(mix) for mix in mixes}
+        if not self._work.ledger.lacking(built.values()):
+            return  # workers that come later need not wait for one another
+        with self._work.crew.hold("baselines"):
+            lacking = self._work.ledger.lacking(built.values())
+            self._proposals.enqueue_all(mix for mix in built if built[mix] in lacking)
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
@@ -123,20 +115,16 @@ class TrialClaims:
 
     def _begin(self, wanted: _Wanted) -> Claim | None:
         """A claim of a new evaluation; None if one that is there answers the trial, or no more are wanted."""
-        store, target = self._work.ledger.store, self._work.ledger.target.id
-        digest, known = self._work.ledger.digest(wanted.built), self._work.ledger.find(wanted.built)
-        if known is None:
-            role = self._roles.get(wanted.asked.digest, "")
-            asked = wanted.asked if wanted.asked != wanted.built else None
-            worker, number, most = self._work.crew.name, wanted.trial.number, self._stop.trials
-            try:
-                found = store.claims.begin(target, wanted.built, digest, worker, number, role, asked=asked, most=most)
-            except KnownEvaluationError:  # another worker began it just now
-                known = self._work.ledger.find(wanted.built)
-            except FullStudyError:  # others began the last ones
-                known = None
-            else:
-                return self._claim(found, wanted)
+        ledger, worker, trial = self._work.ledger, self._work.crew.name, wanted.trial.number
+        role = self._roles.get(wanted.asked.digest, "")
+        asked = wanted.asked if wanted.asked != wanted.built else None
+        try:
+            number = ledger.begin(wanted.built, worker, trial, role, asked=asked, most=self._stop.trials)
+            return self._claim(number, wanted)
+        except KnownEvaluationError:
+            known = ledger.find(wanted.built)
+        except FullStudyError:  # others began the last ones
+            known = None
         if known is not None and self._trials.answer(wanted.trial, wanted.asked, known):
             self._escape_repeats(wanted.built)
         else:
@@ -187,7 +175,7 @@ class TrialClaims:
         for death in evaluation.deaths:
             self._work.events.note(f"trial {claim.trial}: {death_text(death)}")
         repaired = self._repairs.learn(claim.trial, evaluation, wanted.left)
-        record = self._recorded(claim, evaluation, repaired=repaired is not None)
+        record = self._record(claim, evaluation, repaired=repaired is not None)
         del self._claimed[claim.number]
         self._work.pace.note(evaluation, self._work.pace.passed_s - wanted.since_s, uniform=claim.uniform)
         if record is None:
@@ -199,7 +187,7 @@ class TrialClaims:
             self._owed.append(replace(wanted, built=repaired, left=wanted.left - 1, since_s=now_s))
         return record
 
-    def _recorded(self, claim: Claim, evaluation: Evaluation, *, repaired: bool) -> StoredEvaluation | None:
+    def _record(self, claim: Claim, evaluation: Evaluation, *, repaired: bool) -> StoredEvaluation | None:
         """The stored result; None where another worker, which took this one for lost, was faster."""
         ledger, worker = self._work.ledger, self._work.crew.name
         engine = engine_to_keep(evaluation, self._work.problem.config.keep_engines)

@@ -19,11 +19,13 @@ from search.space.layout import Layout, make_layout
 from search.values import REFERENCE, Assignment, Precision, Score
 from studies.judging.rules.candidates import Aim as Recommended
 from studies.judging.rules.candidates import aim_of
+from studies.judging.standing import Standing
 from studies.options.limits import LATENCY_MS
 from studies.run.guidance import other_targets as siblings
 from studies.run.guidance import sensitivities
 from studies.run.hooks.hook import go_without
 from studies.run.work import Work
+from studies.store.records import OK, TargetRecord
 from studies.trials.ledger import Ledger
 
 _SURE = 3  # engines that did not run a pair as asked, with the same neighbours, before it is proposed no more
@@ -38,19 +40,21 @@ def make_guidance(work: Work) -> Guidance:
         if work.problem.config.repair
         else _Unrepaired(work.problem.space.choices, work.problem.space.variables)
     )
-    also = siblings.offered_elsewhere(work.ledger)
+    others = siblings.other_targets(work.ledger)
+    also = siblings.offered_elsewhere(work.ledger, others)
     layout = make_layout([g.id for g in groups], work.problem.model.edges, space, [g.block for g in groups], also)
     sensitivities.take(work)
-    source = _Source(work, layout)
+    noise = _measured_noise(work.ledger, layout)
+    source = _Source(work, layout, others, noise)
     return Guidance(
         layout=layout,
         priors=source.priors,
-        unbuildable=lambda: work.ledger.store.spaces.unbuildable(work.ledger.target.id),
+        unbuildable=work.ledger.unbuildable,
         disobeyed=_Disobeyed(work),
         aim=source.aim,
         latency_band=lambda: work.ledger.target.band,
-        noise=_measured_noise(work.ledger, layout),
-        latencies=lambda: work.ledger.store.trials.latencies(work.ledger.target.id),
+        noise=noise,
+        latencies=work.ledger.latencies,
         groups=groups,
         score=Score(*work.problem.config.reward),
         ratio=work.ledger.study.metric["ratio"],
@@ -94,7 +98,8 @@ class _Disobeyed:
 
     def __call__(self) -> frozenset[tuple[str, Precision]]:
         store, target = self._ledger.store, self._ledger.target.id
-        disobeying = store.engines.find_disobeying(target)
+        t = self._ledger.latest().table
+        disobeying = tuple(t.id[t.not_obeyed > 0].tolist())
         if disobeying != self._read[0]:
             assignments = store.evaluations.assignments(target, disobeying)
             found = [
@@ -110,7 +115,7 @@ class _Disobeyed:
         return len(around) > 1 or len(assignments) >= _SURE
 
     def _avoidable(self, pairs: Sequence[tuple[str, Precision]]) -> frozenset[tuple[str, Precision]]:
-        kept = self._ledger.store.spaces.unbuildable(self._ledger.target.id)
+        kept = self._ledger.unbuildable()
         found: frozenset[tuple[str, Precision]] = frozenset()
         for pair in pairs:
             if self._space.size_without(kept | found | {pair}):
@@ -138,29 +143,30 @@ def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64]:
 class _Source:
     """Priors from the finished baselines, made again when another one is finished or sensitivities are there."""
 
-    def __init__(self, work: Work, layout: Layout) -> None:
+    def __init__(self, work: Work, layout: Layout, others: Sequence[TargetRecord], noise: NoisePrior | None) -> None:
         self._work = work
         self._layout = layout
-        self._noise = _measured_noise(work.ledger, layout)
+        self._noise = noise
         self._work_of = _multiply_adds(work.problem.model, layout)
         self._elsewhere = go_without(
             "learning from another target of the study",
             work.events.note,
-            lambda: siblings.elsewhere(work, layout, self._work_of),
+            lambda: siblings.elsewhere(work, others, layout, self._work_of),
             None,
         )
         self._made: tuple[tuple[int, ...], float | None, Priors] | None = None
 
     def priors(self) -> Priors | None:
-        known = tuple(self._work.ledger.store.evaluations.baselines(self._work.ledger.target.id))
+        now = self._work.ledger.latest()
+        known = tuple(int(now.table.id[row]) for row in now.measures.baselines if now.table.status[row] == OK)
         if not known:
             return None
         if self._noise is None:
             self._noise = _measured_noise(self._work.ledger, self._layout)
             self._made = None if self._noise is not None else self._made
-        reference_ms = self._work.ledger.store.measurements.reference_ms(self._work.ledger.target.id)
-        if self._made is None or self._made[0] != known or _moved(self._made[1], reference_ms):
-            self._made = (known, reference_ms, self._priors([self._baseline(number) for number in known]))
+        reference_ms = now.table.reference_ms
+        if self._made is None or self._made[0] != known or _has_moved(self._made[1], reference_ms):
+            self._made = (known, reference_ms, self._priors(self._baselines(now, known)))
         return self._made[2]
 
     def _priors(self, baselines: list[Baseline]) -> Priors:
@@ -179,15 +185,17 @@ class _Source:
         knee = aim_of(limits, relative=ledger.study.metric["relative"]) is Recommended.KNEE
         return Aim(limits.most(LATENCY_MS), min(losses, default=None), knee)
 
-    def _baseline(self, number: int) -> Baseline:
+    def _baselines(self, now: Standing, numbers: Sequence[int]) -> list[Baseline]:
         store = self._work.ledger.store
-        evaluation = store.evaluations.load(number).evaluation
-        assert evaluation.latency is not None
-        precisions = self._layout.precisions_of([evaluation.assignment])[0]
-        return Baseline(precisions, evaluation.latency.value_ms, store.engines.profile(number))
+        assignments = store.evaluations.assignments(now.target.id, numbers)
+        precisions = self._layout.precisions_of([assignments[number] for number in numbers])
+        rows = np.searchsorted(now.table.id, numbers)
+        latencies_ms = now.table.latency_ms[rows].tolist()
+        profiles = (store.engines.profile(number) for number in numbers)
+        return [Baseline(*each) for each in zip(precisions, latencies_ms, profiles, strict=True)]
 
 
-def _moved(before_ms: float | None, now_ms: float | None) -> bool:
+def _has_moved(before_ms: float | None, now_ms: float | None) -> bool:
     """Whether latencies are on another scale than they were, by more than the priors could tell."""
     return before_ms is not None and now_ms is not None and abs(now_ms / before_ms - 1) > _SAME_SCALE
 

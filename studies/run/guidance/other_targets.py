@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,13 +35,13 @@ def rounding(target: Target) -> tuple[str, ...]:
     return target.backend, target.versions.get("provider", ""), *of_weights
 
 
-def known_sensitivities(work: Work) -> tuple[GroupError, ...]:
+def known_sensitivities(work: Work, others: Sequence[TargetRecord]) -> tuple[GroupError, ...]:
     """Sensitivities that another target of the study has and that hold here; empty if they have to be measured.
 
     They hold where ranges and rounding are the same and the other target was offered all that this one is.
     """
     wanted = set(work.problem.space.lower_pairs())
-    for other in _others(work.ledger):
+    for other in others:
         if (
             rounding(other.target) != rounding(work.ledger.target.target)
             or other.ranges_digest != work.ledger.target.ranges_digest
@@ -55,14 +56,16 @@ def known_sensitivities(work: Work) -> tuple[GroupError, ...]:
     return ()
 
 
-def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
+def elsewhere(
+    work: Work, others: Sequence[TargetRecord], layout: Layout, multiply_adds: NDArray[np.float64]
+) -> Elsewhere | None:
     """The evaluations of that other target which says most of this one; None if no other has enough.
 
     Args:
         multiply_adds: (groups,) to share latencies by where profiles say nothing.
     """
     found: list[tuple[TargetRecord, Elsewhere]] = []
-    for other in _others(work.ledger):
+    for other in others:
         rows = _rows(work.ledger, other, layout, multiply_adds)
         found += [] if rows is None else [(other, rows)]
     if not found:
@@ -75,13 +78,14 @@ def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) ->
     return made.worth()
 
 
-def offered_elsewhere(ledger: Ledger) -> frozenset[Precision]:
+def offered_elsewhere(ledger: Ledger, others: Sequence[TargetRecord]) -> frozenset[Precision]:
     """The precisions that the study's other targets offer, so that what they measured can be told here."""
-    choices = (choice for other in _others(ledger) for choice in ledger.store.spaces.choices(other.id))
+    choices = (choice for other in others for choice in ledger.store.spaces.choices(other.id))
     return frozenset(choice.precision for choice in choices if choice.offered)
 
 
-def _others(ledger: Ledger) -> list[TargetRecord]:
+def other_targets(ledger: Ledger) -> list[TargetRecord]:
+    """The study's targets but the one of the ledger."""
     return [other for other in ledger.store.targets.of_study(ledger.study.id) if other.id != ledger.target.id]
 
 

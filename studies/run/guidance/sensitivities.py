@@ -55,11 +55,11 @@ def ensure(work: Work) -> Errors:
 
 def take(work: Work) -> bool:
     """Take what holds on another target of the study, where nothing is there; whether something is there now."""
-    from studies.run.guidance.other_targets import known_sensitivities
+    from studies.run.guidance.other_targets import known_sensitivities, other_targets
 
     if is_known(work.ledger):
         return True
-    found = known_sensitivities(work)
+    found = known_sensitivities(work, other_targets(work.ledger))
     if found:
         work.events.note("sensitivity: taken over from another target of the study, which rounds in the same way")
         work.ledger.store.spaces.set_sensitivities(work.ledger.target.id, found, replace=False)
@@ -89,11 +89,11 @@ def run(
     keeper: EvaluatorProcess, space: Space, seconds: float, progress: SearchEvents
 ) -> tuple[tuple[GroupError, ...], tuple[str, ...]]:
     """Run the pass over every lower precision that a space offers; its rows, and notes."""
-    rows, notes, _ = _found(keeper, space, seconds, progress)
+    rows, notes, _ = _run_pass(keeper, space, seconds, progress)
     return rows, notes
 
 
-def _found(
+def _run_pass(
     keeper: EvaluatorProcess, space: Space, seconds: float, progress: SearchEvents
 ) -> tuple[tuple[GroupError, ...], tuple[str, ...], tuple[int, ...]]:
     """`run`; and the samples on which the float model is not finite."""
@@ -254,7 +254,7 @@ def of_checked(good: Checked, space: Space, thresholds: Thresholds, progress: Se
         DataError: the float model is not finite on some samples.
         EvaluatorError: the model cannot be run.
     """
-    rows, notes, not_finite = _found(good.keeper, space, seconds_for(good.config, None), progress)
+    rows, notes, not_finite = _run_pass(good.keeper, space, seconds_for(good.config, None), progress)
     if not_finite:
         raise DataError(_not_finite(not_finite))
     groups = _records(good.model)

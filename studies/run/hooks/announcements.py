@@ -32,8 +32,7 @@ def tell_resolution(store: Store, now: Standing, events: Events) -> bool:
     if not found:
         return False
     detail, warning = resolution_text(found, now), coarse_text(found, now)
-    known = next(t.details for t in store.targets.of_study(now.study.id) if t.id == now.target.id)
-    if known.get(_TOLD) != [detail, warning]:
+    if store.targets.details(now.target.id).get(_TOLD) != [detail, warning]:
         store.targets.add_details(now.target.id, **{_TOLD: [detail, warning]})
         events.detail(detail)
         if warning:

@@ -13,7 +13,7 @@ from studies.judging.search_events import RunTime
 from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
 from studies.run.finalists import finalist_rows
-from studies.run.noise.remeasurement import TRIES, doubtful_rows, rows_that_matter
+from studies.run.noise.remeasurement import TRIES, rows_that_matter
 from studies.run.work import Work
 from studies.store.records import CLOSING
 
@@ -86,7 +86,7 @@ class Closing:
     def of_doubts(self, now: Standing, left_s: float = math.inf) -> Step:
         """Measuring doubtful latencies again."""
         limited = self._work.pace.limit_s is not None
-        count = len(doubtful_rows(self._work.ledger.store, now, rows_that_matter(now)))
+        count = int(now.measures.doubtful[rows_that_matter(now)].sum())
         tries = 0 if not TRIES or not count or (limited and now.only_fp32) else 1 if limited else _USUAL_TRIES
         many = "one doubtful latency" if count == 1 else f"{count} doubtful latencies"
         text, seconds = f"measuring {many} again", tries * self._work.pace.timing_s(now, count)
@@ -103,7 +103,12 @@ class Closing:
         return Step(f"measuring and scoring {_finalists_text(count)} on the final samples", seconds, left_out)
 
     def begin(self, *steps: Step) -> None:
-        """Let `status` know that the first of these steps begins, and how long all of them take."""
+        """Let `status` know that the first of these steps begins, and how long all of them take.
+
+        Nothing of one that has nothing to do.
+        """
+        if not steps[0].seconds:
+            return
         store = self._work.ledger.store
         seconds, pace = sum(step.seconds for step in steps), self._work.pace
         self._work.events.timing(RunTime(pace.began, pace.limit_s, time.monotonic() + seconds))

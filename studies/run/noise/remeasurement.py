@@ -65,7 +65,7 @@ def rows_that_matter(now: Standing) -> list[int]:
     if now.limits.most(LATENCY_MS) is not None:
         mask |= front_and_picks(replace(now, limits=now.limits.widened(LATENCY_MS, 1 + _REACH)))
     mask[now.measures.baselines] = True
-    return [int(row) for row in np.flatnonzero(mask & _timed(now))]
+    return [int(row) for row in np.flatnonzero(mask & _find_timed(now))]
 
 
 def doubtful_rows(store: Store, now: Standing, rows: Sequence[int]) -> dict[int, tuple[str, ...]]:
@@ -81,7 +81,7 @@ def rows_of_trials(store: Store, now: Standing, trials: Sequence[int]) -> list[i
     Raises:
         StudyError: there is no such trial, or its evaluation has no latency.
     """
-    rows, timed = [], _timed(now)
+    rows, timed = [], _find_timed(now)
     for trial in trials:
         record = store.trials.load(now.target.id, trial)
         row = int(np.flatnonzero(now.table.id == record.id)[0])
@@ -92,7 +92,7 @@ def rows_of_trials(store: Store, now: Standing, trials: Sequence[int]) -> list[i
     return list(dict.fromkeys(rows))
 
 
-def _timed(now: Standing) -> Any:
+def _find_timed(now: Standing) -> Any:
     """(n,) bool, whether the evaluation went well and has a latency."""
     return np.isfinite(now.measures.latency_ms) & (now.table.status != FAILED) & (now.table.status != RUNNING)
 
@@ -208,7 +208,7 @@ def remeasure_study(
     from studies.store.target_options import config_of
 
     with Store.open(url, write=False) as store:
-        rows = _wanted(store, now, trials, every=every)
+        rows = _choose_rows(store, now, trials, every=every)
     if not rows:
         return ()
     config = change_config(config_of(now.study, now.target, url), changes)
@@ -222,10 +222,10 @@ def remeasure_study(
             return tuple(measure_again(work, now, rows))
 
 
-def _wanted(store: Store, now: Standing, trials: Sequence[int], *, every: bool) -> list[int]:
+def _choose_rows(store: Store, now: Standing, trials: Sequence[int], *, every: bool) -> list[int]:
     if trials:
         return rows_of_trials(store, now, trials)
-    rows = [int(row) for row in np.flatnonzero(_timed(now))] if every else rows_that_matter(now)
+    rows = [int(row) for row in np.flatnonzero(_find_timed(now))] if every else rows_that_matter(now)
     return list(doubtful_rows(store, now, rows))
 
 

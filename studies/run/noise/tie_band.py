@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+import numpy as np
+
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
@@ -41,6 +43,7 @@ class TieBand(Hook):
         self._fresh: BackgroundCall | None = None
         self._left = 0  # evaluations until the next repetition
         self._told = False
+        self._repeats: Sequence[RepeatRecord] | None = None  # taken so far, where no other worker takes any
         self._failed = False  # in this run; another run tries again
 
     def follow(self, record: StoredEvaluation, now: Standing) -> None:
@@ -48,14 +51,16 @@ class TieBand(Hook):
 
     def notice(self, now: Standing) -> Standing:
         """Take the next repetition, where one is due and there is time for it."""
-        if not self._can_begin(now):
+        is_due = self._left <= 0 and self._work.pace.allows_repeat(now)
+        if (self._told and not is_due) or not self._can_begin(now):
             return now
         self._tell_provisional(now)
-        if self._left > 0 or not self._work.pace.allows_repeat(now) or not self._mine():
+        if not is_due or not self._mine():
             return now
         self._left = EVERY
         if not self._one_more(now):
-            return self._settled()
+            return self._settle()
+        self._work.ledger.reload_target()  # what is provisional of the band has changed
         self._prepare(now)
         return now
 
@@ -71,7 +76,7 @@ class TieBand(Hook):
             if not self._mine():
                 self._work.crew.wait("waiting for another worker: tie band")
             elif not self._one_more(now):
-                return self._settled()
+                return self._settle()
         return now
 
     @property
@@ -79,7 +84,7 @@ class TieBand(Hook):
         """Kind → how many repetitions are usually left of it; empty once the band is measured."""
         if not self._is_open():
             return {}
-        taken = Counter(each.kind for each in self._work.ledger.store.targets.repeats(self._work.ledger.target.id))
+        taken = Counter(each.kind for each in self._read_repeats())
         left = {kind: repeats_at_most(kind, 0) - taken[kind] for kind in (REOPEN, REBUILD, PROCESS)}
         return {kind: count for kind, count in left.items() if count > 0}
 
@@ -98,11 +103,18 @@ class TieBand(Hook):
         rows = now.measures.baselines
         begun = now.measures.finished_count >= len(self._work.problem.space.baselines())
         finished = begun and all(now.table.status[row] != RUNNING for row in rows)
-        possible = finished and bool(self._built(now)) and not self._failed
+        possible = finished and bool(self._built_rows(now)) and not self._failed
         return possible and self._work.ledger.target.latency_band is None and self._is_open()
 
     def _is_open(self) -> bool:
-        return self._work.ledger.reload_target().latency_band is None
+        """Whether no worker has settled the band; one that is alone knows."""
+        ledger = self._work.ledger
+        return (ledger.target if self._work.crew.alone else ledger.reload_target()).latency_band is None
+
+    def _read_repeats(self) -> Sequence[RepeatRecord]:
+        if self._repeats is None or not self._work.crew.alone:
+            self._repeats = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
+        return self._repeats
 
     def _mine(self) -> bool:
         """Hold the task until the band is complete, where no living worker does."""
@@ -114,21 +126,21 @@ class TieBand(Hook):
                 held.close()
         return self._holds
 
-    def _built(self, now: Standing) -> list[int]:
+    def _built_rows(self, now: Standing) -> list[int]:
         return [row for row in now.measures.baselines if now.table.status[row] == OK]
 
     def _row(self, now: Standing, repeats: Sequence[RepeatRecord]) -> int:
         """Of the baseline that is measured again: the one that was so far, else the coarsest."""
         known = {repeat.evaluation_id for repeat in repeats}
         rows = [now.measures.row_of(BASELINE + label) for label in self._work.problem.space.baselines()]
-        built = [row for row in rows if row is not None and row in self._built(now)]
+        built = [row for row in rows if row is not None and row in self._built_rows(now)]
         return next((row for row in built if int(now.table.id[row]) in known), built[-1])
 
     # -- one repetition --------------------------------------------------------------------------------------------
 
     def _one_more(self, now: Standing) -> bool:
         """Take the next repetition and store it; False if none is left. One that fails leaves the band provisional."""
-        repeats = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
+        repeats = self._read_repeats()
         row = self._row(now, repeats)
         kind = next_kind(self._first(now, row), repeats)
         if kind is None:
@@ -147,6 +159,10 @@ class TieBand(Hook):
             self._work.events.note(f"the tie band of latencies stays provisional, because {text} failed: {error}")
             return True
         self._work.ledger.store.targets.add_repeat(self._work.ledger.target.id, number, kind, latency)
+        self._repeats = (
+            *repeats,
+            RepeatRecord(evaluation_id=number, kind=kind, raw_ms=latency.raw_ms, baseline_ms=latency.baseline_ms),
+        )
         self._work.pace.note_repeat(time.monotonic() - began, kind)
         return True
 
@@ -154,32 +170,31 @@ class TieBand(Hook):
     def _steps(self) -> Mapping[str, tuple[str, Callable[[Standing, int], Latency]]]:
         """Kind of a repetition → what it is called, and what takes it."""
         return {
-            REOPEN: ("measuring repeatability of one engine", self._reopened),
-            REBUILD: ("measuring how much rebuilt engines differ", self._rebuilt),
+            REOPEN: ("measuring repeatability of one engine", self._time_reopened),
+            REBUILD: ("measuring how much rebuilt engines differ", self._time_rebuilt),
             PROCESS: ("measuring repeatability in fresh processes", self._in_fresh_process),
         }
 
     @time_spent("tie band")
-    def _reopened(self, now: Standing, row: int) -> Latency:
+    def _time_reopened(self, now: Standing, row: int) -> Latency:
         """Open a baseline's engine again in the process that is warm, and time it."""
         engine = engine_of(self._work, now, row)
         with self._work.bench.hold:
             return self._work.bench.keeper.ask("measuring a baseline").timings.time_engine(engine)
 
-    def _rebuilt(self, now: Standing, row: int) -> Latency:
+    def _time_rebuilt(self, now: Standing, row: int) -> Latency:
         """Build a baseline again in the process that is warm, and time it."""
         return repeatability.time_rebuild(self._work.bench, repeatability.assignment_of(self._work.ledger, now, row))
 
     def _first(self, now: Standing, row: int) -> float:
         """The baseline's own latency, on the scale of the repetitions."""
-        latency = self._work.ledger.store.evaluations.load(int(now.table.id[row])).evaluation.latency
-        assert latency is not None
-        return scaled(latency.raw_ms, latency.baseline_ms)
+        baseline_ms = float(now.table.baseline_ms[row])
+        return scaled(float(now.table.raw_ms[row]), None if np.isnan(baseline_ms) else baseline_ms)
 
     @time_spent("tie band")
     def _in_fresh_process(self, now: Standing, row: int) -> Latency:
         """Time an engine in the process that was prepared for it, or one that is started now."""
-        call = self._fresh or self._started(now, row)
+        call = self._fresh or self._start_process(now, row)
         self._fresh = None
         try:
             if call.wait() and call.failure():
@@ -194,13 +209,13 @@ class TieBand(Hook):
 
         On a target that is the processor itself, starting one would disturb what is measured meanwhile.
         """
-        repeats = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
+        repeats = self._read_repeats()
         row = self._row(now, repeats)
         wanted = next_kind(self._first(now, row), repeats) == PROCESS
         if wanted and self._fresh is None and not self._work.ledger.target.target.relative:
-            self._fresh = self._started(now, row)
+            self._fresh = self._start_process(now, row)
 
-    def _started(self, now: Standing, row: int) -> BackgroundCall:
+    def _start_process(self, now: Standing, row: int) -> BackgroundCall:
         """A process beside the one that is warm: what that one's builder has learnt of tactics would be lost with it,
         which costs TensorRT 8.6 more than a minute.
         """
@@ -213,10 +228,10 @@ class TieBand(Hook):
 
     # -- the band --------------------------------------------------------------------------------------------------
 
-    def _settled(self) -> Standing:
+    def _settle(self) -> Standing:
         """Store the tie band that the repetitions show, and report it."""
         work = self._work
-        repeats = work.ledger.store.targets.repeats(work.ledger.target.id)
+        repeats = self._read_repeats()
         now = work.ledger.standing()
         found = spreads(self._first(now, self._row(now, repeats)), repeats)
         work.ledger.store.targets.settle(

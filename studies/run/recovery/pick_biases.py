@@ -69,7 +69,7 @@ class PickBiases:
         """
         if self._took_s is None:
             return now
-        while waiting := self._waiting(now):
+        while waiting := self._find_untried(now):
             seconds = self._seconds(now, len(waiting), self._took_s)
             if seconds is None:
                 self._tell_left_out()
@@ -85,7 +85,7 @@ class PickBiases:
         tried = [step.seconds for step in record.steps if _was_tried(step)] if record is not None else []
         return sum(tried) if tried else None
 
-    def _waiting(self, now: Standing) -> list[int]:
+    def _find_untried(self, now: Standing) -> list[int]:
         """Rows of the picks that run some of the groups in INT8 and were not tried yet, the best first."""
         ledger = self._work.ledger
         tried = {record.id for record in ledger.store.evaluations.mix_biases(ledger.target.id)}
@@ -195,7 +195,7 @@ def find_harm(before: Evaluation, after: Evaluation, most_ms: float) -> str:
     """
     if after.failure is not None:
         return f"its engine failed, {after.failure.stage.value}: {after.failure.message}"
-    if _disobeying(after) > _disobeying(before):
+    if _count_disobeying(after) > _count_disobeying(before):
         return "more groups of its engine do not run in the requested precision"
     if after.latency is not None and after.latency.value_ms > most_ms:
         return f"its engine takes {format_ms(after.latency.value_ms)}, where {format_ms(most_ms)} would be as fast"
@@ -203,5 +203,5 @@ def find_harm(before: Evaluation, after: Evaluation, most_ms: float) -> str:
     return "" if math.isfinite(new) and new <= old else "its engine's loss on the same search samples is larger"
 
 
-def _disobeying(evaluation: Evaluation) -> int:
+def _count_disobeying(evaluation: Evaluation) -> int:
     return sum(row.answer is Answer.NOT_OBEYED for row in evaluation.audit)

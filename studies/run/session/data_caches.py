@@ -53,7 +53,7 @@ def read_sources(
     for source in function_sources(config):
         key = digest_of([absolute_reference(source), config.max_samples])[:16]
         found[source] = str(folder / f"{_PREFIX}{key}")
-        with _alone(folder, events) if shared else _made(folder):
+        with _alone(folder, events) if shared else _make_folder(folder):
             if not Path(found[source]).is_dir():
                 told = Told(events.note, events.step)
                 write_function(source, inputs, Path(found[source]), most=config.max_samples, told=told)
@@ -74,7 +74,7 @@ _LOCK = "reading.lock"
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[None]:
+def _make_folder(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     yield
 

@@ -56,7 +56,7 @@ def open_inputs(config: SearchConfig, inputs: Sequence[TensorSpec]) -> list[Tens
         config: as it was given, so without shapes of the data.
     """
     unknown = _unknown_shapes(config, read_input_shapes(Path(config.model)))
-    return [_opened(spec, unknown[spec.name]) if spec.name in unknown else spec for spec in inputs]
+    return [_open_sizes(spec, unknown[spec.name]) if spec.name in unknown else spec for spec in inputs]
 
 
 def range_text(model: Model, given: SearchConfig) -> str:
@@ -65,8 +65,8 @@ def range_text(model: Model, given: SearchConfig) -> str:
     found = [(name, *shapes) for name, shapes in model.profiles.items() if name not in named]
     if not found:
         return ""
-    spans = ", ".join(f"{name} {_spelled(low)} to {_spelled(high)}" for name, low, _, high in found)
-    options = " ".join(f"--shape {name}:{':'.join(map(_spelled, shapes))}" for name, *shapes in found)
+    spans = ", ".join(f"{name} {_shape_text(low)} to {_shape_text(high)}" for name, low, _, high in found)
+    options = " ".join(f"--shape {name}:{':'.join(map(_shape_text, shapes))}" for name, *shapes in found)
     return (
         f"the data have samples of several shapes, {spans}. Each is scored at its own shape. Latency is measured at "
         f"the largest, because it is the slowest. To measure another one, change the middle shape of {options}"
@@ -104,11 +104,11 @@ def _shape_of(name: str, dims: Dims, span: Span, batch: int | None) -> ShapeSpec
     return ShapeSpec(name, least, most, most)
 
 
-def _opened(spec: TensorSpec, dims: Dims) -> TensorSpec:
+def _open_sizes(spec: TensorSpec, dims: Dims) -> TensorSpec:
     sizes = list(zip(dims, spec.shape, strict=True))
     least = tuple(size if isinstance(dim, int) else 1 for dim, size in sizes)
     return replace(spec, least=least, most=tuple(size if isinstance(dim, int) else _ANY for dim, size in sizes))
 
 
-def _spelled(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))

@@ -36,11 +36,18 @@ from studies.trials.ledger import Ledger
 
 @contextmanager
 def join_study(
-    store: Store, good: Checked, study: StudyRecord, progress: SearchEvents, *, state: str = "measuring"
+    store: Store,
+    good: Checked,
+    study: StudyRecord,
+    progress: SearchEvents,
+    target: TargetRecord | None = None,
+    *,
+    state: str = "measuring",
 ) -> Iterator[Work]:
     """Join a study as a worker, calibrated and with its space fixed; on SQLite hold it for this process alone.
 
     Args:
+        target: of the study that this process works on, if it was just read.
         state: what the worker is doing first, as in `WorkerRecord`.
 
     Raises:
@@ -48,7 +55,7 @@ def join_study(
         RunError: it was deleted meanwhile.
     """
     config = good.config
-    target = target_of(store, study, good)
+    target = target or target_of(store, study, good)
     artifacts = open_artifacts(config, progress.note)
     if artifacts.remote is not None:
         artifacts.prune_copies({record.digest for record in store.files.all()})
@@ -64,10 +71,10 @@ def join_study(
         builders = make_builders(good) if state == "starting" else ()  # else nothing is searched
         for builder in builders:
             held.callback(builder.process.close)
-        space = _settled(store, artifacts, good, study, target, crew, progress, builders, held)
+        target, space = _settle(store, artifacts, good, study, target, crew, progress, builders, held)
         yield Work(
             Problem(config, space, good.model),
-            Ledger(store, artifacts, study, _now(store, study, target), good.limits, good.keeper.description.knobs),
+            Ledger(store, artifacts, study, target, good.limits, good.keeper.description.knobs),
             Bench(good.keeper, good.folder, good.keeper.description.engine_file, builders),
             crew,
             progress,
@@ -115,7 +122,7 @@ def _clear_leftovers(store: Store, artifacts: Artifacts, crew: Crew, progress: E
             progress.note(f"clearing up: {error}")
 
 
-def _settled(
+def _settle(
     store: Store,
     artifacts: Artifacts,
     good: Checked,
@@ -125,8 +132,8 @@ def _settled(
     progress: SearchEvents,
     builders: Sequence[BuilderProcess],
     held: ExitStack,
-) -> Space:
-    """The space of the study, under ranges that one worker calibrates for all."""
+) -> tuple[TargetRecord, Space]:
+    """The target as it is then, and its space, under ranges that one worker calibrates for all."""
     with time_spent("calibration"):
         if not _is_settled(target):
             with calibrating_beside(good, target, builders) as (calibrating, builds):
@@ -141,7 +148,8 @@ def _settled(
                 if builds is not None:
                     progress.doing("building uniform assignments")
                     builds.wait()
-        return _space(store, artifacts, good, _now(store, study, target), progress)
+        settled = _now(store, study, target)
+        return settled, _space(store, artifacts, good, settled, progress)
 
 
 def _space(

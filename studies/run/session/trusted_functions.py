@@ -67,7 +67,7 @@ def check_trusted(config: SearchConfig) -> None:
         return
     options = {row.key: row for row in option_rows()}
     foreign = [(field, name) for field, name in named_functions(config) if options[field].name not in config.given]
-    unknown = sorted({*foreign} - _allowed(config))
+    unknown = sorted({*foreign} - _read_allowed(config))
     if unknown:
         named = "\n".join(f"  - {options[field].shown} {name}" for field, name in unknown)
         raise ConfigError(
@@ -89,7 +89,7 @@ def remember_functions(config: SearchConfig, events: Events) -> None:
         for field, name in named_functions(config)
         if config.trust_functions or options[field].name in config.given
     ]
-    lines = [json.dumps([*_key(config), *each]) for each in sorted({*named} - _allowed(config))]
+    lines = [json.dumps([*_key(config), *each]) for each in sorted({*named} - _read_allowed(config))]
     if not lines:
         return
     try:
@@ -122,7 +122,7 @@ def named_functions(config: SearchConfig) -> Iterator[Function]:
             yield keyword, str(Path(path).absolute())
 
 
-def _allowed(config: SearchConfig) -> set[Function]:
+def _read_allowed(config: SearchConfig) -> set[Function]:
     """What this user has allowed of a study."""
     try:
         lines = _list_path().read_text(encoding="utf-8").splitlines()

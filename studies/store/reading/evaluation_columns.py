@@ -62,18 +62,24 @@ def judged_columns(connection: Connection, study_target_id: int, *conditions: An
     return columns
 
 
-def revision_of(connection: Connection, study_target_id: int) -> int:
-    """How often results of a target were stored: read it before columns, and nothing that they lack is lower."""
-    t = tables.TargetRecord
-    return int(connection.scalar(select(t.revision).where(t.id == study_target_id)) or 0)
+def revision_of(connection: Connection, study_target_id: int) -> tuple[int, int]:
+    """How often results of a target were stored, and how many evaluations it has.
+
+    Read them before columns, and nothing that these lack has a lower revision.
+    """
+    t, e = tables.TargetRecord, tables.EvaluationRecord
+    count = select(func.count()).where(e.study_target_id == t.id).scalar_subquery()
+    row = connection.execute(select(t.revision, count).where(t.id == study_target_id)).one_or_none()
+    return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
-def renewed_columns(connection: Connection, study_target_id: int, known: Arrays, revision: int) -> Arrays:
+def renewed_columns(connection: Connection, study_target_id: int, known: Arrays, revision: int, count: int) -> Arrays:
     """As `judged_columns`, of which most are known: only what changed since then is read.
 
     Args:
         known: the columns as they were read before.
         revision: as it was before they were read.
+        count: how many evaluations there were a moment ago.
     """
     e = tables.EvaluationRecord
     # One statement, so that what was running and is in neither part of it now is gone.
@@ -84,7 +90,8 @@ def renewed_columns(connection: Connection, study_target_id: int, known: Arrays,
     columns = {name: np.concatenate([known[name][same], column]) for name, column in changed.items()}
     order = np.argsort(columns["id"], kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
-    count = connection.scalar(select(func.count()).where(e.study_target_id == study_target_id))
+    if len(order) != count:  # perhaps because others began some
+        count = connection.scalar(select(func.count()).where(e.study_target_id == study_target_id)) or 0
     # Results that were deleted, or stored by something else than the store.
     return columns if count == len(order) else judged_columns(connection, study_target_id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,23 @@ def read_evaluation(connection: Connection, evaluation_id: int) -> records.Store
         rounds=rounds,
         final=final if final is not None and final.samples else None,
         final_failure=final_failure(row.notes),
+    )
+
+
+def read_stored(connection: Connection, evaluation_id: int, evaluation: Evaluation) -> records.StoredEvaluation:
+    """What is stored of a result that was just stored, of which only the row and its trials are read."""
+    e, t = tables.EvaluationRecord, tables.TrialRecord
+    row = connection.execute(select_all(e, e.id == evaluation_id)).one()
+    trials = connection.scalars(select(t.number).where(t.evaluation_id == evaluation_id).order_by(t.number)).all()
+    return records.StoredEvaluation(
+        **row._mapping,
+        trial=trials[0] if trials else None,
+        trials=tuple(trials),
+        asked=row.asked_assignment,
+        evaluation=replace(evaluation, artifact=None, profile=()),
+        rounds=() if evaluation.latency is None else (records.Round(0, evaluation.latency),),
+        final=None,
+        final_failure="",
     )
 
 
@@ -97,21 +115,27 @@ def _rounds(connection: Connection, evaluation_id: int, reference_ms: float | No
 
 
 def _round(row: Row, baseline: NDArray[np.float64] | None, reference_ms: float | None) -> records.Round:
-    details, doubt = row.details or {}, baseline_doubt(row.baseline_ms, reference_ms)
-    raw_ms, beside = _number(row.raw_ms), _number(row.baseline_ms)
+    details, raw_ms = row.details or {}, _number(row.raw_ms)
     latency = Latency(
-        value_ms=float(scaled(raw_ms, beside, reference_ms)),
+        value_ms=raw_ms,
         raw_ms=raw_ms,
         spread=_number(row.spread),
         baseline_ms=row.baseline_ms,
         samples_ms=_floats(row.samples),
         baseline_samples_ms=np.empty(0) if baseline is None else baseline,
-        warnings=(*(row.warnings or ()), *([doubt] if doubt else [])),
+        warnings=tuple(row.warnings or ()),
         around_ms=details.get("around_ms", {}),
         conditions=details.get("conditions", {}),
         wall_ms=row.wall_ms,
     )
-    return records.Round(row.round, latency)
+    return records.Round(row.round, rescale(latency, reference_ms))
+
+
+def rescale(latency: Latency, reference_ms: float | None) -> Latency:
+    """A latency as it was timed, in milliseconds of the baseline's usual speed, and the doubt that this tells of it."""
+    doubt = baseline_doubt(latency.baseline_ms, reference_ms)
+    value_ms = float(scaled(latency.raw_ms, _number(latency.baseline_ms), reference_ms))
+    return replace(latency, value_ms=value_ms, warnings=(*latency.warnings, *([doubt] if doubt else [])))
 
 
 def _accuracy(row: Row) -> Accuracy:

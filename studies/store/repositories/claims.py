@@ -13,6 +13,7 @@ from studies.store import records
 from studies.store.database import column_types, tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
+from studies.store.reading import evaluation_rows
 from studies.store.records import KnownEvaluationError, LostEvaluationError
 from studies.store.statements import leases, results, table_rows
 
@@ -64,16 +65,16 @@ class Claims:
         }
         try:
             with self._database.writing("begin an evaluation") as connection:
-                if most is not None:
-                    results.check_room(connection, study_target_id, digest, most)
-                evaluation_id = table_rows.insert_row(connection, tables.EvaluationRecord, values)
-                lease = {"evaluation_id": evaluation_id, "worker": values["worker"]}
-                connection.execute(insert(tables.LeaseRecord).values(lease))
-                if trial is not None:
-                    results.link(connection, study_target_id, trial, evaluation_id, reused=False)
-                return evaluation_id
+                if most is None or results.has_room(connection, study_target_id, digest, most):
+                    evaluation_id = table_rows.insert_row(connection, tables.EvaluationRecord, values)
+                    lease = {"evaluation_id": evaluation_id, "worker": values["worker"]}
+                    connection.execute(insert(tables.LeaseRecord).values(lease))
+                    if trial is not None:
+                        results.link(connection, study_target_id, trial, evaluation_id, reused=False)
+                    return evaluation_id
         except IntegrityError:
-            return self._find_own(study_target_id, digest, worker, trial)
+            pass
+        return self._find_own(study_target_id, digest, worker, trial)
 
     def _find_own(self, study_target_id: int, digest: str, worker: str, trial: int | None) -> int:
         """The evaluation that stands in the way of a new one, where this worker began it in a transaction cut off."""
@@ -161,7 +162,7 @@ class Claims:
         *,
         worker: str = "",
         repaired: bool = False,
-    ) -> None:
+    ) -> records.StoredEvaluation:
         """Finish a running evaluation: measures, audit, profile, search scores, samples of round 0; its lease goes.
 
         Call it before Optuna is told. The first result counts, whoever holds the lease.
@@ -170,6 +171,9 @@ class Claims:
             artifact: digest of the engine file, when `Artifacts` keeps it.
             worker: whose result it is; empty for the one that the row names already.
             repaired: its trial and its role go on to a repair of the assignment, so the row is left without them.
+
+        Returns:
+            What is stored of it now; its latency is on the scale that the evaluator knew.
 
         Raises:
             LostEvaluationError: the row is no longer running; nothing was written.
@@ -180,7 +184,7 @@ class Claims:
             running = update(e).where(e.id == evaluation_id, e.status == records.RUNNING)
             if not table_rows.meets_row(connection, running.values(values)):
                 if repeated() and results.is_result_of(connection, evaluation_id, worker):
-                    return
+                    return evaluation_rows.read_stored(connection, evaluation_id, evaluation)
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not running any more")
             if repaired:
                 connection.execute(update(e).where(e.id == evaluation_id).values(role=""))
@@ -188,6 +192,7 @@ class Claims:
             results.insert_result(connection, evaluation_id, evaluation, artifact)
             connection.execute(delete(tables.LeaseRecord).where(tables.LeaseRecord.evaluation_id == evaluation_id))
             results.raise_revision(connection, evaluation_id)
+            return evaluation_rows.read_stored(connection, evaluation_id, evaluation)
 
     @retried
     def replace_stopped(

@@ -49,12 +49,6 @@ class Engines:
         )
         return tuple((row.evaluation_id, audit_row(row)) for row in self._database.rows(query))
 
-    def find_disobeying(self, study_target_id: int) -> tuple[int, ...]:
-        """Ids of the evaluations of a search in which some group did not run in what was asked."""
-        e = tables.EvaluationRecord
-        query = select(e.id).where(e.study_target_id == study_target_id, e.not_obeyed > 0, e.role != records.EXPORT)
-        return tuple(row.id for row in self._database.rows(query.order_by(e.id)))
-
     def never_obeyed(self, study_target_id: int) -> dict[tuple[str, Precision], tuple[int, ...]]:
         """(group, asked precision) → evaluations of a search whose engines ran it in another one, where none obeyed."""
         a, e = tables.AuditRecord, tables.EvaluationRecord

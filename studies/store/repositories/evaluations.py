@@ -56,13 +56,21 @@ class Evaluations:
             evaluation_id = connection.scalar(query)
             return None if evaluation_id is None else read_evaluation(connection, evaluation_id)
 
+    def known(self, study_target_id: int, digests: Sequence[str]) -> frozenset[str]:
+        """Those of these digests that a target has an evaluation of, running ones too."""
+        e = tables.EvaluationRecord
+        of_target = select(e.digest).where(e.study_target_id == study_target_id)
+        found = (self._database.rows(of_target.where(e.digest.in_(chunk))) for chunk in table_rows.chunks(digests))
+        return frozenset(row.digest for rows in found for row in rows)
+
     def table(self, study_target_id: int, known: EvaluationTable | None = None) -> EvaluationTable:
         """All evaluations of one target as columns, running and failed ones too.
 
         Only what judging needs is read of all of them; the other columns are read when they are asked for.
 
         Args:
-            known: the whole table as it was read before: then only what changed since is read.
+            known: the whole table as it was read before: then only what changed since is read, which is nothing where
+                nothing runs and no result, no new measurement and no score was stored.
         """
         columns, again, revision = self._judged_columns(study_target_id, known)
         searched = columns["role"] != records.EXPORT
@@ -79,12 +87,14 @@ class Evaluations:
     @retried
     def _judged_columns(self, study_target_id: int, known: EvaluationTable | None) -> tuple[Arrays, Columns, int]:
         with self._database.reading("read the evaluations") as connection:
-            revision = revision_of(connection, study_target_id)
+            revision, count = revision_of(connection, study_target_id)
             if known is None:
                 columns = judged_columns(connection, study_target_id)
             else:
+                if (revision, count) == (known.revision, len(known)) and records.RUNNING not in known.status:
+                    return {name: getattr(known, name) for name in (*JUDGED, "status", "role")}, known.again, revision
                 before = {name: getattr(known, name) for name in (*JUDGED, "status", "role")}
-                columns = renewed_columns(connection, study_target_id, before, known.revision)
+                columns = renewed_columns(connection, study_target_id, before, known.revision, count)
             return columns, round_table(connection.execute(rounds_query(study_target_id)).all()), revision
 
     @retried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from evaluators.measure.latency_scale import baseline_doubt, is_busy
 from search.values import Latency
@@ -35,6 +35,8 @@ class Measurements:
             number = max(last or 0, 0) + 1
             for evaluation_id, latency in latencies.items():
                 results.insert_samples(connection, evaluation_id, number, latency)
+            t = tables.TargetRecord
+            connection.execute(update(t).where(t.id == study_target_id).values(revision=t.revision + 1))
             return number
 
     def rounds(self, study_target_id: int) -> Columns:

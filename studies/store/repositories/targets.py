@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 
 from search.values import Capability, Latency, Target
 from studies.store import records
@@ -26,18 +26,27 @@ class Targets:
 
     def of_study(self, study_id: int) -> tuple[records.TargetRecord, ...]:
         """The targets of a study, the first one first; empty until `add`."""
-        t = tables.TargetRecord
+        t, r = tables.TargetRecord, tables.RepeatRecord
+        count = select(func.count()).where(r.study_target_id == t.id).scalar_subquery()
         query = (
-            select(*t.__table__.c, tables.FingerprintRecord.description.label("target"))
+            select(*t.__table__.c, tables.FingerprintRecord.description.label("target"), count.label("repeats"))
             .join(tables.FingerprintRecord, tables.FingerprintRecord.id == t.target_id)
             .where(t.study_id == study_id)
             .order_by(t.id)
         )
-        targets = tuple(t.of(row) for row in self._database.rows(query))
-        for target in targets:
+        rows = self._database.rows(query)
+        targets = tuple(t.of(row) for row in rows)
+        for target, row in zip(targets, rows, strict=True):
             measured = target.latency_band is not None
-            target.provisional_band = 0.0 if measured else provisional_band(self.repeats(target.id))
+            repeats = self.repeats(target.id) if row.repeats and not measured else ()
+            target.provisional_band = 0.0 if measured else provisional_band(repeats)
         return targets
+
+    def details(self, study_target_id: int) -> dict[str, Any]:
+        """The details of a target as they are now."""
+        t = tables.TargetRecord
+        rows = self._database.rows(select(t.details).where(t.id == study_target_id))
+        return dict(rows[0].details or {})
 
     def find_recovery(self, key: str) -> records.CalibrationRecord | None:
         """What a target of any study is calibrated with that recovered the same from the same; None if none is."""
@@ -98,8 +107,8 @@ class Targets:
         """Add to a target's details, or replace some of them."""
         t = tables.TargetRecord
         with self._database.writing("update the target") as connection:
-            table_rows.lock(connection, t, study_target_id)
-            known = connection.scalar(select(t.details).where(t.id == study_target_id)) or {}
+            locked = select(t.details).where(t.id == study_target_id).with_for_update(key_share=True)
+            known = connection.scalar(locked) or {}
             connection.execute(update(t).where(t.id == study_target_id).values(details={**known, **details}))
 
     @retried
@@ -109,8 +118,8 @@ class Targets:
         """The same of what a target was told that the study was not."""
         t = tables.TargetRecord
         with self._database.writing("store the options of a target") as connection:
-            table_rows.lock(connection, t, study_target_id)
-            known = connection.scalar(select(t.options).where(t.id == study_target_id)) or {}
+            locked = select(t.options).where(t.id == study_target_id).with_for_update(key_share=True)
+            known = connection.scalar(locked) or {}
             changed = options.merge_options(known, changes, seen)
             if changed:
                 connection.execute(update(t).where(t.id == study_target_id).values(options={**known, **changed}))

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, and_, column, func, inspect, select, table
 from sqlalchemy.exc import IntegrityError
 
-from evaluators.measure.latency_scale import scaled
 from search.errors import StudyError
 from search.forecast.forecasts import FORECAST, Predicted
 from search.values import Assignment
@@ -20,8 +20,6 @@ from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_columns import number_columns, plain_rows
 from studies.store.reading.evaluation_rows import read_evaluation
-from studies.store.reading.latencies import choose_latencies
-from studies.store.reading.rounds import read_reference_ms, round_table, rounds_query
 from studies.store.records import LostEvaluationError
 from studies.store.statements import results, table_rows
 
@@ -107,21 +105,12 @@ class Trials:
         return {row[0]: Predicted.from_json(json.loads(row[1])) for row in rows}
 
     @retried
-    def latencies(self, study_target_id: int) -> dict[int, float]:
-        """Optuna trial → latency in ms that counts of the evaluation that answers it, where that has been measured."""
-        e, t = tables.EvaluationRecord, tables.TrialRecord
-        query = (
-            select(t.number, e.id, e.raw_ms, e.baseline_ms, e.doubts)
-            .join(e, e.id == t.evaluation_id)
-            .where(t.study_target_id == study_target_id, e.raw_ms.is_not(None))
-        )
-        with self._database.reading("read latencies") as connection:
-            reference_ms = read_reference_ms(connection, study_target_id)
-            again = round_table(connection.execute(rounds_query(study_target_id)).all())
-            trials, ids, raw_ms, baseline_ms, doubts = number_columns(plain_rows(connection, query), 5)
-        found = choose_latencies(ids.astype(np.int64), baseline_ms, doubts.astype(np.int64), again, reference_ms)
-        latency_ms = np.where(np.isnan(found), scaled(raw_ms, baseline_ms, reference_ms), found)
-        return dict(zip(trials.astype(np.int64).tolist(), latency_ms.tolist(), strict=True))
+    def answers(self, study_target_id: int) -> NDArray[np.int64]:
+        """(2, n) Optuna numbers of all trials that have an evaluation, and the ids of these."""
+        t = tables.TrialRecord
+        query = select(t.number, t.evaluation_id).where(t.study_target_id == study_target_id)
+        with self._database.reading("read trials") as connection:
+            return number_columns(plain_rows(connection, query), 2).astype(np.int64)
 
 
 def _forecasts_query(target: records.TargetRecord) -> Query:

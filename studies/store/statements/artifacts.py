@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, insert, literal, or_, select, update
+from sqlalchemy import Connection, and_, delete, exists, insert, literal, or_, select, union, update
 from sqlalchemy.exc import IntegrityError
 
 from studies.store.database import column_types, tables
@@ -88,6 +88,7 @@ def _locked_kind(connection: Connection, row: Mapping[str, Any]) -> str:
     while (kind := connection.scalar(locked)) is None:
         with suppress(IntegrityError), connection.begin_nested():  # another process inserts it just now
             connection.execute(insert(a).values(**row))
+            return str(row["kind"])
     return kind
 
 
@@ -96,8 +97,6 @@ def _set_kind(connection: Connection, digest: str, kind: str) -> None:
 
 
 def _referred_to(connection: Connection, digests: Sequence[str]) -> set[str]:
-    used = held_artifacts(connection, tables.EvaluationRecord.artifact.in_(digests))
     t = tables.TargetRecord
-    for column in (t.ranges_digest, t.statistics_digest, tables.FileRecord.digest):
-        used.update(connection.scalars(select(column).where(column.in_(digests))))
-    return used
+    columns = (tables.EvaluationRecord.artifact, t.ranges_digest, t.statistics_digest, tables.FileRecord.digest)
+    return set(connection.scalars(union(*(select(column).where(column.in_(digests)) for column in columns))))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, case, delete, func, insert, or_, select, update
 
 from search.values import Accuracy, Answer, Assignment, Evaluation, Failure, Latency, LayerTime
 from studies.store import records
@@ -28,18 +28,19 @@ def lowest_trials(study_target_id: int) -> Any:
     )
 
 
-def check_room(connection: Connection, study_target_id: int, digest: str, most: int) -> None:
-    """Refuse one evaluation more than a target may have; until the transaction ends no other begins one.
+def has_room(connection: Connection, study_target_id: int, digest: str, most: int) -> bool:
+    """Whether a target has no evaluation with this digest yet; until the transaction ends no other begins one.
 
     Raises:
         FullStudyError: there are `most`, and none of them has this digest.
     """
     table_rows.lock(connection, tables.TargetRecord, study_target_id)
     e = tables.EvaluationRecord
-    of_target = e.study_target_id == study_target_id
-    there = connection.scalar(select(func.count()).where(of_target, e.role != records.EXPORT)) or 0
-    if there >= most and connection.scalar(select(e.id).where(of_target, e.digest == digest)) is None:
+    searched, same = (func.count(case((condition, 1))) for condition in (e.role != records.EXPORT, e.digest == digest))
+    there, known = connection.execute(select(searched, same).where(e.study_target_id == study_target_id)).one()
+    if there >= most and not known:
         raise records.FullStudyError(f"there are {there} evaluations, and no more than {most} are wanted")
+    return not known
 
 
 def is_result_of(connection: Connection, evaluation_id: int, worker: str) -> bool:
@@ -119,9 +120,9 @@ def raise_revision(connection: Connection, evaluation_id: int) -> None:
     order of the numbers: who sees one sees all lower ones too.
     """
     e, t = tables.EvaluationRecord, tables.TargetRecord
-    study_target_id = connection.scalar(select(e.study_target_id).where(e.id == evaluation_id))
-    connection.execute(update(t).where(t.id == study_target_id).values(revision=t.revision + 1))
-    raised = select(t.revision).where(t.id == study_target_id).scalar_subquery()
+    of_evaluation = select(e.study_target_id).where(e.id == evaluation_id).scalar_subquery()
+    connection.execute(update(t).where(t.id == of_evaluation).values(revision=t.revision + 1))
+    raised = select(t.revision).where(t.id == e.study_target_id).scalar_subquery()
     connection.execute(update(e).where(e.id == evaluation_id).values(revision=raised))
 
 
@@ -225,6 +226,7 @@ def replace_final(connection: Connection, evaluation_id: int, accuracy: Accuracy
     connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.split == "final"))
     insert_score(connection, evaluation_id, "final", accuracy)
     replace_note(connection, evaluation_id, records.OF_FINAL, failure)
+    raise_revision(connection, evaluation_id)
 
 
 def blob(values: NDArray[Any]) -> bytes:

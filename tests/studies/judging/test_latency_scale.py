@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from search.values import Latency
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.store.store import Store
+from studies.trials.ledger import Ledger
 from tests.support.command_line import DATABASE, invoke, write_inputs
 from tests.support.study_rows import STUDY, TARGET, assignment, fresh_url, measured
 
@@ -131,7 +133,9 @@ def test_the_latest_clean_measurement_counts(store: Store) -> None:
     number = add(store, 0, timed(2.0, 4.0, "drift"))
     for trial in (1, 2):
         add(store, trial, timed(3.0, 4.0))
-    (target,) = store.targets.of_study(store.studies.load(STUDY.name).id)
+    study = store.studies.load(STUDY.name)
+    (target,) = store.targets.of_study(study.id)
+    ledger = Ledger(store, cast(Any, None), study, target, Limits(), {})
     for latency, counts in [
         (timed(2.4, 4.0, "spread"), 2.4),  # both are doubtful: the later one
         (timed(2.2, 4.0), 2.2),
@@ -140,8 +144,8 @@ def test_the_latest_clean_measurement_counts(store: Store) -> None:
         (timed(2.1, 4.0), 2.1),
     ]:
         store.measurements.add_round(target.id, {number: latency})
-        assert judged(store).measures.latency_ms[0] == pytest.approx(counts)
-        assert store.trials.latencies(target.id) == {0: pytest.approx(counts), 1: 3.0, 2: 3.0}
+        assert ledger.standing().measures.latency_ms[0] == pytest.approx(counts)
+        assert ledger.latencies() == {0: pytest.approx(counts), 1: 3.0, 2: 3.0}
 
 
 def test_without_baselines_latencies_are_as_timed(store: Store) -> None:

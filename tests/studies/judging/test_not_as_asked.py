@@ -108,9 +108,10 @@ def test_what_obeys_beside_other_neighbours_is_proposed_again(here: Path) -> Non
 
     with Store.open("sqlite:///rows.db", create=True) as store:
         target = make_study(store)
-        add(store, target, 0, evaluated((2, 2, 0), 1.5, 0.0, 0.001, got=Precision.FP32.id))
-        add(store, target, 1, evaluated((2, 0, 2), 1.6, 0.0, 0.001, got=Precision.FP32.id))
-        assert ("g000", Precision.INT8) in store.engines.never_obeyed(target)
-        assert store.engines.never_obeyed(target)["g000", Precision.INT8] == store.engines.find_disobeying(target)
+        disobeying = tuple(
+            add(store, target, trial, evaluated(codes, 1.5, 0.0, 0.001, got=Precision.FP32.id))
+            for trial, codes in enumerate([(2, 2, 0), (2, 0, 2)])
+        )
+        assert store.engines.never_obeyed(target)["g000", Precision.INT8] == disobeying
         add(store, target, 2, evaluated((2, 0, 0), 1.7, 0.0, 0.001))
         assert ("g000", Precision.INT8) not in store.engines.never_obeyed(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -59,34 +60,104 @@ def suggest_together(storage: RetriedStorage, trial: optuna.Trial, then: Callabl
         then()
 
 
-def test_parameters_given_together_are_stored_in_one_transaction(storage: RetriedStorage) -> None:
+def seen_by_another(url: str, number: int) -> optuna.trial.FrozenTrial:
+    """A trial as another process reads it."""
+    with opened(url) as storage:
+        return optuna.load_study(study_name="s", storage=storage).get_trials()[number]
+
+
+def test_what_a_trial_is_given_together_is_stored_in_one_transaction(url: str, storage: RetriedStorage) -> None:
     study, trial = begun(storage)
     commits: list[object] = []
     event.listen(storage.engine, "commit", commits.append)
     with storage.together():
         codes = suggest(trial)
-        assert study.get_trials()[1].params == {}
-    writes = len(commits)
-    assert study.get_trials()[1].params == codes == trial.params
+        trial.set_user_attr("mix", "all int8")
+        trial.set_constraint("latency", -1.0)
+        assert seen_by_another(url, 1).params == {}
+        commits.clear()  # of what was read
+    assert len(commits) == 1
+    for seen in (seen_by_another(url, 1), study.get_trials()[1]):
+        assert seen.params == codes == trial.params
+        assert (seen.user_attrs, seen.constraints) == ({"mix": "all int8"}, {"latency": -1.0})
+    commits.clear()
     suggest(study.ask())
-    assert writes < len(NAMES) < len(commits) - writes
+    assert len(commits) > len(NAMES)
 
 
-def test_what_a_trial_is_given_together_with_an_error_is_not_stored(storage: RetriedStorage) -> None:
+def test_a_trial_is_told_in_one_transaction_with_what_it_is_given_meanwhile(url: str, storage: RetriedStorage) -> None:
+    study, trial = begun(storage)
+    suggest(trial)
+    trial.set_user_attr("again", 1)
+    commits: list[object] = []
+    event.listen(storage.engine, "commit", commits.append)
+    with storage.together():
+        trial.set_user_attr("again", 2)
+        trial.set_user_attr("measured", [1.0, 2.0])
+        study.tell(trial.number, (1.0, math.inf))
+    assert len(commits) == 1
+    for seen in (seen_by_another(url, 1), study.get_trials()[1]):
+        assert (seen.state, seen.values) == (TrialState.COMPLETE, [1.0, math.inf])
+        assert seen.user_attrs == {"again": 2, "measured": [1.0, 2.0]}
+        assert seen.datetime_complete is not None
+
+
+def test_a_trial_has_its_marks_from_the_transaction_that_makes_it(url: str, storage: RetriedStorage) -> None:
+    study, _ = begun(storage)
+    study.enqueue_trial(dict.fromkeys(NAMES, 1), user_attrs={"retry": 1})
+    for number, attributes in ((2, {"retry": 1, "worker": "w"}), (3, {"worker": "w"})):
+        with storage.together({"worker": "w"}):
+            assert study.ask().user_attrs == attributes
+            seen = seen_by_another(url, number)  # as it is left by a process that is killed here
+            assert (seen.state, seen.user_attrs) == (TrialState.RUNNING, attributes)
+
+
+def test_what_a_trial_is_given_together_with_an_error_is_not_stored(url: str, storage: RetriedStorage) -> None:
     study, trial = begun(storage)
     with pytest.raises(ZeroDivisionError):
         suggest_together(storage, trial, lambda: 1 / 0)
-    assert study.get_trials()[1].params == {}
+    assert seen_by_another(url, 1).params == study.get_trials()[1].params == {}
     trial = study.ask()
     suggest(trial)
     assert len(study.get_trials()[2].params) == len(NAMES)  # at once again
 
 
-def test_a_trial_that_was_finished_meanwhile_is_given_nothing(storage: RetriedStorage) -> None:
+def test_a_trial_that_another_process_finished_meanwhile_is_given_nothing(url: str, storage: RetriedStorage) -> None:
     study, trial = begun(storage)
-    with pytest.raises(UpdateFinishedTrialError):
-        suggest_together(storage, trial, lambda: study.tell(trial.number, state=TrialState.FAIL))
-    assert study.get_trials()[1].params == {}
+    with opened(url) as other:
+        others = optuna.load_study(study_name="s", storage=other)
+        with pytest.raises(UpdateFinishedTrialError):
+            suggest_together(storage, trial, lambda: others.tell(trial.number, state=TrialState.FAIL))
+    for seen in (seen_by_another(url, 1), study.get_trials()[1]):
+        assert (seen.state, seen.params) == (TrialState.FAIL, {})
+    with pytest.raises(ValueError, match="FAIL"):
+        study.tell(trial.number, (1.0, 1.0))
+
+
+def test_a_trial_that_another_process_took_from_the_queue_is_not_taken(url: str, storage: RetriedStorage) -> None:
+    study, _ = begun(storage)
+    for code in range(3):
+        study.enqueue_trial(dict.fromkeys(NAMES, code))
+    assert [trial.state for trial in study.get_trials()[2:]] == [TrialState.WAITING] * 3
+    with opened(url) as other:
+        taken = optuna.load_study(study_name="s", storage=other).ask()
+        assert suggest(taken) == dict.fromkeys(NAMES, 0)
+        mine = study.ask()
+        assert (mine.number, suggest(mine)) == (3, dict.fromkeys(NAMES, 1))
+        assert study.get_trials()[2].params == taken.params
+        optuna.load_study(study_name="s", storage=other).tell(taken.number, (2.0, 3.0))
+    assert [trial.values for trial in study.get_trials()[2:4]] == [[2.0, 3.0], None]
+
+
+def test_the_trials_of_this_process_are_not_read_again(storage: RetriedStorage) -> None:
+    study, trial = begun(storage)
+    suggest(trial)
+    study.tell(0, (1.0, 1.0))
+    assert [each.values for each in study.get_trials()] == [[1.0, 1.0], None]
+    statements: list[str] = []
+    event.listen(storage.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    assert study.get_trials()[1].params == trial.params
+    assert len([text for text in statements if text.startswith("SELECT")]) == 1
 
 
 def test_another_range_than_the_study_s_is_refused_at_once(storage: RetriedStorage) -> None:
