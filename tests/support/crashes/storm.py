@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -82,7 +81,8 @@ def prepare() -> None:
     """In a worker: propose from the list, and measure in a moment."""
     import optuna
 
-    from studies.run.noise import repeatability
+    from search.sampler.kinds import Handed
+    from studies.options.config import SearchConfig
     from studies.run.pipeline.serial import SerialPipeline
     from studies.store.reading import repeats
     from studies.trials import proposals
@@ -106,9 +106,9 @@ def prepare() -> None:
         def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
             return listed[trial.number % len(listed)][param_name]
 
-    proposals.sampler_named = lambda name: SimpleNamespace(guided=False, make=lambda *_: Listed())
+    SearchConfig.sampler_kind = lambda self: Handed(Listed())
     proposals.Proposals.enqueue_neighbour = lambda self, assignment: assignment  # which is on no list
-    repeatability._REPEATS = repeats.BUILDS = 1
+    repeats.OPENINGS = repeats.BUILDS = 1
     repeats.PROCESSES = 0
 
 
