@@ -36,9 +36,9 @@ class VerbRow:
     """A verb as `--help` lists it.
 
     Attributes:
-        module: that has its function, in `bitfront.verbs` if it has no dots; a process imports that of its own verb
-            alone.
-        panel: the heading that it stands under.
+        module: that has its function, in `bitfront.verbs` for a verb with a panel; a process imports that of its own
+            verb alone.
+        panel: the heading that it stands under; empty for a verb of another package.
         summary: one line; empty for that of its function.
     """
 
@@ -152,7 +152,7 @@ def _load(verb: str) -> Callable[..., None]:
         ConfigError: it is one of another package, whose module cannot be imported or has no such function.
     """
     module = VERBS[verb].module
-    if "." not in module:
+    if VERBS[verb].panel:
         return getattr(importlib.import_module(f"bitfront.verbs.{module}"), verb)  # type: ignore[no-any-return]
     try:
         return getattr(importlib.import_module(module), verb)  # type: ignore[no-any-return]

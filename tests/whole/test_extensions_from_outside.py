@@ -96,7 +96,7 @@ def test_an_installed_package_adds_a_limit(here: Path) -> None:
 def test_a_package_that_cannot_be_imported_is_named_with_exit_code_2(here: Path) -> None:
     site = here / "site"
     install(toy_limit.__file__, site, "bitfront.limits", "max-size", "toy_limit:MISSING")
-    refused = run(site, "studies")
+    refused = run(site, "status")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused
     assert "loading toy_limit:MISSING" in refused.stderr
 

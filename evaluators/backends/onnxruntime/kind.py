@@ -87,7 +87,9 @@ class OnnxRuntimeKind(BackendKind):
         if "weight_pairs" in target.options:  # the limit that x86 kernels without VNNI need
             reasons.append("This processor has no VNNI instructions, so its INT8 kernels are slower than on others")
         if engine is not None and engine.moves > _OUTER_MOVES:
-            reasons.append("Conversions surround the operations that run in FP32, which `bitfront show --profile` lists")
+            reasons.append(
+                "Conversions surround the operations that run in FP32, which `bitfront show --profile` lists"
+            )
         return reasons
 
     def checks(self, machine: Machine) -> Sequence[Check]:

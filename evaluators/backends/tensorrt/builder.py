@@ -115,7 +115,7 @@ class TensorRTBuilder:
         return self._written(network, config, out, notes, parser, lowered.assignment)
 
     def build_free(self, out: Path, onnx: bytes | None = None) -> Engine:
-        """TensorRT's own choice among INT8, FP16 and FP32, nothing constrained: what `trtexec --best` builds.
+        """TensorRT's own choice among all precisions that this version has, nothing constrained: `trtexec --best`.
 
         Args:
             onnx: another file than the clean model, say one with Q/DQ in it.
@@ -127,7 +127,8 @@ class TensorRTBuilder:
             raise RefusedError("a strongly typed network leaves TensorRT no choice of precision")
         network, parser = self._parsed(onnx or self._clean)
         config = self._config()
-        weak_typing.set_flags(self.trt, config, set(Precision), obey=False)
+        offered = {each for each in Precision if hasattr(self.trt.BuilderFlag, each.name)}
+        weak_typing.set_flags(self.trt, config, offered, obey=False)
         if onnx is None:
             int8 = Assignment({group.id: max(Precision) for group in self.model.groups})
             ranges = with_shared_scales(self.model, int8, TENSORRT_WEAK, self.ranges)

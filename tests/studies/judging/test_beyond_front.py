@@ -90,7 +90,7 @@ def test_the_table_has_every_pick_and_says_what_it_ties_with(filled: Store, url:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_rows_have_every_pick_and_true_front_flags(filled: Store, url: str, whole: bool) -> None:
-    found = verbs.front("s", storage=url, whole=whole)
+    found = verbs.front("s", storage=url, every=whole)
     now, mixes = found.standing, found.mixes
     assert [int(now.table.trial[row]) for row in now.measures.fastest_first(now.judgement.front)] == [1, 3]
     assert [point.trial for point in front_points(now)] == [1, 3, PICK]

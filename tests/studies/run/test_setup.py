@@ -121,7 +121,7 @@ def test_layers_and_search_refuse_them_with_nothing_made(here: Path) -> None:
     (here / "study.toml").write_text("model = 'model.onnx'\ndata = 'data.npz'\ntf32 = false\n")
     before = sorted(path.name for path in here.iterdir())
     for arguments in (
-        ("layers", "model.onnx", "--typing", "weak"),
+        ("inspect", "model.onnx", "--typing", "weak"),
         ("search", "--config", "study.toml", "--backend", "onnxruntime"),
         ("search", "model.onnx", "--data", "data.npz", "--backend", "tensorrt", "--plugin", "none.so"),
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,7 +81,7 @@ def test_the_time_left_follows_from_how_often_mixes_end(
 ) -> None:
     """Of sixteen evaluations one is done each time that it is asked; of closing the search nothing is known."""
     now, baseline = begun
-    mix, moment, told = replace(baseline, role=""), [1000.0], list[RunTime]()
+    mix, moment, told = baseline.changed(role=""), [1000.0], list[RunTime]()
     monkeypatch.setattr(remaining, "time", SimpleNamespace(monotonic=lambda: moment[0]))
     target = SimpleNamespace(target=SimpleNamespace(relative=False))
     work: Any = SimpleNamespace(

@@ -123,7 +123,7 @@ def test_a_doubtful_latency_is_marked_in_the_front(tmp_path: Path) -> None:
         assert sound.latency is not None
         add(store, target, 1, replace(sound, latency=replace(sound.latency, warnings=("unsteady",))))
     for whole in (True, False):
-        found = verbs.front("s", storage=url, whole=whole)
+        found = verbs.front("s", storage=url, every=whole)
         now, mixes = found.standing, found.mixes
         assert [row["warnings"] for row in front_json(now, mixes)["rows"]] == [["unsteady"], []]
         doubtful, steady = front_table(now, mixes).rows

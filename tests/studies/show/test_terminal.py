@@ -70,7 +70,10 @@ def test_every_line_fits_and_every_row_is_one(judged: tuple[Standing, Mixes], wi
 
 def test_fp32_has_the_digits_of_the_other_rows(judged: tuple[Standing, Mixes]) -> None:
     now, mixes = judged
-    points = [replace(now.point(0), value=0.95, loss_low=0.0, loss_high=0.0), replace(now.point(3), value=0.9377)]
+    points = [
+        now.point(0).changed(metric_value=0.95, loss_low=0.0, loss_high=0.0),
+        now.point(3).changed(metric_value=0.9377),
+    ]
     table = points_table(now, points, mixes, lambda *_: iter(()))
     place = table.header.index("top1")
     assert [row[place] for row in table.rows] == ["95.0 %", "93.8 %"]
