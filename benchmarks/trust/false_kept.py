@@ -33,7 +33,7 @@ LIMITS = (0.01, 0.05)
 WON = (0.0, 0.002, 0.01, 0.1)
 BEYOND = "1 % carry the whole loss"
 _NEAR = 1.2  # standard errors
-_QUARTER = ("without bounds", "ratio of sums")  # kinds of which a quarter of the draws has to do
+_QUARTER = "without bounds"  # kinds of which a quarter of the draws has to do
 HEAD = ("scores", "independent units", "cases", "draws each", "most `kept` that are wrong", "where")
 
 
