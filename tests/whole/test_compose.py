@@ -304,4 +304,4 @@ def test_the_export_has_what_the_workers_have_and_a_command_that_parses() -> Non
         assert exporter[name] == worker[name], name
     assert all(export[name] == job[name] for name in ("nodeSelector", "securityContext", "volumes"))
     assert all(entry in worker["env"] for entry in exporter["env"])
-    assert parse(shlex.join(exporter["command"][1:]))[1]["folder"] == Path("/studies/engine")
+    assert parse(shlex.join(exporter["command"][1:]))[1]["out"] == Path("/studies/engine")
