@@ -331,7 +331,7 @@ def test_a_bucket_without_credentials(here: Path, inputs: Path, monkeypatch: pyt
         ("CLOUDSDK_CONFIG", here / "none"),
         ("NO_GCE_CHECK", "true"),
         ("AWS_EC2_METADATA_DISABLED", "true"),
-        ("XDG_CACHE_HOME", here / "cache"),
+        ("XDG_CACHE_HOME", inputs / "cache"),  # where ONNX Runtime writes
     ):
         monkeypatch.setenv(name, str(value))
     for url in ("gs://bucket/prefix", "s3://bucket/prefix"):

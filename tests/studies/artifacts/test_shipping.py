@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +245,7 @@ def test_names_in_the_database_lead_nowhere_else(hosts: tuple[Host, Host], monke
         known = store.files.inputs(study.id)
         two.here()
         for name in ("../model.onnx", "/tmp/model.onnx", "a/../../model.onnx"):
-            store.files.set_inputs(study.id, [replace(file, name=name) for file in known])
+            store.files.set_inputs(study.id, [file.changed(name=name) for file in known])
             with pytest.raises(ArtifactError, match=f"'{name}' is no path below a folder"):
                 shipping.here(store, study, config, Quiet())
         assert two.fetched() == {}
