@@ -149,7 +149,7 @@ def test_a_reader_that_has_enough(here: Path) -> None:
 def test_nobody_can_be_asked_where_standard_input_is_closed(here: Path) -> None:
     done = run("delete", "small", redirected="<&-")
     assert done.returncode == 2
-    assert "expected a terminal to ask for confirmation. Add --yes to delete without asking." in done.stderr
+    assert "Expected a terminal to ask on. Add --yes to do it without asking." in done.stderr
     assert "Traceback" not in done.stderr
 
 

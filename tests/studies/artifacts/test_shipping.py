@@ -296,7 +296,8 @@ def test_a_study_in_a_file_ships_nothing(hosts: tuple[Host, Host]) -> None:
     with Store.open("sqlite:///bitfront.db", write=False) as store:
         assert store.files.inputs(store.studies.load("small").id) == ()
         assert {artifact.kind for artifact in store.files.all()} == {"ranges", "statistics", "engine"}
-    assert not (one.cache / "bitfront").exists()
+    assert not (one.cache / "bitfront" / "inputs").exists()
+    assert not (one.cache / "bitfront" / "artifacts").exists()
 
 
 def test_engines_of_a_study_in_a_file_may_lie_in_s3(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
