@@ -136,6 +136,7 @@ class RetriedStorage(RDBStorage):
         query = select(trial.trial_id, trial.state).where(trial.study_id == study_id, wanted)
         session = self.scoped_session()
         try:
+            hold_longer(session.connection())
             rows = session.execute(query.order_by(trial.trial_id)).all()
         finally:
             session.close()
