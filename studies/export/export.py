@@ -178,7 +178,8 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
     number, note = rebuild.find_or_rebuild(final, now, row, other_level=final is not work)
     if note:
         work.events.note(note)
-    chosen = _confirm(final, number, request.trial)
+    tries = now.point(row).final.tries if number != int(now.table.id[row]) else None
+    chosen = _confirm(final, number, request.trial, tries)
     mix = _mix_to_hand_over(final, chosen, request)
     found = manifest(final.ledger, chosen.now, chosen.point, request.trial, request.pick, chosen.engine)
     found["backend"] = final.problem.config.backend
@@ -275,8 +276,11 @@ def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:
     return now, row
 
 
-def _confirm(work: Work, number: int, trial: int) -> _Confirmed:
-    """The evaluation, scored on the final split where that was not done yet; its latency stays that of the study."""
+def _confirm(work: Work, number: int, trial: int, tries: int | None) -> _Confirmed:
+    """The evaluation, scored on the final split where that was not done yet; its latency stays that of the study.
+
+    What was built again is the choice of `tries` evaluations that the one it stands for was, and no further one.
+    """
     now, row = _place(work.ledger, number)
     with work.ledger.artifacts.open(str(now.table.artifact[row])):
         pass  # it is what was measured, else this raises
@@ -286,7 +290,8 @@ def _confirm(work: Work, number: int, trial: int) -> _Confirmed:
     if now.final.unscorable[row]:
         raise _not_finite(trial)
     assignment = work.ledger.store.evaluations.load(number).evaluation.assignment
-    return _Confirmed(now, now.point(row), engine_of(work, now, row), assignment)
+    point = now.point(row).changed(final=now.final_score(row, tries))
+    return _Confirmed(now, point, engine_of(work, now, row), assignment)
 
 
 def _not_finite(trial: int) -> ArtifactError:

@@ -181,9 +181,13 @@ class Standing:
 
     # -- the final split -----------------------------------------------------------------------------------------------
 
-    def final_score(self, row: int) -> FinalScore:
-        """The scores of a row on the final split, with its verdict."""
-        place, tries = self.final.place(row), self._tries(row)
+    def final_score(self, row: int, tries: int | None = None) -> FinalScore:
+        """The scores of a row on the final split, with its verdict.
+
+        Args:
+            tries: how many were looked at there until this one was taken, where another row was the choice.
+        """
+        place, tries = self.final.place(row), self._tries(row) if tries is None else tries
         verdict = self._verdict(row, tries)
         if place is None or self.final.unscorable[row]:
             failure = "" if place is None else str(self.final.scores.failure[place])
