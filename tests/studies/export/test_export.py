@@ -244,6 +244,15 @@ def test_an_engine_that_is_gone_is_a_new_evaluation(here: Path) -> None:
     assert rows("select count(*) from bf_evaluation where role = 'export'") == [(1,)]
 
 
+def test_an_engine_that_is_built_again_is_no_further_choice(here: Path) -> None:
+    [best] = [row for row in json.loads(ok("front", "small", "--json"))["rows"] if "best" in row["picks"]]
+    lose_engines()
+    ok("export", "small", "--out", "engine")
+    found = manifest(here / "engine")
+    assert (found["trial"], found["evaluation"]["rebuilt"]) == (best["trial"], True)
+    assert (found["final"]["tried"], found["final"]["verdict"]) == (best["final_tries"], best["final"])
+
+
 LATENCIES = "select id, raw_ms, baseline_ms, doubts from bf_evaluation where role <> 'export' order by id"
 
 
