@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +19,14 @@ from tests.support.huge_models import FLOAT, HUGE, added_maximum, save
 
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_CPU, (60, 60))"
 LOAD = """
-import sys
+import json, re, sys, time
 from pathlib import Path
 from search.graph.model import load
-print(sorted({node.op_type for node in load(Path(sys.argv[1])).graph.graph}))
+before_s = time.process_time()
+ops = sorted({node.op_type for node in load(Path(sys.argv[1])).graph.graph})
+# VmHWM is of this program alone: what getrusage tells of a child begins with the size of its parent.
+peak_kib = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+print(json.dumps([ops, time.process_time() - before_s, peak_kib]))
 """
 
 
@@ -32,16 +35,15 @@ print(sorted({node.op_type for node in load(Path(sys.argv[1])).graph.graph}))
 def test_a_constant_that_would_be_huge_is_not_computed(op: str, tmp_path: Path) -> None:
     nodes, arrays = HUGE[op]
     path = save(tmp_path / "m.onnx", nodes, **arrays)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-c", f"{LIMITED}{LOAD}", str(path)],
         env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
-    assert op in json.loads(done.stdout.replace("'", '"'))
-    assert after.ru_utime - before.ru_utime < 10
-    assert after.ru_maxrss < 2 * 2**20  # KiB
+    ops, processor_s, peak_kib = json.loads(done.stdout)
+    assert op in ops
+    assert processor_s < 10
+    assert peak_kib < 2 * 2**20
 
 
 def test_usual_constants_are_still_computed(tmp_path: Path) -> None:
