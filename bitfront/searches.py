@@ -19,7 +19,6 @@ from bitfront.inputs import InputFiles
 from bitfront.metrics import Metric, OwnMetric, lend, metric_name, name_in_study
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
 from bitfront.study import Study
-from bitfront.verbs.deletion import remove_inputs
 from bitfront.wording import python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
 from search.sampler.kinds import Handed, SamplerKind
@@ -27,6 +26,9 @@ from studies import interrupts
 from studies.judging.sentences.no_pick import all_failed_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.status.early_end import early_end
+from studies.judging.study_lookup import exists
+from studies.lifecycle.deletion import remove_inputs
+from studies.lifecycle.new_study import check_new_study
 from studies.options.config import SearchConfig
 from studies.options.option import Option
 from studies.options.read_options import read_changes, read_config
@@ -111,7 +113,7 @@ def search(
     if if_exists not in IF_EXISTS:
         raise ConfigError(f"if_exists: expected one of {', '.join(IF_EXISTS)}, got {if_exists!r}.")
     place = str(options.get("study") or _name_of(model)), str(options.get("storage") or default_url())
-    resumes = if_exists == "resume" and verbs.exists(place[0], storage=place[1])
+    resumes = if_exists == "resume" and exists(place[0], storage=place[1])
     own_name = name_in_study(metric, *place) if resumes else metric_name(metric)
     own = OwnMetric.of(metric, own_name)
     named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": own_name}
@@ -144,7 +146,7 @@ def _prepare(
         inputs: the model and the data.
     """
     name, url = config.study, config.storage
-    there = verbs.exists(name, storage=url)
+    there = exists(name, storage=url)
     if there and if_exists == "raise":
         raise _known(name, url)
     files.write(*inputs)
@@ -162,7 +164,7 @@ def _prepare(
 
         return resume_named
     if there:
-        verbs.check_search(config.changed({"model": files.model, "data": files.data}))  # a mistake costs no study
+        check_new_study(config.changed({"model": files.model, "data": files.data}))  # a mistake costs no study
         verbs.delete(name, url)
     files.keep()
     new = config.changed({"model": files.model, "data": files.data})
@@ -284,7 +286,7 @@ def _run(study: RunningStudy, callbacks: Sequence[Callback], progress: bool | st
 
 def _advice(study: RunningStudy) -> str:
     """How to continue after an interruption: with all that the study does not store itself."""
-    if not verbs.exists(study.name, storage=study.storage):
+    if not exists(study.name, storage=study.storage):
         return "nothing was stored yet"
     return f"{resume_call(study.name, study.resume_arguments())} continues the study"
 
@@ -295,7 +297,7 @@ def _inputs_taken_back(config: SearchConfig) -> Iterator[None]:
     try:
         yield
     except InputError:
-        if not verbs.exists(config.study, storage=config.storage):
+        if not exists(config.study, storage=config.storage):
             remove_inputs(config.study, config.storage)
         raise
 

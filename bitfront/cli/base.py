@@ -120,7 +120,7 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
         more: options to repeat, ready for the shell.
     """
 
-    from bitfront.verbs.readings import exists
+    from studies.judging.study_lookup import exists
     from studies.run.unreachable_limits import UnreachableLimitError
     from studies.store import suggestions
 

@@ -18,7 +18,7 @@ from studies.options.option import Option
 from studies.options.table import options_of
 from studies.options.urls import DEFAULT_STORAGE
 
-_DEFAULTS_OF = ("search", "inspect", "evaluate")  # a study that is there has values of its own
+_OF_STUDIES = ("resume", "worker")  # a study that is there has values of its own
 # Single options are lists too, so that one given twice is refused and not silently overridden.
 Many = list[str] | None
 # Parameters that stand for rows of the option table, and the one for what is told meanwhile.
@@ -30,10 +30,10 @@ _EMPTY, _KEYWORD = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
 
 def complete_study(incomplete: str) -> list[str]:
     """Names of studies in the default database that begin so: what a shell offers."""
-    from bitfront.verbs import readings
+    from studies.judging.study_lookup import read_studies
 
     try:
-        return [study.name for study in readings.read_studies() if study.name.startswith(incomplete)]
+        return [study.name for study in read_studies() if study.name.startswith(incomplete)]
     except BitfrontError:  # there is no database here
         return []
 
@@ -191,7 +191,7 @@ def _parameter(row: Option, verb: str) -> inspect.Parameter:
 def _help(row: Option, verb: str) -> str:
     if verb in row.helps:
         return row.helps[verb]
-    tells = row.shown_default and (verb in _DEFAULTS_OF or verb not in ("resume", "worker"))
+    tells = row.shown_default and verb not in _OF_STUDIES
     return f"{row.help} [default: {row.shown_default}]" if tells else row.help
 
 

@@ -12,8 +12,8 @@ from typing import Any
 # Each with the module it is in, which is imported when the function is first asked for. No module has the name of a
 # function: importing it would put it in the function's place.
 _MODULES = {
-    **dict.fromkeys(("search", "check_search", "resume", "worker"), "searches"),
-    **dict.fromkeys(("front", "show", "status", "watch_status", "read_studies", "read_targets", "exists"), "readings"),
+    **dict.fromkeys(("search", "resume", "worker"), "searches"),
+    **dict.fromkeys(("front", "show", "status", "watch_status"), "readings"),
     **dict.fromkeys(("compare", "sensitivity", "evaluate", "drift"), "analyses"),
     **dict.fromkeys(("export", "report"), "deliveries"),
     **dict.fromkeys(("inspect", "gate"), "engine_files"),

@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
 from search.errors import ConfigError, EvaluatorError
-from studies.artifacts.shipping import here
-from studies.events import Events, Quiet
-from studies.inspect.comparison import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, Comparison
-from studies.judging.search_events import SearchEvents
-from studies.judging.study_lookup import find_target, standing_of
+from studies.events import Quiet
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.read_options import change_config, check_config
 from studies.options.table import option_rows
-from studies.store.store import Store, default_url
-from studies.store.target_options import config_of
 
-if TYPE_CHECKING:  # these belong to single verbs
+if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them
+    from studies.events import Events
+    from studies.inspect.comparison import Comparison
     from studies.inspect.drift.drift_report import DriftReport
     from studies.inspect.mix.report import MixReport
     from studies.judging.findings.sensitivity_table import Sensitivities
+    from studies.judging.search_events import SearchEvents
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -34,8 +31,8 @@ def compare(
     trial: int,
     *,
     groups: bool = False,
-    samples: Annotated[int, Typed("N")] = DEFAULT_SAMPLES,
-    threshold_db: Annotated[float, Typed("DB", "--threshold")] = DEFAULT_THRESHOLD_DB,
+    samples: Annotated[int, Typed("N")] = 64,
+    threshold_db: Annotated[float, Typed("DB", "--threshold")] = 10.0,
     outputs: Annotated[Path | None, Typed("FILE")] = None,
     changes: Mapping[str, Any] = NOTHING,
     storage: str | None = None,
@@ -56,7 +53,11 @@ def compare(
         DataError: `outputs` cannot be compared: outputs are missing, not finite or of another shape.
         EvaluatorError: the engine cannot be loaded or run here.
     """
+    from studies.artifacts.shipping import here
     from studies.inspect.compare_trial import compare_trial
+    from studies.judging.study_lookup import find_target
+    from studies.store.store import Store, default_url
+    from studies.store.target_options import config_of
 
     url = storage or default_url()
     with Store.open(url, write=False) as store:
@@ -134,6 +135,7 @@ def sensitivity(
         EvaluatorError: the model cannot be run.
     """
     from studies.run.guidance import sensitivities
+    from studies.store.store import default_url
 
     judged, told = thresholds or Thresholds(), events or Quiet()
     judged.check()
@@ -280,7 +282,11 @@ def drift(
         ArtifactError: the study's ranges or statistics are gone or damaged.
         EvaluatorError: the model or the engine cannot be run.
     """
+    from studies.artifacts.shipping import here
     from studies.inspect.drift.find_drift import find_drift
+    from studies.judging.study_lookup import standing_of
+    from studies.store.store import Store, default_url
+    from studies.store.target_options import config_of
 
     if not data:
         raise ConfigError("looking for drift: expected fresh data to compare with the study's. Add --data DATA.")

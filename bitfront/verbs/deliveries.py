@@ -5,39 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
-from evaluators.backends.registry import kind_named
-from search.errors import ConfigError
-from studies.artifacts.shipping import here
-from studies.events import Events, Quiet
-from studies.export import export as exports
-from studies.export.export import Export, Extras
-from studies.export.handover import check_tools
-from studies.export.triton import check_triton_name, check_triton_platform
-from studies.judging.search_events import RunTime, SearchEvents
-from studies.judging.selection import find_row
-from studies.judging.standing import Standing
-from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
-from studies.options.builder_options import FINAL, export_options
-from studies.options.config import SearchConfig
+from studies.events import Quiet
 from studies.options.quantities import parse_tolerance
-from studies.options.read_options import change_config
-from studies.run.session.backend_values import final_options
-from studies.run.session.data_caches import study_cache
-from studies.run.session.folders import check_artifacts
-from studies.run.session.join import join_study
-from studies.run.session.setup import checked
-from studies.run.session.study_rows import check_unchanged
-from studies.run.session.trusted_functions import check_trusted, take_names_again
-from studies.run.work import Work
-from studies.run_clock import limit_start
-from studies.show.report.builder import build_report
-from studies.show.report.page import write_report
-from studies.store.records import StudyRecord
-from studies.store.store import Store, default_url
-from studies.store.target_options import config_of
+
+if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them
+    from studies.export.export import Export
+    from studies.judging.search_events import SearchEvents
+    from studies.judging.study_lookup import LimitChanges
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -79,28 +56,22 @@ def export(
         ConfigError: the folder cannot be used, or an option does not apply to the backend or the mix.
         ArtifactError: the written engine does not work.
     """
-    exports.check_folder(out)
-    extras = Extras(triton, tuple(dict.fromkeys(name for text in tools for name in text.split(","))))
-    _check_extras(extras)
-    url, told = storage or default_url(), events or Quiet()
-    told.timing(RunTime(limit_start()))  # behind a search its time limit counts no more
-    with Store.open(url) as store:
-        now = standing_of(store, name, changes, target)
-        row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
-        stored = config_of(now.study, now.target, url)
-        config = take_names_again(change_config(stored, changes), stored, str(now.study.metric["name"]))
-        check_trusted(config)
-        _check_export(config, changes)
-        config = _prepare_config(store, now.study, config, extras, told)
-        with checked(config, events=told, cache=study_cache(config)) as good:
-            check_unchanged(good, now.study, now.target)
-            # No worker may throw away the engine meanwhile.
-            with join_study(store, good, now.study, told) as work, work.crew.hold("prune"):
-                now, row, how = _confirm(work, now, row, pick, trial)
-                request = exports.Request(
-                    int(now.table.trial[row]), how, final_options(good.config), extras, latency_tolerance
-                )
-                return exports.export_evaluation(work, now, row, request, out)
+    from studies.export.export import Extras
+    from studies.lifecycle.delivery import export_study
+    from studies.store.store import default_url
+
+    return export_study(
+        storage or default_url(),
+        name,
+        out,
+        changes,
+        pick=pick,
+        trial=trial,
+        extras=Extras(triton, tuple(dict.fromkeys(each for text in tools for each in text.split(",")))),
+        latency_tolerance=latency_tolerance,
+        target=target,
+        events=events or Quiet(),
+    )
 
 
 def warn_of_export(done: Export) -> None:
@@ -132,57 +103,10 @@ def print_exported(done: Export) -> None:
         say(f"{done.manifest['final']['disagreement']['text']}.")
 
 
-def _confirm(work: Work, now: Standing, row: int, pick: str | None, trial: int | None) -> tuple[Standing, int, str]:
-    """What is exported, and what asked for it: a trial as it is, a pick once the final split has confirmed it."""
-    if trial is not None:
-        return now, row, f"trial {trial}"
-    how = pick or "best"
-    now, row = exports.confirm_pick(work, now, how)
-    return now, row, how
-
-
-def _check_extras(extras: Extras) -> None:
-    """Refuse what cannot be written for other programs, before anything is opened."""
-    if extras.triton is not None:
-        check_triton_name(extras.triton)
-    check_tools(extras.tools)
-
-
-def _prepare_config(
-    store: Store, study: StudyRecord, config: SearchConfig, extras: Extras, events: Events
-) -> SearchConfig:
-    """What an engine is exported by, with the study's files where this host has them.
-
-    Raises:
-        ConfigError: the study's backend has no engines for Triton, or the artifacts cannot be reached.
-    """
-    check_artifacts(config)
-    if extras.triton is not None:
-        check_triton_platform(config.backend)
-    return here(store, study, config, events)
-
-
-def _check_export(config: SearchConfig, changes: Mapping[str, Any]) -> None:
-    """Refuse options of a builder that are for this one engine, where the study's backend has none.
-
-    Raises:
-        ConfigError: the study's backend has no such option.
-    """
-    foreign = [row for row in export_options() if row.item in changes and row.item not in _final_items(config)]
-    if foreign:
-        raise ConfigError(
-            f"{foreign[0].shown}: this study ran on backend {config.backend}, which has no such option. Leave it out."
-        )
-
-
-def _final_items(config: SearchConfig) -> set[str]:
-    return {FINAL + row.keyword for row in kind_named(config.backend).options if row.final}
-
-
 def report(
     name: str,
     out: Annotated[Path, Typed("FILE", "--out")],
-    limits: LimitChanges = NO_LIMITS,
+    limits: LimitChanges = NOTHING,
     *,
     storage: str | None = None,
     targets: Annotated[Sequence[str], Typed("TARGET", "--target")] = (),
@@ -198,6 +122,11 @@ def report(
             [default: all]
         picks: beside the usual ones: `score:0.6,0.4`.
     """
+    from studies.judging.study_lookup import standing_of
+    from studies.show.report.builder import build_report
+    from studies.show.report.page import write_report
+    from studies.store.store import Store, default_url
+
     with Store.open(storage or default_url(), write=False) as store:
         study = store.studies.load(name)
         every = [record.target.fingerprint for record in store.targets.of_study(study.id)]

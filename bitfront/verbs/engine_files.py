@@ -9,20 +9,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
-from evaluators.engine_files import FLOAT_ONNX, EngineFile, read_engine_file
 from search.errors import BitfrontError, ConfigError, TargetError
-from studies.events import Events, Quiet
+from studies.events import Quiet
 from studies.gate.limits import PROCESSES, GateLimits, check_limits
-from studies.inspect.engine_report import EngineReport
 from studies.options.config import SearchConfig
 from studies.options.quantities import Amount, parse_drop, parse_tolerance
 from studies.options.read_options import change_config, check_config
 from studies.options.table import options_of
 from studies.outputs import check_file
-from studies.store.store import default_url
 
-if TYPE_CHECKING:  # these belong to one verb
+if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them
+    from evaluators.engine_files import EngineFile
+    from studies.events import Events
     from studies.gate.report import GateReport
+    from studies.inspect.engine_report import EngineReport
     from studies.show.layer_table import Layers
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -53,6 +53,9 @@ def inspect(
         InputError: a file is missing or none of these; or the float model, a rule or the target cannot be used.
         TargetError: a plan, and TensorRT or its GPU is not here.
     """
+    from evaluators.engine_files import FLOAT_ONNX
+    from studies.inspect.engine_report import EngineReport
+
     if against_profile is not None and against is None:
         raise ConfigError(
             "--against-profile was given without --against. Give --against with the engine of that profile."
@@ -168,6 +171,8 @@ def _with_texts(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(file: str | Path, profile: str | Path | None) -> EngineFile:
+    from evaluators.engine_files import read_engine_file
+
     return read_engine_file(Path(file), profile=None if profile is None else Path(profile), inspect_plan=_inspect_plan)
 
 
@@ -236,6 +241,7 @@ def gate(
     """
     from studies.gate.gate import GateInputs, run_gate
     from studies.gate.side import Wanted, find_side
+    from studies.store.store import default_url
 
     if not data:
         raise ConfigError(

@@ -7,18 +7,19 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
 from bitfront.verbs.deliveries import export, print_exported, report, warn_of_export
 from bitfront.verbs.searches import search
 from search.errors import ConfigError
-from studies.export.export import Export
-from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.options.quantities import Amount
-from studies.run.search_result import SearchResult
-from studies.store.records import OK
+
+if TYPE_CHECKING:  # help is made of the signature alone, so what the verb works with is imported inside it
+    from studies.export.export import Export
+    from studies.judging.search_events import SearchEvents
+    from studies.run.search_result import SearchResult
 
 _MOST_S = 240.0  # so that all ends within five minutes, even where noisy latencies are measured again
 
@@ -35,6 +36,8 @@ class Demo:
     @property
     def missed_point(self) -> str:
         """Why the demo did not show what it is for, a mix that is better than one precision; empty if it did."""
+        from studies.store.records import OK
+
         now = self.finished.standing
         best, mixes = now.picks.best, int(((now.table.status == OK) & (now.table.role == "")).sum())
         if best is not None and not now.table.role[best]:

@@ -11,25 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
 from search.errors import StudyError
-from search.values import Assignment
 from studies.events import Quiet
-from studies.judging.findings.optimization_levels import find_final_levels
-from studies.judging.point_lists import pick_points, table_rows
-from studies.judging.points import Point
-from studies.judging.search_events import SearchEvents
-from studies.judging.selection import find_row
-from studies.judging.standing import Standing
-from studies.judging.status.study_status import StudyStatus, study_status
-from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.value_kinds import one_of
-from studies.run.search_result import Mixes
-from studies.show.trial_details import TrialDetails
-from studies.store.records import StudySummary, TargetRecord
-from studies.store.store import Store, default_url
 
-if TYPE_CHECKING:  # these take a while to import
+if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them
+    from search.values import Assignment
     from studies.inspect.profile import Profile
+    from studies.judging.points import Point
+    from studies.judging.search_events import SearchEvents
+    from studies.judging.standing import Standing
+    from studies.judging.status.study_status import StudyStatus
+    from studies.judging.study_lookup import LimitChanges
     from studies.show.terminal.text_table import TextTable
+    from studies.show.trial_details import TrialDetails
+    from studies.store.records import StudySummary, TargetRecord
+    from studies.store.store import Store
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 EVERY_S = 2.0  # between two looks of `status --watch`
@@ -62,12 +58,14 @@ class Front:
     @property
     def picks(self) -> Mapping[str, Point]:
         """The picks by name: `best`, `accurate`, `fast`, `knee`; none of a name where nothing keeps the limits."""
+        from studies.judging.point_lists import pick_points
+
         return pick_points(self.standing)
 
 
 def front(
     name: str,
-    limits: LimitChanges = NO_LIMITS,
+    limits: LimitChanges = NOTHING,
     *,
     every: Annotated[bool, Typed(name="--all")] = False,
     storage: str | None = None,
@@ -87,6 +85,11 @@ def front(
         StudyError: no such database, study, target or pick.
         ConfigError: a limit is none, or means nothing for the study's metric.
     """
+    from studies.judging.point_lists import table_rows
+    from studies.judging.study_lookup import standing_of
+    from studies.run.search_result import Mixes
+    from studies.store.store import Store, default_url
+
     with Store.open(storage or default_url(), write=False) as store:
         now = standing_of(store, name, limits, target, picks)
         ids = None if every else [int(now.table.id[row]) for row in table_rows(now)]
@@ -193,9 +196,13 @@ def show(
     """
     if (trial is None) == (pick is None):
         raise StudyError("choosing what to show: give a TRIAL or --pick, one of the two.")
+    from studies.judging.selection import find_row
+    from studies.judging.study_lookup import standing_of
+    from studies.store.store import Store, default_url
+
     url = storage or default_url()
     with Store.open(url, write=False) as store:
-        now = standing_of(store, name, NO_LIMITS, target, () if pick is None else (pick,))
+        now = standing_of(store, name, NOTHING, target, () if pick is None else (pick,))
         number = int(now.table.trial[find_row(now, pick, None)]) if trial is None else trial
         if not profile:
             return _read_trial(store, now, number)
@@ -206,6 +213,9 @@ def show(
 
 
 def _read_trial(store: Store, now: Standing, number: int) -> TrialDetails:
+    from studies.judging.findings.optimization_levels import find_final_levels
+    from studies.show.trial_details import TrialDetails
+
     record = store.trials.load(now.target.id, number)
     refused = store.evaluations.find_refused(now.target.id, record.asked) if record.asked is not None else ()
     groups = {group.id: group for group in store.studies.groups(now.study.id)}
@@ -295,16 +305,23 @@ def status(
         name: None for a list of the studies of the database.
         watch: Print the status every 2 seconds until the study is done.
     """
-    if name is None:
-        return StudyList(read_studies(storage), read_targets(storage))
-    if watch:
+    from studies.judging.status.study_status import study_status
+    from studies.store.store import Store, default_url
+
+    if name is not None and watch:
         return watch_status(name, storage=storage)
     with Store.open(storage or default_url(), write=False) as store:
-        return study_status(store, name)
+        if name is not None:
+            return study_status(store, name)
+        studies = store.studies.summaries()
+        return StudyList(studies, {study.name: store.targets.of_study(study.id) for study in studies})
 
 
 def watch_status(name: str, *, storage: str | None = None, every_s: float = EVERY_S) -> Iterator[StudyStatus]:
     """Read the status again and again, until the study is done and no worker is left."""
+    from studies.judging.status.study_status import study_status
+    from studies.store.store import Store, default_url
+
     with Store.open(storage or default_url(), write=False) as store:
         while True:
             now = study_status(store, name)
@@ -312,26 +329,6 @@ def watch_status(name: str, *, storage: str | None = None, every_s: float = EVER
             if now.over:
                 return
             time.sleep(every_s)
-
-
-def exists(name: str, *, storage: str | None = None) -> bool:
-    """Whether there is a study of this name to continue."""
-    try:
-        return any(summary.name == name for summary in read_studies(storage))
-    except StudyError:
-        return False
-
-
-def read_studies(storage: str | None = None) -> tuple[StudySummary, ...]:
-    """All studies of a database."""
-    with Store.open(storage or default_url(), write=False) as store:
-        return store.studies.summaries()
-
-
-def read_targets(storage: str | None = None) -> dict[str, tuple[TargetRecord, ...]]:
-    """The targets of every study of a database, by the study's name."""
-    with Store.open(storage or default_url(), write=False) as store:
-        return {summary.name: store.targets.of_study(summary.id) for summary in store.studies.summaries()}
 
 
 @prints(status, kind="StudyStatus")

@@ -2,60 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bitfront.verbs.command import Typed, prints
-from bitfront.verbs.readings import exists
-from search.errors import ConfigError, StudyError
-from search.space.choices import make_space
-from search.values import Assignment, Ranges, RecoveryRecord
-from studies.events import Events, Quiet
-from studies.export.export import check_folder
-from studies.export.float_model import write_float_model
-from studies.export.folder import staged_folder, write_ranges
-from studies.judging.findings.rescue_table import RescueRow, rescue_notes, rescue_rows
-from studies.options.config import SearchConfig
-from studies.options.limits import MetricScale
-from studies.options.read_options import check_config
-from studies.run.session.calibration import recover as recover_int8
-from studies.run.session.setup import Checked, calibrate, checked
-from studies.store import suggestions
+from studies.events import Quiet
 
-_ROUNDS = 20
-
-
-@dataclass(frozen=True)
-class RecoveredModel:
-    """What recovery did to a model.
-
-    Attributes:
-        record: every step that was tried.
-        rows: of the rescue table.
-        notes: what goes with it, one sentence each.
-        metric: as a study's row has it.
-        folder: where the model and its ranges were written; None if that was not asked for.
-    """
-
-    record: RecoveryRecord
-    rows: tuple[RescueRow, ...]
-    notes: tuple[str, ...]
-    metric: Mapping[str, Any]
-    folder: Path | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; losses in the metric's unit."""
-        return {
-            "recovery": self.record.to_json(),
-            "table": [row.to_json() for row in self.rows],
-            "notes": list(self.notes),
-            "metric": dict(self.metric),
-            "folder": None if self.folder is None else str(self.folder),
-        }
+if TYPE_CHECKING:  # help is made of the signatures alone, so what the verb works with is imported inside it
+    from studies.events import Events
+    from studies.lifecycle.recovered_model import RecoveredModel
+    from studies.options.config import SearchConfig
 
 
 def recover(
@@ -77,68 +33,17 @@ def recover(
         EvaluatorError: the model cannot be run, or a step that was named fails.
         ArtifactError: the folder cannot be written, or the float model is not the user's.
     """
-    config = check_config(config)
-    _refuse_study(config)
-    if config.recover == "none":
-        raise ConfigError("recovering INT8: --recover none leaves nothing to do. Leave the option out, or name steps.")
-    if out is not None:
-        check_folder(out)
-    if "timing-cache" not in config.given:
-        config = config.changed({"timing_cache": "none"})  # nothing stays behind
-    with checked(config, events=events) as good:
-        plain = calibrate(good, config.calibration)
-        found = recover_int8(good, plain, config.recover, events or Quiet())
-        plain_ms, recovered_ms = _latencies(good, plain, found.ranges) if latency else (None, None)
-        if out is not None:
-            _write(good, found.ranges, found.record, out)
-        rows = rescue_rows(found.record, plain_ms=plain_ms, recovered_ms=recovered_ms)
-        notes = rescue_notes(found.record, MetricScale.of(good.metric), final_samples=good.data["final"])
-        return RecoveredModel(found.record, tuple(rows), tuple(notes), good.metric, out)
+    from studies.lifecycle.recovered_model import recover_model
+
+    return recover_model(config, out, latency=latency, events=events or Quiet())
 
 
 @prints(recover)
 def _print_recovered(found: RecoveredModel) -> None:
     from bitfront.printing.output import say
     from bitfront.printing.study_results import print_rescue
+    from studies.options.limits import MetricScale
 
     print_rescue(found.rows, found.notes, MetricScale.of(found.metric))
     if found.folder is not None:
         say(f"Wrote model.float.onnx and ranges.json to {found.folder}.")
-
-
-def _refuse_study(config: SearchConfig) -> None:
-    if not Path(config.model).exists() and exists(config.model, storage=config.storage):
-        raise StudyError(
-            f"recovering {config.model}: expected an ONNX file, got the name of a study. A study runs recovery when it "
-            "is "
-            f"made. To continue it: `{suggestions.command('resume', config.model, storage=config.storage)}`."
-        )
-
-
-def _latencies(good: Checked, plain: Ranges, recovered: Ranges) -> tuple[float, float]:
-    """Milliseconds of plain and of recovered INT8, timed in turn."""
-    engines = {}
-    for name, ranges in (("plain", plain), ("recovered", recovered)):
-        _adopt(good, ranges)
-        engines[name] = good.folder / f"{name}.engine"
-        good.keeper.ask(f"building {name} INT8").builds.rebuild(_int8(good, ranges), engines[name])
-    found = good.keeper.ask("timing INT8").timings.time_together(engines, _ROUNDS)
-    return found["plain"].value_ms, found["recovered"].value_ms
-
-
-def _int8(good: Checked, ranges: Ranges) -> Assignment:
-    """INT8 wherever the target offers it."""
-    return make_space(good.model, good.capability, ranges, good.config.keep).coarsest
-
-
-def _adopt(good: Checked, ranges: Ranges) -> None:
-    path = Path(tempfile.mkdtemp(dir=good.folder)) / "ranges.json"
-    path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
-    good.keeper.adopt(ranges=str(path))
-
-
-def _write(good: Checked, ranges: Ranges, record: RecoveryRecord, out: Path) -> None:
-    _adopt(good, ranges)
-    with staged_folder(out, f"writing to {out}") as staging:
-        write_float_model(staging, good.keeper, record)
-        write_ranges(staging, ranges, good.target, good.model, _int8(good, ranges))

@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
-from bitfront.verbs.deletion import delete, taken_back
-from bitfront.verbs.readings import exists
-from bitfront.verbs.renewal import renew
-from evaluators.backends.registry import choose_backend
-from evaluators.data.images import classes_text
-from search.errors import ConfigError, RunError, StudyError
-from studies.artifacts.locations import open_artifacts
-from studies.artifacts.shipping import put, put_again, ships
+from search.errors import ConfigError, RunError
 from studies.events import Quiet
-from studies.fleet.fleet_run import as_in, crew_of
-from studies.fleet.join import Wanted, join, run_crew
-from studies.gate.limits import GateLimits
-from studies.gate.renewed.renewal import Renewal
-from studies.judging.search_events import RunTime, SearchEvents
-from studies.judging.sentences.no_pick import all_failed_text
-from studies.judging.study_lookup import standing_of
-from studies.monitoring import monitored
 from studies.options.config import SearchConfig
 from studies.options.quantities import parse_tolerance, refusal
-from studies.options.read_options import check_config
-from studies.options.slots import Slot
 from studies.options.table import option_rows
-from studies.run.local_run import run_here
-from studies.run.search_result import SearchResult
-from studies.run.session.data_caches import forget_samples, study_cache
-from studies.run.session.folders import check_artifacts
-from studies.run.session.frozen_batch import frozen_batch_text
-from studies.run.session.join import target_of
-from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked
-from studies.run.session.study_rows import create_study
-from studies.run_clock import clocked_run, limit_start
-from studies.show.front_rows import front_json
-from studies.store import suggestions
-from studies.store.store import Store, check_usable, default_url
+from studies.run_clock import clocked_run
 
-if TYPE_CHECKING:  # it belongs to one mode of one verb
+if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them
     from optuna.samplers import BaseSampler
 
+    from studies.gate.renewed.renewal import Renewal
+    from studies.judging.search_events import SearchEvents
     from studies.run.noise.remeasurement import Remeasured
+    from studies.run.search_result import SearchResult
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -66,57 +39,9 @@ def search(config: SearchConfig, events: SearchEvents | None = None, *, replace:
         InputError: before anything was created; or calibration refused the inputs, and the study was taken back.
         RunError: the run could not go on; the study can be resumed.
     """
-    (events or Quiet()).note(f"checking inputs for backend {choose_backend(config.backend)}")
-    config, slots = crew_of(check_config(config))
-    with monitored(events or Quiet(), config.metrics_port) as shown:
-        shown.timing(RunTime(limit_start(), config.time_limit_s))
-        return _search(config, slots, shown, replace=replace)
+    from studies.lifecycle.new_study import search_new_study
 
-
-def check_search(config: SearchConfig) -> None:
-    """Check everything that `search` checks before it makes a study; creates nothing.
-
-    Raises:
-        InputError: naming what cannot be used.
-        EvaluatorError: the evaluator process does not start.
-    """
-    config, _ = crew_of(check_config(config))
-    _check_all(config, [partial(check, config) for check in (check_artifacts, calibration_cache_of)])
-
-
-def _check_all(config: SearchConfig, more: Sequence[Callable[[], object]]) -> None:
-    with checked(config, more=more) as good:
-        check_searchable(good)
-
-
-def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents, *, replace: bool) -> SearchResult:
-    more: list[Callable[[], object]] = [partial(check, config) for check in (check_artifacts, calibration_cache_of)]
-    if replace and exists(config.study, storage=config.storage):
-        _check_all(config, more)  # a mistake in the command costs no study
-        delete(config.study, config.storage)
-    more.append(partial(_refuse_existing, config))
-    cache = study_cache(config)
-    inputs = checked(config, more=[*more, partial(_forget_killed, config)], events=shown, cache=cache)
-    with as_in(slots), _samples_taken_back(config), _nothing_to_resume(inputs) as good:
-        check_searchable(good)
-        for text in (frozen_batch_text(good.model, good.config), _classes_text(good.config)):
-            if text:
-                shown.note(text)
-        files = put(open_artifacts(config), config, shown) if ships(config) else ()
-        with Store.open(config.storage, create=True) as store:
-            study = create_study(store, good, shown, files)
-            put_again(open_artifacts(config), config, files, shown)
-            mine = target_of(store, study, good)
-            if not slots:
-                with taken_back(config):
-                    return run_here(store, good, study, mine, shown)
-    with taken_back(config):
-        return run_crew(config, slots, shown, mine)
-
-
-def _classes_text(config: SearchConfig) -> str:
-    """Which class each sub-folder of an image folder is; empty for other data."""
-    return classes_text(Path(config.data)) if config.preprocess and Path(config.data).is_dir() else ""
+    return search_new_study(config, events or Quiet(), replace=replace)
 
 
 def _read_which(text: str, option: str) -> str | tuple[int, ...]:
@@ -172,18 +97,22 @@ def resume(
     """
     if fresh is not None:
         _refuse_others(changes, ("model", "data", "trust_functions", "max_drop"), "--as", remeasure=remeasure)
+        from studies.gate.limits import GateLimits
+        from studies.lifecycle.renewal import renew_study
+        from studies.store.store import default_url
+
         rest = {key: value for key, value in changes.items() if key != "max_drop"}
         limits = GateLimits(changes.get("max_drop", 0.0), max_slowdown)
-        return renew(name, fresh, rest, limits=limits, out=out, storage=storage, target=target, events=events)
+        url, told = storage or default_url(), events or Quiet()
+        return renew_study(url, name, fresh, rest, limits=limits, out=out, target=target, events=told)
     if max_slowdown is not None or out is not None:
         given = "--out" if max_slowdown is None else "--max-slowdown"
         raise ConfigError(f"{given}: this option goes with --as, which calibrates a study again. Leave it out.")
     if remeasure is not None:
         _refuse_others(changes, ("model", "data", "trust_functions"), "--remeasure")
         return _measure_again(name, remeasure, changes, storage, target, events or Quiet())
-    which = Wanted(target, new_target)
-    with monitored(events or Quiet(), changes.get("metrics_port")) as shown:
-        return join(name, changes, storage or default_url(), shown, which, moved=True, own_sampler=own_sampler)
+    where = (storage, target, new_target)
+    return _join(name, changes, events, where, moved=True, own_sampler=own_sampler)
 
 
 @clocked_run()
@@ -206,9 +135,32 @@ def worker(
         StudyError: no such study, another process works on it on SQLite, or model, data, space or target are not the
             study's.
     """
+    return _join(name, changes, events, (storage, target, new_target), moved=False)
+
+
+def _join(
+    name: str,
+    changes: Mapping[str, Any],
+    events: SearchEvents | None,
+    where: tuple[str | None, str | None, bool],
+    *,
+    moved: bool,
+    own_sampler: BaseSampler | None = None,
+) -> SearchResult:
+    """Work on a study.
+
+    Args:
+        where: `storage`, `target` and `new_target` of the verb.
+        moved: as of `join`.
+    """
+    from studies.fleet.join import Wanted, join
+    from studies.monitoring import monitored
+    from studies.store.store import default_url
+
+    storage, target, new_target = where
     which = Wanted(target, new_target)
     with monitored(events or Quiet(), changes.get("metrics_port")) as shown:
-        return join(name, changes, storage or default_url(), shown, which, moved=False)
+        return join(name, changes, storage or default_url(), shown, which, moved=moved, own_sampler=own_sampler)
 
 
 def _refuse_others(changes: Mapping[str, Any], taken: Sequence[str], mode: str, **also: object) -> None:
@@ -232,7 +184,9 @@ def _measure_again(
 
     Older measurements stay stored.
     """
+    from studies.judging.study_lookup import standing_of
     from studies.run.noise.remeasurement import remeasure_study
+    from studies.store.store import Store, default_url
 
     url = storage or default_url()
     with Store.open(url, write=False) as store:
@@ -248,6 +202,7 @@ def _warn_of_end(finished: SearchResult) -> None:
     """What must not be missed of a search; of a worker, whoever searches says it."""
     from bitfront.printing.study_results import print_warnings
     from bitfront.printing.talk import talk
+    from studies.judging.sentences.no_pick import all_failed_text
 
     if talk().verb == "worker":
         return
@@ -257,6 +212,8 @@ def _warn_of_end(finished: SearchResult) -> None:
 
 
 def _result_json(finished: SearchResult) -> Mapping[str, Any]:
+    from studies.show.front_rows import front_json
+
     return {"reason": finished.reason, **front_json(finished.standing, finished.mixes)}
 
 
@@ -298,48 +255,3 @@ def _print_renewal(found: Renewal) -> None:
         say(line)
     if found.folder is not None:
         say(f"exported trial {found.best} to {found.folder}")
-
-
-# -- what is refused or cut off ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _nothing_to_resume(inputs: AbstractContextManager[Checked]) -> Iterator[Checked]:
-    """Inputs of a study that is yet to be made: where they cannot even be tried, there is no run to continue."""
-    with ExitStack() as stack:
-        try:
-            good = stack.enter_context(inputs)
-        except RunError as error:
-            raise ConfigError(str(error)) from error
-        yield good
-
-
-def _forget_killed(config: SearchConfig) -> None:
-    """Remove samples that a run left which was killed before there was a study: their function may have changed."""
-    cache = study_cache(config)
-    if cache is not None and cache.is_dir() and not exists(config.study, storage=config.storage):
-        forget_samples(cache)
-
-
-@contextmanager
-def _samples_taken_back(config: SearchConfig) -> Iterator[None]:
-    """Of a study that is not made after all no samples are kept."""
-    try:
-        yield
-    except BaseException:
-        _forget_killed(config)
-        raise
-
-
-def _refuse_existing(config: SearchConfig) -> None:
-    if not check_usable(config.storage):
-        return
-    with Store.open(config.storage, write=False) as store:
-        if any(summary.name == config.study for summary in store.studies.summaries()):
-            way = suggestions.command("resume", config.study, storage=store.url)
-            raise StudyError(
-                f"searching as study {config.study!r}: there is already a study of this name in {store.url}. Continue "
-                "it: "
-                f"`{way}`; give another name with --study; or start again with "
-                "--replace, which deletes the old study."
-            )

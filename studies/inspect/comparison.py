@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from evaluators.diagnose.compare import Difference
     from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
 
-DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB = 64, 10.0
 PAIRS = {
     "engine-float": "engine against float model",
     "engine-emulated": "engine against emulation",

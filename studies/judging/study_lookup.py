@@ -14,14 +14,28 @@ from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.options.read_options import change_config
 from studies.store import suggestions
-from studies.store.records import StudyRecord, TargetRecord
-from studies.store.store import Store
+from studies.store.records import StudyRecord, StudySummary, TargetRecord
+from studies.store.store import Store, default_url
 from studies.store.target_names import choose
 from studies.store.target_options import config_of
 
 # Name of a limit → its bound, over the study's own; None takes it away. What is no limit among them is left aside.
 LimitChanges = Mapping[str, Any]
 NO_LIMITS: LimitChanges = MappingProxyType({})
+
+
+def read_studies(storage: str | None = None) -> tuple[StudySummary, ...]:
+    """All studies of a database, by default of the one that every command takes."""
+    with Store.open(storage or default_url(), write=False) as store:
+        return store.studies.summaries()
+
+
+def exists(name: str, *, storage: str | None = None) -> bool:
+    """Whether there is a study of this name to continue."""
+    try:
+        return any(summary.name == name for summary in read_studies(storage))
+    except StudyError:
+        return False
 
 
 def find_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:

@@ -137,7 +137,7 @@ FLOORS = {
             "artifacts crew judging",
             "trials",
         ),
-        *("run show", "export fleet gate inspect monitoring"),
+        *("run show", "export fleet gate inspect monitoring", "lifecycle"),
     ),
     "bitfront": (
         "columns inputs metrics printing shadows trial wording",
@@ -231,7 +231,7 @@ NOT_TO_READ = (
         "studies.export.export",
         "studies.show.report.page",
     ),
-    *("bitfront.verbs.searches", "bitfront.verbs.deliveries", "bitfront.verbs.analyses"),
+    *("studies.lifecycle.new_study", "studies.lifecycle.delivery", "bitfront.verbs.analyses"),
 )
 
 

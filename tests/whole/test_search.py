@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 
 from bitfront import verbs
+from studies.judging.study_lookup import read_studies
 from tests.support.command_line import DATABASE, child, copy_finished, finished, invoke, ok, three_layers, write_inputs
 from tests.support.networks import images, mobile_cnn, save, transformer, unet
 
@@ -317,12 +318,12 @@ def test_the_python_functions_do_what_the_verbs_do(studied: Path) -> None:
     found = verbs.front("small")
     now, mixes = found.standing, found.mixes
     assert [mixes[int(now.table.id[row])] for row in now.measures.baselines] == ["all fp32", "all int8"]
-    assert [summary.name for summary in verbs.read_studies()] == ["small"]
+    assert [summary.name for summary in read_studies()] == ["small"]
     trial = int(now.table.trial[now.measures.fastest_first(now.judgement.front)[0]])
     assert verbs.show("small", trial).record.trial == trial
     assert verbs.report("small", studied / "r.html").is_file()
     verbs.delete("small")
-    assert verbs.read_studies() == ()
+    assert read_studies() == ()
 
 
 def test_an_engine_that_was_not_kept_is_built_again(here: Path) -> None:

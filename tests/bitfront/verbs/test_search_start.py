@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bitfront.verbs import searches
 from search.graph.model import load
 from studies.events import Quiet
+from studies.lifecycle import new_study
 from studies.options.config import SearchConfig
 from tests.support.command_line import three_layers
 from tests.support.networks import save
@@ -43,12 +43,12 @@ def test_a_frozen_batch_is_said_before_the_study_is_made(tmp_path: Path, monkeyp
     def create_study(*arguments: object) -> None:
         raise StudyBeginsError
 
-    monkeypatch.setattr(searches, "checked", checked)
-    monkeypatch.setattr(searches, "check_searchable", lambda good: None)
-    monkeypatch.setattr(searches, "create_study", create_study)
+    monkeypatch.setattr(new_study, "checked", checked)
+    monkeypatch.setattr(new_study, "check_searchable", lambda good: None)
+    monkeypatch.setattr(new_study, "create_study", create_study)
     told = Told()
     with pytest.raises(StudyBeginsError):
-        searches._search(config, (), told, replace=False)
+        new_study._search(config, (), told, replace=False)
     assert len(told.notes) == 1
     assert told.notes[0].startswith("engines take exactly 4 samples at a time")
 
@@ -60,6 +60,6 @@ def test_the_classes_of_image_folders_are_said(tmp_path: Path) -> None:
         "classes are the sub-folders of the data in alphabetical order: 0 is 10, 1 is 2, 2 is Cat and so on, 4 classes "
         "in all"
     )
-    assert searches._classes_text(SearchConfig("m.onnx", str(tmp_path), preprocess="imagenet")) == said
-    assert searches._classes_text(SearchConfig("m.onnx", str(tmp_path / "dog"), preprocess="imagenet")) == ""
-    assert searches._classes_text(SearchConfig("m.onnx", "data.npz")) == ""
+    assert new_study._classes_text(SearchConfig("m.onnx", str(tmp_path), preprocess="imagenet")) == said
+    assert new_study._classes_text(SearchConfig("m.onnx", str(tmp_path / "dog"), preprocess="imagenet")) == ""
+    assert new_study._classes_text(SearchConfig("m.onnx", "data.npz")) == ""

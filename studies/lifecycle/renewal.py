@@ -1,20 +1,16 @@
-"""Calibrating the mixes of a study again on fresh data, which `resume --as` does."""
+"""Calibrating the mixes of a study again on fresh data, as a new study."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from bitfront.verbs.deletion import taken_back
-from bitfront.verbs.deliveries import export
 from search.errors import ConfigError, DataError, StudyError
 from search.values import REFERENCE
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.shipping import here, put, put_again, ships
-from studies.events import Quiet
 from studies.export.export import check_folder
 from studies.gate.check import Verdict
 from studies.gate.limits import GateLimits
@@ -23,6 +19,8 @@ from studies.gate.renewed.renewal import Renewal
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import standing_of
+from studies.lifecycle.deletion import taken_back
+from studies.lifecycle.delivery import export_study
 from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale
 from studies.options.read_options import change_config
@@ -34,38 +32,34 @@ from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, checked
 from studies.run.session.study_rows import check_unchanged, complete_study, create_study, metric_name, resolved
 from studies.run.session.trusted_functions import check_trusted
-from studies.run_clock import clocked_run
 from studies.store import suggestions
 from studies.store.records import StudyRecord
-from studies.store.store import Store, default_url
+from studies.store.store import Store
 from studies.store.target_names import foreign
 from studies.store.target_options import config_of
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-
-@clocked_run()
-def renew(
+def renew_study(
+    url: str,
     name: str,
     fresh: str,
-    changes: Mapping[str, Any] = NOTHING,
+    changes: Mapping[str, Any],
     *,
     limits: GateLimits,
-    out: Path | None = None,
-    storage: str | None = None,
-    target: str | None = None,
-    events: SearchEvents | None = None,
+    out: Path | None,
+    target: str | None,
+    events: SearchEvents,
 ) -> Renewal:
     """Calibrate a study's mixes on fresh data, as a new study, and judge them against the old ones.
 
     The old study does not change. The same call continues an interrupted renewal.
 
     Args:
+        url: of the database.
         fresh: name of the new study.
         changes: `data`, the fresh data, in any form that `search` takes; `model`, where the file has moved.
         limits: what a renewed mix may be worse by.
         out: new or empty folder for the new study's pick `best`, written where that passes; None to write nothing.
-        storage: URL of the database; None for the default one.
         target: which of the study's, which this host has to be; None for the first.
         events: told what happens.
 
@@ -81,34 +75,33 @@ def renew(
         raise ConfigError("renewing a study: expected fresh data to calibrate on. Add --data DATA.")
     if out is not None:
         check_folder(out)
-    url, told = storage or default_url(), events or Quiet()
     with Store.open(url) as store:
         before = standing_of(store, name, wanted=target)
-        known, config = _plan_renewal(store, url, before, changes, fresh, told)
-        with checked(config, more=[lambda: check_artifacts(config)], events=told, cache=study_cache(config)) as good:
+        known, config = _plan_renewal(store, url, before, changes, fresh, events)
+        with checked(config, more=[lambda: check_artifacts(config)], events=events, cache=study_cache(config)) as good:
             _check_inputs(good, before, known)
             resolve_drop(limits, MetricScale.of(good.metric))
-            study = _run(store, good, before, known, told)
+            study = _run(store, good, before, known, events)
             own = good.target.fingerprint
             now = standing_of(store, study.name, wanted=own)
-            gated = gate_renewal(store, before, now, good, limits, told)
+            gated = gate_renewal(store, before, now, good, limits, events)
     best = None if now.picks.best is None else int(now.table.trial[now.picks.best])
     done = Renewal(config.study, name, data, now.metric, gated, best)
     if out is None or done.verdict is not Verdict.HOLDS:
         return done
-    export(config.study, out, {"trust_functions": True}, storage=storage, target=own, events=told)
+    export_study(url, config.study, out, {"trust_functions": True}, target=own, events=events)
     return replace(done, folder=out)
 
 
-def _run(store: Store, good: Checked, before: Standing, known: StudyRecord | None, told: SearchEvents) -> StudyRecord:
+def _run(store: Store, good: Checked, before: Standing, known: StudyRecord | None, events: SearchEvents) -> StudyRecord:
     """Run the new study, or go on with the one that was begun before, which may have been killed as it was made."""
     if known is not None:
         complete_study(store, good, known.id)
-        run_here(store, good, known, target_of(store, known, good), told)
+        run_here(store, good, known, target_of(store, known, good), events)
         return known
-    study = _create(store, good, before, told)
+    study = _create(store, good, before, events)
     with taken_back(good.config):
-        run_here(store, good, study, target_of(store, study, good), told)
+        run_here(store, good, study, target_of(store, study, good), events)
     return study
 
 
