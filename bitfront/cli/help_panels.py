@@ -16,6 +16,19 @@ from typer.core import TyperCommand, TyperGroup
 
 FOLDED = "Backend "  # panels that begin so are only named; --help-all shows them
 WIDEST = 100
+START = "Start with these"
+# Most searches need no more; by the names of parameters.
+FIRST_OF_SEARCH = ("model", "data", "batch", "shape", "max_drop", "latency_budget", "time_limit", "trials")
+FIRST_COMMANDS = (
+    ("bitfront demo", "Search a shipped example; which takes two to five minutes."),
+    (
+        "search MODEL --data DATA",
+        "Search a model of yours. Most add --max-drop 1% or --latency-budget 2ms, and --time-limit 10m.",
+    ),
+    ("bitfront export STUDY --out engine/", "Write the fastest mix that keeps the limit, as a folder that runs."),
+    ("bitfront report STUDY --out report.html", "See what was found, on one page."),
+)
+EXAMPLE = "Example: bitfront search resnet.onnx --data data.npz --batch 8 --max-drop 1% --time-limit 10m"
 _ALL = "bitfront.help_all"
 _BOX, _PLAIN_BOX = "╭╮╰╯─│", "++++-|"
 Rows = Sequence[tuple[str, str]]
@@ -38,17 +51,20 @@ class PanelCommand(TyperCommand):
         formatter.write_usage(ctx.command_path, " ".join(pieces))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
+        first = FIRST_OF_SEARCH if ctx.info_name == "search" else ()
+        panels: dict[str, list[tuple[str, str]]] = {START: []} if first else {}
+        for parameter in sorted(self.get_params(ctx), key=lambda each: _place(each.name, first)):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                usual = "Options"
+                panel = getattr(parameter, "rich_help_panel", None) or "Options"
                 if _is_argument(parameter):
-                    usual, record = (
+                    panel, record = (
                         "Arguments",
                         (_argument_name(parameter), record[1].replace("[required]", "").strip()),
                     )
-                panels.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+                panels.setdefault(START if parameter.name in first else panel, []).append(record)
+        if first:
+            formatter.write("\n" + "\n".join(textwrap.wrap(EXAMPLE, formatter.width, subsequent_indent="  ")) + "\n")
         folded = {} if ctx.meta.get(_ALL) else {name: rows for name, rows in panels.items() if name.startswith(FOLDED)}
         for name, rows in panels.items():
             if name not in folded:
@@ -72,8 +88,13 @@ class PanelGroup(TyperGroup):
             _write_panel(formatter, name, rows)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_panel(formatter, START, FIRST_COMMANDS)
         PanelCommand.format_options(self, ctx, formatter)  # type: ignore[arg-type]
         self.format_commands(ctx, formatter)
+
+
+def _place(name: str | None, first: Sequence[str]) -> int:
+    return first.index(name) if name in first else len(first)
 
 
 def _is_argument(parameter: Any) -> bool:

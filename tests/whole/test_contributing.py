@@ -1,4 +1,4 @@
-"""The tour leads to what it names, and what CONTRIBUTING shows works as it is written there."""
+"""The tour leads to what it names, and what the page about adding things shows works as it is written there."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.support.command_line import ok, write_inputs
 from tests.support.docs_pages import read
 from tests.support.paths import ROOT
 
-TOUR, GUIDE = ROOT / "docs" / "development" / "tour.md", ROOT / "CONTRIBUTING.md"
+TOUR, GUIDE = (ROOT / "docs" / "development" / name for name in ("tour.md", "extending.md"))
 STOP = re.compile(r"^\| (\d+) \| `([\w/.]+)` \| `(\w+)` \|", re.MULTILINE)
 FAKE = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 4, "--quiet")
 
 
 def example(title: str) -> tuple[str, str]:
     """Module and text of the Python example that is shown under a title."""
-    _, _, section = read(GUIDE).partition(f"\n### {title}\n")
-    found = re.search(r"```python\n# (\w+)\.py\n(.*?)```", section.partition("\n### ")[0], re.DOTALL)
+    _, _, section = read(GUIDE).partition(f"\n## {title}\n")
+    found = re.search(r"```python\n# (\w+)\.py\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     assert found is not None, title
     return found[1], found[2]
 

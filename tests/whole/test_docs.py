@@ -27,12 +27,12 @@ from tests.support.paths import ROOT
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
-GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "development" / "tour.md"]  # for those who carry on
+GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs" / "development").glob("*.md")]
 CAPABILITIES = ROOT / "docs" / "capabilities.md"
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
 TOPICS |= {"recovery", "python", "json", "api", "quickstart", "faq", "glossary", "comparison"}
 TOPICS |= {"handover", "options", "backends", "workers", "targets", "artifacts", "servers", "kubernetes", "guard"}
-TOPICS |= {"monitoring", "capabilities"}
+TOPICS |= {"monitoring", "capabilities", "install"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
 OTHER_PROGRAMS |= {
     "--scale",
@@ -234,10 +234,19 @@ def test_files_and_folders_named_exist(path):
             assert (ROOT / token).exists(), token
 
 
-def test_readme_lists_every_folder():
-    listed = re.findall(r"^\| `([\w/]+/)` \|", read(ROOT / "README.md"), re.MULTILINE)
+def test_the_tour_lists_every_folder():
+    listed = re.findall(r"^\| `([\w/]+/)` \|", read(ROOT / "docs/development/tour.md"), re.MULTILINE)
     packages = {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")}
     assert packages <= set(listed)
+
+
+def test_the_readme_is_short_and_its_figures_are_those_of_the_stored_results():
+    text = read(ROOT / "README.md")
+    assert len(text.split()) <= 900
+    results = "".join(read(ROOT / name) for name in ("benchmarks/results/peers.md", "docs/benchmarks.md"))
+    figures = set(re.findall(r"-?[\d.]+ ± [\d.]+|[\d.]+ ms", text))
+    assert len(figures) > 20
+    assert [figure for figure in figures if figure not in results] == []
 
 
 def test_make_targets_exist():
@@ -256,7 +265,7 @@ def test_extras_exist():
     extras = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
     installs = [found for path in TEXTS for found in re.findall(r"pip install '\.\[([\w,]+)\]'", read(path))]
     named = {name for names in installs for name in names.split(",")}
-    further = re.search(r"^Further extras: (.*?)\. ", read(ROOT / "README.md"), re.MULTILINE)
+    further = re.search(r"^Further extras: (.*?)\. ", read(ROOT / "docs/install.md"), re.MULTILINE)
     assert further is not None
     assert named | set(re.findall(r"`(\w+)`", further[1])) <= extras.keys()
     assert named

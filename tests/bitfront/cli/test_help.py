@@ -15,6 +15,7 @@ import typer
 from rich.cells import cell_len
 
 from bitfront.cli import main
+from bitfront.cli.help_panels import FIRST_OF_SEARCH, START
 from bitfront.cli.main import VERBS, program
 from studies import __version__
 from tests.support.command_line import copy_finished, invoke, ok, write_inputs
@@ -31,6 +32,17 @@ def test_every_verb_stands_in_a_panel_with_its_whole_sentence() -> None:
         assert row.summary.endswith(".")
     assert [panel for panel in dict.fromkeys(row.panel for row in VERBS.values()) if f"─ {panel} ─" not in said] == []
     assert all(len(line) <= 80 for line in said.splitlines())
+
+
+def test_help_begins_with_what_most_need() -> None:
+    for words, first in ((("--help",), "bitfront demo"), (("search", "--help"), "MODEL")):
+        said = ok(*words)
+        boxes = [line.strip("╭╮─ ") for line in said.splitlines() if line.startswith("╭")]
+        assert boxes[0] == START
+        box = said[said.index("╭") : said.index("╰")]
+        assert box.splitlines()[1].startswith(f"│ {first} ")
+    for name in FIRST_OF_SEARCH[1:]:
+        assert f"│ --{name.replace('_', '-')} " in box
 
 
 def test_arguments_stand_by_their_names() -> None:
