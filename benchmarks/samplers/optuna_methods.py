@@ -139,7 +139,7 @@ def known_priors(bench: Bench, layout: Layout) -> Priors:
 def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
     """The sampler as a study makes it; without `edges` on a graph that has none."""
     from search.forecast.priors import noise_prior
-    from search.sampler.goals import Aim
+    from search.sampler.goals import MixGoal
     from search.sampler.guided import Guidance, GuidedSampler
 
     problem, layout = bench.problem, bench.problem.layout
@@ -147,7 +147,7 @@ def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
         layout = replace(layout, edges=layout.edges[:0], elements=layout.elements[:0])
     noise = noise_prior(layout, problem.sensitivity(bench.seed))
     priors = cache(lambda: known_priors(bench, layout))
-    aim, band = Aim(bench.budget_ms, bench.max_loss), problem.tie_band
+    aim, band = MixGoal(bench.budget_ms, bench.max_loss), problem.tie_band
     return GuidedSampler(
         Guidance(layout, priors, aim=lambda: aim, latency_band=lambda: band, noise=noise, left=lambda: bench.left),
         bench.seed,

@@ -240,7 +240,7 @@ def gate(
         EvaluatorError: the evaluator process dies.
     """
     from studies.gate.gate import GateInputs, run_gate
-    from studies.gate.side import Wanted, find_side
+    from studies.gate.side import WantedSide, find_side
     from studies.store.store import default_url
 
     if not data:
@@ -253,8 +253,8 @@ def gate(
         raise ConfigError(f"--reference {reference}: there is no such file. Name an engine file of the float model.")
     url = storage or default_url()
     wanted = (
-        Wanted(str(candidate), "CANDIDATE", trial, "--trial"),
-        Wanted(str(baseline), "--against", against_trial, "--against-trial"),
+        WantedSide(str(candidate), "CANDIDATE", trial, "--trial"),
+        WantedSide(str(baseline), "--against", against_trial, "--against-trial"),
     )
     config = change_config(SearchConfig(model="gate", data=data), changes)
     told = events or Quiet()

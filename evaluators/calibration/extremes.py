@@ -56,7 +56,7 @@ def observe(run: SampleRuns, *, whole: bool = True) -> Extremes:
     widths: NDArray[np.float64] | None = None  # half as many samples ago
     samples = 0
     with ExitStack() as stack:
-        watch = _Watch(run, tensors, stack.enter_context(ExitStack()))
+        watch = _Reductions(run, tensors, stack.enter_context(ExitStack()))
         for number, batch in enumerate(stack.enter_context(closing(run.batches()))):
             least, largest, size = watch.read(batch, number)
             low, high = np.minimum(low, least), np.maximum(high, largest)
@@ -89,7 +89,7 @@ def _are_stable(before: NDArray[np.float64], now: NDArray[np.float64]) -> bool:
     return bool(growth.mean() <= _MEAN_GROWTH and np.quantile(growth, 0.9) <= _USUAL_GROWTH)
 
 
-class _Watch:
+class _Reductions:
     """Reductions of every float tensor, in one session; only scalars leave the runtime.
 
     The session is made again when a tensor first holds Inf where it may: from then on Inf is left out of its

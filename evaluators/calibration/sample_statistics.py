@@ -68,7 +68,7 @@ def observe_samples(run: SampleRuns, ranges: Ranges, *, clusters: bool = False) 
         ModelError: ONNX Runtime cannot run the model.
         DataError: there are no samples.
     """
-    watches = {name: _Watch(ranges.tensors[name]) for name in _names(run.model, ranges)}
+    watches = {name: _TensorStatistics(ranges.tensors[name]) for name in _names(run.model, ranges)}
     inputs = [name for name in watches if name in {spec.name for spec in run.model.inputs}]
     parts = cut_parts(_sizes(run.model, [name for name in watches if name not in inputs]), FETCH_BYTES)
     with ExitStack() as stack:
@@ -118,7 +118,7 @@ def read_statistics(data: bytes) -> SampleStatistics:
     return SampleStatistics(names, **{**arrays, "clusters": bool(arrays["clusters"])})
 
 
-class _Watch:
+class _TensorStatistics:
     """Statistics of one tensor."""
 
     def __init__(self, range_: TensorRange) -> None:
@@ -170,7 +170,7 @@ def _sizes(model: Model, names: list[str]) -> Mapping[str, int]:
     return sizes
 
 
-def _gather(watches: Mapping[str, _Watch], clusters: bool) -> SampleStatistics:
+def _gather(watches: Mapping[str, _TensorStatistics], clusters: bool) -> SampleStatistics:
     if not watches:
         raise DataError("looking at samples: the model has no tensor with a range whose first axis is the batch")
     return SampleStatistics(

@@ -21,7 +21,7 @@ ENGINE, FLOAT, EMULATED = "engine", "float", "emulated"
 PAIRS = ((ENGINE, FLOAT), (ENGINE, EMULATED), (EMULATED, FLOAT))
 
 
-class Batch(Protocol):
+class ComparedBatch(Protocol):
     """Inputs as the model takes them, of which the first `count` rows are real."""
 
     @property
@@ -94,7 +94,7 @@ class EngineComparison:
     flips: Flips | None = None
 
 
-class Tally:
+class DifferenceTally:
     """Sums over the batches of one tensor, from which its Difference follows."""
 
     def __init__(self, name: str) -> None:
@@ -169,7 +169,7 @@ def _ratio(part: float, whole: float) -> float:
 def differences(
     sessions: Mapping[str, Runner],
     names: Sequence[str],
-    batches: Iterable[Batch],
+    batches: Iterable[ComparedBatch],
     done: Callable[[int], None] = lambda samples: None,
 ) -> list[TensorDifferences]:
     """Run three sessions over the same batches and compare their outputs.
@@ -186,13 +186,13 @@ def differences(
         EvaluatorError: shapes differ.
         RefusedError: a session refuses to run.
     """
-    tallies: dict[str, dict[tuple[str, str], Tally]] = {}
+    tallies: dict[str, dict[tuple[str, str], DifferenceTally]] = {}
     samples = 0
     for batch in batches:
         outputs = {who: _run(session, batch) for who, session in sessions.items()}
         for name in names:
             if all(found[name].dtype.kind in "biuf" for found in outputs.values()):
-                tally = tallies.setdefault(name, {pair: Tally(name) for pair in PAIRS})
+                tally = tallies.setdefault(name, {pair: DifferenceTally(name) for pair in PAIRS})
                 for mine, reference in PAIRS:
                     tally[mine, reference].add(outputs[mine][name], outputs[reference][name])
         samples += batch.count
@@ -203,7 +203,7 @@ def differences(
     ]
 
 
-def _run(session: Runner, batch: Batch) -> Arrays:
+def _run(session: Runner, batch: ComparedBatch) -> Arrays:
     """Outputs on the real rows of a batch, where an output has a row per sample."""
     rows = len(next(iter(batch.inputs.values())))
     outputs = session.run(batch.inputs)

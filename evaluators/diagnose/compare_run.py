@@ -16,7 +16,7 @@ from evaluators.diagnose.compare import (
     EMULATED,
     ENGINE,
     FLOAT,
-    Batch,
+    ComparedBatch,
     EngineComparison,
     TensorDifferences,
     differences,
@@ -31,7 +31,7 @@ from search.graph.model import Model
 from search.values import Assignment, Flips, Ranges
 
 Classes = NDArray[np.int64]
-Batches = Callable[[], Iterable[Batch]]
+Batches = Callable[[], Iterable[ComparedBatch]]
 
 
 def compare_engine(
@@ -115,7 +115,7 @@ class _Runs:
         self._done(samples)
 
 
-def _counting(batches: Iterable[Batch], counts: list[int]) -> Iterator[Batch]:
+def _counting(batches: Iterable[ComparedBatch], counts: list[int]) -> Iterator[ComparedBatch]:
     """The batches; `counts` gets the real rows of each."""
     for batch in batches:
         counts.append(batch.count)

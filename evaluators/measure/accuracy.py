@@ -18,7 +18,7 @@ from evaluators.engine import Arrays, Runner
 from evaluators.measure import resemblance
 from evaluators.measure.intervals import bootstrap_interval, paired_interval
 from evaluators.measure.mean_bounds import LossUnits, batch_losses, reverse_units, sample_losses
-from evaluators.measure.scoring import Batch, Tally
+from evaluators.measure.scoring import SampleBatch, ScoreTally
 from evaluators.metrics.contract import Metric
 from evaluators.stopwatch import time_spent
 from search.errors import DataError
@@ -34,7 +34,7 @@ EXCERPT = "excerpt.npz"
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceScores:
     """What uniform FP32 gives on one split, in a folder, so that a process started again need not run it again.
 
     Attributes:
@@ -75,11 +75,11 @@ class Reference:
 def reference(
     session: Runner,
     metric: Metric,
-    batches: Iterable[Batch],
+    batches: Iterable[SampleBatch],
     folder: Path,
     *,
     kept: resemblance.Rows | None = None,
-) -> Reference:
+) -> ReferenceScores:
     """Run uniform FP32 over a whole split and keep what candidates are compared with.
 
     Args:
@@ -99,7 +99,7 @@ def reference(
     excerpt = resemblance.Excerpt(resemblance.first_rows() if kept is None else kept)
     names: tuple[str, ...] = ()
     start, run_s = time.perf_counter(), 0.0
-    with Tally(metric) as tally:
+    with ScoreTally(metric) as tally:
         for index, batch in enumerate(batches):
             began = time.perf_counter()
             outputs = run_real_rows(session, batch)
@@ -112,12 +112,12 @@ def reference(
             tally.add(batch, outputs, partial(_same, outputs))
     _check_enough(metric, tally)
     resemblance.save(excerpt, folder / EXCERPT)
-    made = Reference(metric.name, tally.value, tuple(tally.counts), tally.scores, names, folder)
+    made = ReferenceScores(metric.name, tally.value, tuple(tally.counts), tally.scores, names, folder)
     _save(made)
     return replace(made, run_s=run_s, score_s=time.perf_counter() - start - run_s)
 
 
-def load_reference(folder: Path) -> Reference | None:
+def load_reference(folder: Path) -> ReferenceScores | None:
     """The reference that `reference` finished in this folder, or None if there is none."""
     try:
         stored = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -125,7 +125,7 @@ def load_reference(folder: Path) -> Reference | None:
     except FileNotFoundError:
         return None
     counts, outputs = tuple(stored["counts"]), tuple(stored["outputs"])
-    return Reference(stored["metric"], stored["value"], counts, scores, outputs, folder)
+    return ReferenceScores(stored["metric"], stored["value"], counts, scores, outputs, folder)
 
 
 def subset_size(total: int, share: float = SUBSET_SHARE, least: int = SUBSET_SAMPLES) -> int:
@@ -136,8 +136,8 @@ def subset_size(total: int, share: float = SUBSET_SHARE, least: int = SUBSET_SAM
 def evaluate(
     session: Runner,
     metric: Metric,
-    batches: Iterable[Batch],
-    reference: Reference,
+    batches: Iterable[SampleBatch],
+    reference: ReferenceScores,
     *,
     allowed_drop: float | None = None,
     subset: int | None = None,
@@ -172,7 +172,7 @@ def evaluate(
     rows, kept = reference.excerpt()
     excerpt = resemblance.Excerpt(rows)
     end = _End(metric, reference, clusters, allowed_drop, subset, max_samples)
-    with Tally(metric) as tally:
+    with ScoreTally(metric) as tally:
         for index, batch in enumerate(_matching(batches, reference)):
             began = time.perf_counter()
             with time_spent("run"):
@@ -187,7 +187,9 @@ def evaluate(
     return replace(found, resemblance=likeness, run_s=run_s, score_s=time.perf_counter() - start - run_s)
 
 
-def reference_accuracy(metric: Metric, reference: Reference, clusters: NDArray[np.int64] | None = None) -> Accuracy:
+def reference_accuracy(
+    metric: Metric, reference: ReferenceScores, clusters: NDArray[np.int64] | None = None
+) -> Accuracy:
     """The accuracy of the engine that made a reference, from what it gave then; `clusters` as `evaluate` takes them."""
     found = _accuracy(metric, reference, reference, clusters)
     _, kept = reference.excerpt()
@@ -201,7 +203,7 @@ class _End:
     def __init__(
         self,
         metric: Metric,
-        reference: Reference,
+        reference: ReferenceScores,
         clusters: NDArray[np.int64] | None,
         allowed_drop: float | None,
         subset: int | None,
@@ -218,11 +220,11 @@ class _End:
         self._last = max(last, least)
         self._look = max(least, subset_size(total) if subset is None else subset)
 
-    def is_reached(self, tally: Tally) -> bool:
+    def is_reached(self, tally: ScoreTally) -> bool:
         """To be asked after every batch."""
         return tally.samples >= self._last or self._is_lost(tally)
 
-    def _is_lost(self, tally: Tally) -> bool:
+    def _is_lost(self, tally: ScoreTally) -> bool:
         """Whether the loss is beyond what is allowed, with 99.5 % confidence."""
         if self._allowed_drop is None or tally.samples < self._look:
             return False
@@ -234,7 +236,7 @@ class _End:
         return reverse_units(units).chance_below(-self._allowed_drop) <= _BEYOND
 
 
-def run_real_rows(session: Runner, batch: Batch) -> Arrays:
+def run_real_rows(session: Runner, batch: SampleBatch) -> Arrays:
     """Outputs of one batch, real rows only."""
     rows = len(next(iter(batch.inputs.values())))
     return {name: _real(name, array, rows, batch.count) for name, array in session.run(batch.inputs).items()}
@@ -252,7 +254,7 @@ def _real(name: str, array: NDArray[Any], rows: int, count: int) -> NDArray[Any]
     )
 
 
-def _matching(batches: Iterable[Batch], reference: Reference) -> Iterator[Batch]:
+def _matching(batches: Iterable[SampleBatch], reference: ReferenceScores) -> Iterator[SampleBatch]:
     """The batches, each checked to be as large as the one FP32 saw; raises DataError where they are not."""
     counts = iter(reference.counts)
     for index, batch in enumerate(batches):
@@ -264,7 +266,7 @@ def _matching(batches: Iterable[Batch], reference: Reference) -> Iterator[Batch]
         raise DataError(f"the data end {left} samples before those that FP32 saw: make the FP32 reference anew")
 
 
-def _losses(metric: Metric, tally: Tally | Reference, reference: Reference) -> Floats:
+def _losses(metric: Metric, tally: ScoreTally | ReferenceScores, reference: ReferenceScores) -> Floats:
     """Loss of each sample (or batch) seen so far."""
     scores = tally.scores
     return np.asarray(metric.loss(reference.scores[: len(scores)], scores), dtype=np.float64)
@@ -282,8 +284,8 @@ def _first(clusters: NDArray[np.int64] | None, losses: Floats) -> NDArray[np.int
 
 def _accuracy(
     metric: Metric,
-    tally: Tally | Reference,
-    reference: Reference,
+    tally: ScoreTally | ReferenceScores,
+    reference: ReferenceScores,
     clusters: NDArray[np.int64] | None = None,
     *,
     is_final: bool = False,
@@ -333,7 +335,7 @@ def _value_bounds(
     return [sign * bound for bound in units.uppers(levels)]
 
 
-def _check_enough(metric: Metric, tally: Tally) -> None:
+def _check_enough(metric: Metric, tally: ScoreTally) -> None:
     """Intervals need two of what is resampled."""
     units = "batches" if metric.kind == "accumulating" else "samples"
     if len(tally.scores) < 2:
@@ -365,7 +367,7 @@ def _save_outputs(folder: Path, index: int, arrays: Sequence[NDArray[Any]]) -> N
         np.save(_output_file(folder, index, place), array, allow_pickle=False)
 
 
-def _save(made: Reference) -> None:
+def _save(made: ReferenceScores) -> None:
     """Scores first, then the manifest under its final name, so that a manifest means all is there."""
     np.save(made.folder / "scores.npy", made.scores)
     content = {"metric": made.metric, "value": made.value, "counts": made.counts, "outputs": made.outputs}

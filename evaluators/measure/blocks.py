@@ -22,7 +22,7 @@ MAX_WARM_UP_S = 2.0
 
 
 @dataclass(frozen=True)
-class Block:
+class InferenceBlock:
     """Inferences of one engine, one right after the other.
 
     Attributes:
@@ -43,7 +43,7 @@ class Block:
         return max(self.total_ms, self.wall_ms)
 
 
-def time_block(session: Session, count: int) -> Block:
+def time_block(session: Session, count: int) -> InferenceBlock:
     """Time some inferences, after one that is not counted where a block has many.
 
     The first inference after another engine has run finds its weights gone from the caches: it took 6 % (0.8 ms
@@ -55,19 +55,19 @@ def time_block(session: Session, count: int) -> Block:
     wall_ms = (time.perf_counter_ns() - start) / 1e6
     counted = slice(uncounted, None)
     samples, masked = np.ma.getdata(found), np.ma.getmaskarray(found)
-    return Block(samples[counted], ~masked[counted], float(samples.sum()), wall_ms)
+    return InferenceBlock(samples[counted], ~masked[counted], float(samples.sum()), wall_ms)
 
 
 def run_in_turn(
     sessions: Mapping[str, Session], counts: Mapping[str, int], rounds: int, alive: Callable[[], None]
-) -> dict[str, list[Block]]:
+) -> dict[str, list[InferenceBlock]]:
     """Blocks of each, in rounds.
 
     Args:
         counts: inferences of a block of each.
         alive: called after every block.
     """
-    blocks: dict[str, list[Block]] = {name: [] for name in sessions}
+    blocks: dict[str, list[InferenceBlock]] = {name: [] for name in sessions}
     for _ in range(rounds):
         for name, session in sessions.items():
             blocks[name].append(time_block(session, counts[name]))
@@ -78,11 +78,11 @@ def run_in_turn(
 def run_until(
     sessions: Sequence[Session],
     counts: Sequence[int],
-    enough: Callable[[Sequence[Sequence[Block]]], bool],
+    enough: Callable[[Sequence[Sequence[InferenceBlock]]], bool],
     max_seconds: float,
-) -> list[list[Block]]:
+) -> list[list[InferenceBlock]]:
     """Blocks of each session, strictly in turn, until there are enough or time is up; one of each at least."""
-    rows: list[list[Block]] = [[] for _ in sessions]
+    rows: list[list[InferenceBlock]] = [[] for _ in sessions]
     spent_ms = 0.0
     while not rows[0] or (spent_ms < 1000 * max_seconds and not enough(rows)):
         for session, count, blocks in zip(sessions, counts, rows, strict=True):

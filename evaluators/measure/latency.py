@@ -25,7 +25,7 @@ from evaluators.engine import Session
 from evaluators.measure.blocks import (
     BLOCK_MS,
     WARM_UP_TOLERANCE,
-    Block,
+    InferenceBlock,
     Samples,
     run_in_turn,
     run_until,
@@ -226,7 +226,7 @@ def _measure_once(session: Session, baseline: Session | None, plan: _Plan) -> La
     return _latency_of(rows, all(stable for _, stable in warmed), conditions_of(before, plan.state()), plan)
 
 
-def _are_enough(rows: Sequence[Sequence[Block]], plan: _Plan) -> bool:
+def _are_enough(rows: Sequence[Sequence[InferenceBlock]], plan: _Plan) -> bool:
     """Whether these blocks of a candidate and, where there is one, of its baseline tell the latency."""
     of_candidate_s = sum(float(block.ms.sum()) for block in rows[0]) / 1000
     if not plan.by_thread:
@@ -270,7 +270,7 @@ def _doubtfulness(found: Mapping[str, Latency], plan: _Plan) -> tuple[int, float
     return sum(_doubtful(latency, plan) for latency in latencies), max(latency.spread for latency in latencies)
 
 
-def _latency_of(rows: list[list[Block]], stable: bool, conditions: Mapping[str, Any], plan: _Plan) -> Latency:
+def _latency_of(rows: list[list[InferenceBlock]], stable: bool, conditions: Mapping[str, Any], plan: _Plan) -> Latency:
     """Of the blocks of a candidate and, where there is one, of its baseline; `warnings` say what is doubtful."""
     samples = [_undisturbed(blocks) for blocks in rows]
     raw_ms = statistic_of(samples[0], plan.statistic)
@@ -291,20 +291,20 @@ def _latency_of(rows: list[list[Block]], stable: bool, conditions: Mapping[str, 
     )
 
 
-def _undisturbed(blocks: Sequence[Block]) -> Samples:
+def _undisturbed(blocks: Sequence[InferenceBlock]) -> Samples:
     """Samples that no other process stretched; all of them where there are no such."""
     samples = np.concatenate([block.ms for block in blocks])
     good = np.concatenate([block.undisturbed for block in blocks])
     return samples[good] if good.any() else samples
 
 
-def _stretch(blocks: Sequence[Block]) -> float:
+def _stretch(blocks: Sequence[InferenceBlock]) -> float:
     """Wall time over the time by the clock of the target."""
     total_ms = sum(block.total_ms for block in blocks)
     return sum(block.wall_ms for block in blocks) / total_ms if total_ms else 1.0
 
 
-def _spread(rows: Sequence[Sequence[Block]]) -> float:
+def _spread(rows: Sequence[Sequence[InferenceBlock]]) -> float:
     """Of the candidate's samples, held against the baseline of the same round where there is one."""
     if len(rows) == 1 or any(not np.all(block.ms > 0) for block in rows[1]):
         return spread_of(_undisturbed(rows[0]))
@@ -312,7 +312,7 @@ def _spread(rows: Sequence[Sequence[Block]]) -> float:
     return spread_of(_undisturbed(held))
 
 
-def _ratio_error(rows: Sequence[Sequence[Block]]) -> float:
+def _ratio_error(rows: Sequence[Sequence[InferenceBlock]]) -> float:
     """Half of the 95 % interval of candidate ÷ baseline, relative, from how much its rounds differ."""
     means = np.array([[block.ms.mean() for block in blocks] for blocks in rows])
     if means.shape[1] < 2 or not np.all(means > 0):
@@ -322,7 +322,7 @@ def _ratio_error(rows: Sequence[Sequence[Block]]) -> float:
     return student_point(Z95, rounds - 1) * float(np.std(ratios, ddof=1)) / math.sqrt(rounds)
 
 
-def _doubts(rows: list[list[Block]], warm: bool, plan: _Plan) -> Iterator[str]:
+def _doubts(rows: list[list[InferenceBlock]], warm: bool, plan: _Plan) -> Iterator[str]:
     """What makes a measurement worth repeating, in words."""
     if plan.by_thread:
         error = _ratio_error(rows) if len(rows) > 1 else 0.0
@@ -343,7 +343,7 @@ def _slowdowns(conditions: Mapping[str, Any]) -> Iterator[str]:
         yield f"the device was slowed down: {', '.join(conditions['throttled'])}"
 
 
-def _drift(rows: list[list[Block]], statistic: str) -> float:
+def _drift(rows: list[list[InferenceBlock]], statistic: str) -> float:
     """How much longer the second half of the blocks took, relative to the baseline's; 0 where halves are too few."""
     middle = len(rows[0]) // 2
     if middle < 2:

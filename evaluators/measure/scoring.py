@@ -37,7 +37,7 @@ class NonFiniteError(BitfrontError):
         super().__init__(f"outputs hold NaN or infinite values on samples {first} to {first + rows - 1} ({named})")
 
 
-class Batch(Protocol):
+class SampleBatch(Protocol):
     """Samples as the model takes them; the last batch may be filled up with rows beyond `count` that do not count."""
 
     @property
@@ -53,7 +53,7 @@ class Batch(Protocol):
         """How many of the rows are real."""
 
 
-class Tally:
+class ScoreTally:
     """Scores so far, in the order in which batches were added; accumulating metrics have one accumulator over all.
 
     Large outputs are scored in threads of their own, while the caller runs the next batch. What a batch raises is
@@ -76,7 +76,7 @@ class Tally:
         self._pending: deque[tuple[Future[_Scored], int]] = deque()
         self.counts: list[int] = []
 
-    def __enter__(self) -> Tally:
+    def __enter__(self) -> ScoreTally:
         return self
 
     def __exit__(
@@ -104,7 +104,7 @@ class Tally:
         """The metric over the batches that are settled."""
         return float(np.mean(self.scores)) if self._whole is None else self._whole.compute()
 
-    def add(self, batch: Batch, outputs: Outputs, reference: Callable[[], Outputs | None]) -> None:
+    def add(self, batch: SampleBatch, outputs: Outputs, reference: Callable[[], Outputs | None]) -> None:
         """Score one batch, now or beside what the caller does next.
 
         Args:
@@ -147,7 +147,9 @@ class Tally:
             scored = np.array([scored.compute()])
         self._scores.append(scored)
 
-    def _score(self, batch: Batch, outputs: Outputs, reference: Callable[[], Outputs | None], first: int) -> _Scored:
+    def _score(
+        self, batch: SampleBatch, outputs: Outputs, reference: Callable[[], Outputs | None], first: int
+    ) -> _Scored:
         check_finite(outputs, first, batch.count)
         labels, count = _labels(self._metric, batch), batch.count
         if self._whole is None:
@@ -177,7 +179,7 @@ def check_finite(outputs: Outputs, first: int, count: int) -> None:
         raise NonFiniteError(bad, first, count)
 
 
-def _labels(metric: Metric, batch: Batch) -> NDArray[Any] | None:
+def _labels(metric: Metric, batch: SampleBatch) -> NDArray[Any] | None:
     if batch.labels is None and metric.needs_labels:
         raise DataError(
             f"metric {metric.name} needs labels, but the data have none; add labels, choose agreement, cosine or sqnr, "

@@ -17,7 +17,7 @@ from search.graph.model import TensorSpec
 
 
 @dataclass(frozen=True)
-class Choice:
+class DefaultChoice:
     """A metric, and in words why it is the default; `why` is empty if the labels speak for themselves.
 
     Attributes:
@@ -35,7 +35,7 @@ class Choice:
             raise DataError(f"choosing a metric: {self.refusal}")
 
 
-def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -> Choice:
+def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -> DefaultChoice:
     """Choose top1, miou, agreement or sqnr.
 
     `top1` needs integer labels, one per sample, and one float output of at least two classes. `miou` needs integer
@@ -51,17 +51,19 @@ def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -
     floats = [spec for spec in outputs if is_float(spec)]
     classes = len(floats) == 1 and len(floats[0].shape) == 2 and floats[0].shape[1] >= 2
     if classes and labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu":
-        return Choice(BUILT_IN["top1"], "")
+        return DefaultChoice(BUILT_IN["top1"], "")
     maps = len(floats) == 1 and len(floats[0].shape) == 4 and floats[0].shape[1] >= 2
     if maps and labels is not None and are_masks(labels, floats[0].shape):
-        return Choice(BUILT_IN["miou"], f"{_form(labels)} give each position of the output {_told(floats[0])} a class")
+        return DefaultChoice(
+            BUILT_IN["miou"], f"{_form(labels)} give each position of the output {_told(floats[0])} a class"
+        )
     unused = "the data have no labels" if labels is None else _misfit(labels, floats)
     if classes:
         found = f"{_told(floats[0])} is read as scores of {floats[0].shape[1]} classes"
         refusal = _refuse_several(labels) or _refuse_classes(labels, floats[0])
-        return Choice(BUILT_IN["agreement"], f"{unused}, and the output {found}", refusal)
+        return DefaultChoice(BUILT_IN["agreement"], f"{unused}, and the output {found}", refusal)
     refusal = _refuse_several(labels) or (_refuse_masks(labels, floats[0]) if maps else "")
-    return Choice(BUILT_IN["sqnr"], f"{unused}, and {_no_classes(floats)}", refusal)
+    return DefaultChoice(BUILT_IN["sqnr"], f"{unused}, and {_no_classes(floats)}", refusal)
 
 
 def _refuse_several(labels: NDArray[Any] | None) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.metrics.boxes.overlaps import Boxes
-from evaluators.metrics.boxes.suppression import Candidates, suppress_overlaps
+from evaluators.metrics.boxes.suppression import BestDetections, suppress_overlaps
 from evaluators.metrics.classification import scored_output
 from evaluators.metrics.contract import Outputs
 from search.errors import ConfigError, DataError, MetricError
@@ -62,7 +62,7 @@ def _other_layout(layout: str, wanted: str, name: str, shape: tuple[int, ...]) -
     )
 
 
-def _candidates(scores: NDArray[Any]) -> Candidates:
+def _candidates(scores: NDArray[Any]) -> BestDetections:
     """What is good enough of (boxes, classes) scores; a box may have several classes."""
     if scores.dtype not in (np.float32, np.float64):
         scores = scores.astype(np.float64)
@@ -70,7 +70,7 @@ def _candidates(scores: NDArray[Any]) -> Candidates:
     if float(least) > _LEAST_SCORE:  # in float32 it is rounded up, which would leave out a score of just as much
         least = np.nextafter(least, scores.dtype.type(0))
     boxes, classes = np.nonzero(scores > least)
-    return Candidates(scores[boxes, classes], boxes, classes)
+    return BestDetections(scores[boxes, classes], boxes, classes)
 
 
 def _edges(centred: NDArray[Any]) -> Boxes:

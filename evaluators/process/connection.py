@@ -63,7 +63,7 @@ class CutOffError(EvaluatorError):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class TimeBounds:
     """How long a request may take; where it `renews`, from one sign of progress to the next."""
 
     timeout_s: float
@@ -113,7 +113,7 @@ class Connection:
         request: str,
         arguments: Mapping[str, Any],
         on_event: OnEvent | None = None,
-        bounds: Bounds | None = None,
+        bounds: TimeBounds | None = None,
     ) -> Any:
         """Make one request and wait for its answer.
 
@@ -127,7 +127,7 @@ class Connection:
             ProcessDiedError: it crashed, hung past the time limit, or grew past the memory limit; it is gone.
         """
         self.open()
-        return self._converse(request, arguments, on_event, bounds or Bounds(self.limits.timeout_s, renews=True))
+        return self._converse(request, arguments, on_event, bounds or TimeBounds(self.limits.timeout_s, renews=True))
 
     def forget_target(self) -> None:
         """The next process may find another target."""
@@ -194,7 +194,7 @@ class Connection:
         with suppress(GoneError):  # the first request finds that out, and starts another one
             self._child.send(line.encode(), lambda: None)
 
-    def _end_preparing(self, bounds: Bounds) -> None:
+    def _end_preparing(self, bounds: TimeBounds) -> None:
         """Wait until the process is prepared; where it did not survive that, one that is not takes its place."""
         self._preparing = False
         child = self._child
@@ -216,7 +216,7 @@ class Connection:
         try:
             self._refuse_canceled()  # since it was looked at, when there was nothing to end yet
             # Starting has nothing to do with the candidate that the limit is meant for; TensorRT alone takes 8 s.
-            bounds = Bounds(max(self.limits.timeout_s, _OPEN_S), renews=True)
+            bounds = TimeBounds(max(self.limits.timeout_s, _OPEN_S), renews=True)
             if self._preparing:
                 self._end_preparing(bounds)
             arguments = {"job": self.job, "metric": self._scorer.facts if self._scorer else None}
@@ -250,7 +250,9 @@ class Connection:
                 "them, then try again; to use the new ones, start another study."
             )
 
-    def _converse(self, request: str, arguments: Mapping[str, Any], on_event: OnEvent | None, bounds: Bounds) -> Any:
+    def _converse(
+        self, request: str, arguments: Mapping[str, Any], on_event: OnEvent | None, bounds: TimeBounds
+    ) -> Any:
         child = self._child
         assert child is not None
         line = wire.dumps({"request": request, "arguments": dict(arguments)}) + "\n"

@@ -13,7 +13,7 @@ from evaluators.process.line import EngineFileRequests
 from evaluators.process.results import Description
 from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.calibrations import Calibrations
-from evaluators.process.tasks.candidates import Candidates
+from evaluators.process.tasks.candidates import CandidateTasks
 from evaluators.process.tasks.diagnoses import Diagnoses
 from evaluators.process.tasks.first_samples import FirstSamples
 from evaluators.process.tasks.float_baseline import FloatBaseline
@@ -74,7 +74,7 @@ class Setup:
 class _WithData:
     """What a process answers that has data to run engines on."""
 
-    candidates: Candidates
+    candidates: CandidateTasks
     timings: Timings
     scores: Scores
     calibrations: Calibrations
@@ -111,7 +111,7 @@ class Evaluator:
         baseline = FloatBaseline(opened, data, self.builds)
         meter = LatencyMeter(opened, data, baseline)
         return _WithData(
-            Candidates(opened, data, self.builds, baseline, meter),
+            CandidateTasks(opened, data, self.builds, baseline, meter),
             Timings(opened, data, meter),
             Scores(opened, data, baseline, meter),
             Calibrations(opened, data),
@@ -119,7 +119,7 @@ class Evaluator:
         )
 
     @property
-    def candidates(self) -> Candidates:
+    def candidates(self) -> CandidateTasks:
         return self._needing_data.candidates
 
     @property

@@ -70,7 +70,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Limits:
+class StopLimits:
     """What lets an evaluation stop early, because beyond it the candidate is lost anyway.
 
     Attributes:

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from evaluators.process.connection import LOG_TAIL, Bounds, Connection, OnEvent, ProcessDiedError, ProcessLimits
-from evaluators.process.job import Job, Limits, discard, discarding
+from evaluators.process.connection import LOG_TAIL, Connection, OnEvent, ProcessDiedError, ProcessLimits, TimeBounds
+from evaluators.process.job import Job, StopLimits, discard, discarding
 from evaluators.process.line import PROGRESS, STAGE, WAIT, EvaluatorLine
 from evaluators.process.requests import connect
 from evaluators.process.results import Built
@@ -119,7 +119,7 @@ class EvaluatorProcess(Connection):
         self,
         assignment: Assignment,
         out: Path,
-        limits: Limits,
+        limits: StopLimits,
         on_event: OnEvent | None = None,
         *,
         profile: bool = False,
@@ -154,7 +154,7 @@ class EvaluatorProcess(Connection):
             return replace(found, evaluation=_with_deaths(evaluation, deaths, out, finished=True), log=log)
 
     def measure(
-        self, built: Built, limits: Limits, on_event: OnEvent | None = None, *, profile: bool = False
+        self, built: Built, limits: StopLimits, on_event: OnEvent | None = None, *, profile: bool = False
     ) -> Evaluation:
         """Time and score what `build` left, here or in another process; as `evaluate`, with what is left of its time.
 
@@ -189,7 +189,7 @@ class EvaluatorProcess(Connection):
             The answer, None if there is none, and the deaths.
         """
         deaths: list[Failure] = []
-        bounds = Bounds(self.limits.timeout_s - took_s, renews=False)
+        bounds = TimeBounds(self.limits.timeout_s - took_s, renews=False)
         for _ in range(2):
             self._be_ready()
             reached = _Reached(stage, on_event)

@@ -19,7 +19,7 @@ from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
 from evaluators.process.handed_metric.metric_calls import MetricFacts
-from evaluators.process.job import Job, Limits
+from evaluators.process.job import Job, StopLimits
 from evaluators.process.results import (
     Built,
     Calibrated,
@@ -122,7 +122,7 @@ class BuildRequests(Protocol):
 class CandidateRequests(Protocol):
     """Evaluations of candidates. A candidate's own failure is a value, not an exception."""
 
-    def evaluate(self, assignment: Assignment, out: Path, limits: Limits, profile: bool = False) -> Evaluation:
+    def evaluate(self, assignment: Assignment, out: Path, limits: StopLimits, profile: bool = False) -> Evaluation:
         """Build a candidate, then measure it.
 
         Args:
@@ -137,7 +137,7 @@ class CandidateRequests(Protocol):
             DeviceError, OutOfMemoryError: this process must be replaced.
         """
 
-    def measure(self, built: Built, limits: Limits, profile: bool = False) -> Evaluation:
+    def measure(self, built: Built, limits: StopLimits, profile: bool = False) -> Evaluation:
         """Load an engine that `BuildRequests.build` left, time it and score it; as `evaluate`."""
 
 

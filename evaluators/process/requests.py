@@ -18,7 +18,7 @@ from evaluators.process.line import EvaluatorLine, OpenRequest
 
 
 @dataclass(frozen=True)
-class Request:
+class LineMethod:
     """One method of a line: which kind of work in its Protocol, and which method of that."""
 
     task: str
@@ -30,10 +30,10 @@ class Request:
         return f"{self.task}.{self.method}"
 
 
-def _read_requests(line: type) -> dict[str, Request]:
+def _read_requests(line: type) -> dict[str, LineMethod]:
     tasks = {name: member.fget for name, member in vars(line).items() if isinstance(member, property)}
     found = [
-        Request(task, method, _without_self(function))
+        LineMethod(task, method, _without_self(function))
         for task, getter in tasks.items()
         for method, function in vars(get_type_hints(getter)["return"]).items()
         if inspect.isfunction(function) and not method.startswith("_")
@@ -46,8 +46,8 @@ def _without_self(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-REQUESTS: Mapping[str, Request] = _read_requests(EvaluatorLine)
-CALLS: Mapping[str, Request] = _read_requests(KeeperLine)
+REQUESTS: Mapping[str, LineMethod] = _read_requests(EvaluatorLine)
+CALLS: Mapping[str, LineMethod] = _read_requests(KeeperLine)
 PREPARE, OPEN = "prepare", "open"  # of `OpenRequest`, which come before all of them
 
 Ask = Callable[[str, Mapping[str, Any]], Any]
@@ -67,14 +67,14 @@ def connect_back(ask: Ask) -> KeeperLine:
     return cast(KeeperLine, _callers(CALLS, ask))
 
 
-def _callers(requests: Mapping[str, Request], ask: Ask) -> SimpleNamespace:
+def _callers(requests: Mapping[str, LineMethod], ask: Ask) -> SimpleNamespace:
     tasks: dict[str, dict[str, Any]] = {}
     for request in requests.values():
         tasks.setdefault(request.task, {})[request.method] = _caller(request, ask)
     return SimpleNamespace(**{task: SimpleNamespace(**calls) for task, calls in tasks.items()})
 
 
-def _caller(request: Request, ask: Ask) -> Callable[..., Any]:
+def _caller(request: LineMethod, ask: Ask) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return ask(request.name, request.signature.bind(*args, **kwargs).arguments)
 
@@ -91,7 +91,7 @@ def call_handlers(line: KeeperLine) -> dict[str, Callable[..., Any]]:
     return {name: _handler(line, request) for name, request in CALLS.items()}
 
 
-def _handler(line: EvaluatorLine | KeeperLine, request: Request) -> Callable[..., Any]:
+def _handler(line: EvaluatorLine | KeeperLine, request: LineMethod) -> Callable[..., Any]:
     def answer(**arguments: Any) -> Any:
         return getattr(getattr(line, request.task), request.method)(**arguments)
 

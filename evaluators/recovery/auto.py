@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from evaluators.engine import Runner
 from evaluators.recovery.context import RecoveryContext
-from evaluators.recovery.held_out import HeldOut, Outcome
+from evaluators.recovery.held_out import HeldOut, HeldOutErrors
 from evaluators.recovery.step import Proposal, RecoveryStep
 from search.errors import BitfrontError, EvaluatorError
 from search.values import Ranges, Recovery, StepRecord
@@ -22,7 +22,7 @@ Done = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Recovered:
+class KeptSteps:
     """Ranges with all that was kept.
 
     Attributes:
@@ -39,16 +39,16 @@ class Recovered:
 
 
 @dataclass
-class _Progress:
+class _KeptSoFar:
     """What is kept so far."""
 
     ranges: Ranges
-    outcome: Outcome
+    outcome: HeldOutErrors
     records: list[StepRecord] = field(default_factory=list)
     stages: list[Ranges] = field(default_factory=list)
 
 
-class Trials:
+class StepTrials:
     """Tries steps on one model.
 
     Args:
@@ -64,7 +64,7 @@ class Trials:
         self._forced = forced
         self._done = done
 
-    def run(self, steps: Sequence[RecoveryStep], ranges: Ranges) -> Recovered:
+    def run(self, steps: Sequence[RecoveryStep], ranges: Ranges) -> KeptSteps:
         """Try steps in this order and keep those that lower the error of the outputs.
 
         Args:
@@ -74,7 +74,7 @@ class Trials:
             EvaluatorError: ONNX Runtime cannot run plain INT8, or a step that is forced fails.
         """
         plain = self._held_out.measure(self._context.open_int8(ranges))
-        now = _Progress(ranges, plain)
+        now = _KeptSoFar(ranges, plain)
         for place, step in enumerate(steps):
             self._done(place, len(steps))
             start = time.monotonic()
@@ -85,10 +85,10 @@ class Trials:
         notes = list(self._held_out.notes)
         if not self._forced and now.stages and self._held_out.is_worse(plain, now.outcome):
             notes.append("nothing is kept, because all steps together increase the loss by more than chance")
-            return Recovered(ranges, tuple(map(_dropped, now.records)), (), tuple(notes))
-        return Recovered(now.ranges, tuple(now.records), tuple(now.stages), tuple(notes))
+            return KeptSteps(ranges, tuple(map(_dropped, now.records)), (), tuple(notes))
+        return KeptSteps(now.ranges, tuple(now.records), tuple(now.stages), tuple(notes))
 
-    def _try(self, step: RecoveryStep, now: _Progress) -> StepRecord:
+    def _try(self, step: RecoveryStep, now: _KeptSoFar) -> StepRecord:
         """One step; what it proposes becomes part of `now` where it is kept."""
         before = now.outcome
         if self._context.seconds_left() <= 0 and not self._forced:
@@ -141,9 +141,9 @@ def check_equal(session: Runner, held_out: HeldOut) -> None:
 
 def _record(
     step: RecoveryStep,
-    before: Outcome,
+    before: HeldOutErrors,
     reason: str,
-    after: Outcome | None = None,
+    after: HeldOutErrors | None = None,
     proposal: Proposal | None = None,
     *,
     kept: bool = False,

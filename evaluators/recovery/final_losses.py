@@ -42,7 +42,7 @@ class FinalSamples(Protocol):
 
 
 @dataclass(frozen=True)
-class Scorer:
+class FinalScorer:
     """What INT8 is scored with.
 
     Attributes:
@@ -92,7 +92,7 @@ class Scorer:
         self.exact.run(inputs)
         return max(time.process_time() - start, 1e-6)
 
-    def _score_one(self, variant: Open, reference: accuracy.Reference, count: int) -> LossEstimate | None:
+    def _score_one(self, variant: Open, reference: accuracy.ReferenceScores, count: int) -> LossEstimate | None:
         clusters = self.samples.clusters(count)
         try:
             with self.samples.open(count) as batches:

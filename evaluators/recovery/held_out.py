@@ -42,7 +42,7 @@ _TINY, _MOST = 1e-30, 50.0  # of an error, and of its logarithm's change
 
 
 @dataclass(frozen=True)
-class Outcome:
+class HeldOutErrors:
     """What one INT8 does on the held-out samples.
 
     Attributes:
@@ -68,7 +68,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class HeldOutComparison:
     """One INT8 beside another one: whether it is nearer to FP32, and why that is said, in words."""
 
     better: bool
@@ -126,7 +126,7 @@ class HeldOut:
             return len(self._counts)
         return sum(self._counts) if self._clusters is None else len(np.unique(self._clusters))
 
-    def measure(self, session: Runner) -> Outcome:
+    def measure(self, session: Runner) -> HeldOutErrors:
         """Run one INT8 over the samples.
 
         Raises:
@@ -143,8 +143,8 @@ class HeldOut:
                     watched, self._metric, self._scored(), self._reference, clusters=self._score_clusters()
                 )
         except NonFiniteError:
-            return Outcome(np.full(max(1, self._total_units()), np.inf), None)
-        return Outcome(np.concatenate(watched.found), scored)
+            return HeldOutErrors(np.full(max(1, self._total_units()), np.inf), None)
+        return HeldOutErrors(np.concatenate(watched.found), scored)
 
     def distance(self, session: Runner) -> float:
         """Noise over power of all values of an output together, to compare float models that should differ by rounding.
@@ -163,7 +163,7 @@ class HeldOut:
             noise.add(outputs, reference, np.ones(count))
         return noise.error
 
-    def compare(self, before: Outcome, after: Outcome) -> Comparison:
+    def compare(self, before: HeldOutErrors, after: HeldOutErrors) -> HeldOutComparison:
         """Whether one INT8 has a lower error than another by more than chance, and no larger loss by more than chance.
 
         The errors of the same samples are compared as ratios, by signed ranks of their logarithms: a few samples that
@@ -171,20 +171,20 @@ class HeldOut:
         """
         if self.units < FEWEST:
             what = "samples" if self._by_sample else "batches"
-            return Comparison(False, f"{self.units} held-out {what} are too few to tell")
+            return HeldOutComparison(False, f"{self.units} held-out {what} are too few to tell")
         if not np.isfinite(after.errors).all() and np.isfinite(before.errors).all():
-            return Comparison(False, "outputs are not finite with it")
+            return HeldOutComparison(False, "outputs are not finite with it")
         low, centre, high = signed_rank_interval(self._by_cluster(_log_ratios(before.errors, after.errors)))
         if high >= 0:
-            return Comparison(False, _no_gain_text(low, centre, high))
+            return HeldOutComparison(False, _no_gain_text(low, centre, high))
         ratio = f"the error falls to {_share_text(centre)} {_range_text(low, high)} of what it was"
         if after.error > before.error:
-            return Comparison(False, f"{ratio} for most samples, but is larger on average")
+            return HeldOutComparison(False, f"{ratio} for most samples, but is larger on average")
         if self._costs_loss(before, after, large=math.exp(centre) <= _LARGE):
-            return Comparison(False, f"{ratio}, but {_loss_words(before, after)}")
-        return Comparison(True, ratio)
+            return HeldOutComparison(False, f"{ratio}, but {_loss_words(before, after)}")
+        return HeldOutComparison(True, ratio)
 
-    def is_worse(self, before: Outcome, after: Outcome) -> bool:
+    def is_worse(self, before: HeldOutErrors, after: HeldOutErrors) -> bool:
         """Whether the metric's loss is larger by more than chance; False if it cannot be scored.
 
         Where there are too few samples or batches to tell, the loss that was measured decides: what is left out then
@@ -201,7 +201,7 @@ class HeldOut:
             units = sample_losses(differences, accuracy.most_of(metric), self._score_clusters())
         return reverse_units(units).chance_below(0.0) <= _CHANCE if units.is_enough else change > 0
 
-    def _costs_loss(self, before: Outcome, after: Outcome, *, large: bool) -> bool:
+    def _costs_loss(self, before: HeldOutErrors, after: HeldOutErrors, *, large: bool) -> bool:
         """Whether the loss speaks against a lower error.
 
         A small gain in the error says little of the loss, so the loss that was measured decides, be it larger by chance
@@ -214,7 +214,7 @@ class HeldOut:
 
     # -- the float model -------------------------------------------------------------------------------------------
 
-    def _score_float(self, session: Runner, folder: Path) -> accuracy.Reference | None:
+    def _score_float(self, session: Runner, folder: Path) -> accuracy.ReferenceScores | None:
         try:
             return accuracy.reference(session, self._metric, self._scored(), folder)
         except (DataError, MetricError, NonFiniteError) as error:
@@ -324,7 +324,7 @@ def _share_text(change: float) -> str:
     return f"{share:.0f} %" if share >= 9.95 else f"{share:.2g} %" if share >= 0.01 else "< 0.01 %"
 
 
-def _loss_words(before: Outcome, after: Outcome) -> str:
+def _loss_words(before: HeldOutErrors, after: HeldOutErrors) -> str:
     """That the loss is larger, with both and the samples they are of."""
     assert before.scored is not None
     assert after.scored is not None

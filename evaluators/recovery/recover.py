@@ -18,9 +18,9 @@ from evaluators.data import Batch, Dataset, batches, gather_forms
 from evaluators.held_folders import held_folder
 from evaluators.lowering.placement import Placement
 from evaluators.metrics.contract import Metric
-from evaluators.recovery.auto import Recovered, Trials
+from evaluators.recovery.auto import KeptSteps, StepTrials
 from evaluators.recovery.context import RecoveryContext
-from evaluators.recovery.final_losses import FinalSamples, Scorer
+from evaluators.recovery.final_losses import FinalSamples, FinalScorer
 from evaluators.recovery.held_out import FEWEST, HeldOut
 from evaluators.recovery.int8.bias import BiasStep
 from evaluators.recovery.registry import AUTO
@@ -168,7 +168,7 @@ def recover(
             notes=("no group of this model can run in INT8, because of the target or of --keep",),
         )
     with held_folder() as folder:
-        run = _Run(subject, emulator, int8, budget, folder, alive)
+        run = _Recovery(subject, emulator, int8, budget, folder, alive)
         found = run.try_steps(steps, ranges, forced=asked != AUTO, done=done)
         chosen = run.calibrate_whole(found, ranges)
         plain, *losses = run.score([ranges, *found.stages[:-1], chosen] if found.stages else [ranges])
@@ -205,8 +205,8 @@ def correct_mix(
     """
     plain = ranges.with_mixes({})
     with held_folder() as folder:
-        run = _Run(subject, emulator, mix, budget, folder, alive)
-        trials = Trials(run.context, run.open_held_out(), forced=False, done=done)
+        run = _Recovery(subject, emulator, mix, budget, folder, alive)
+        trials = StepTrials(run.context, run.open_held_out(), forced=False, done=done)
         found = trials.run([BiasStep()], plain)
     return found.ranges, RecoveryRecord(BiasStep.name, found.steps, None, found.notes, budget.elapsed_s())
 
@@ -217,7 +217,7 @@ def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
     return Assignment({group: quantized.get(group, REFERENCE) for group in choices})
 
 
-class _Run:
+class _Recovery:
     """One recovery with what it holds open."""
 
     def __init__(
@@ -262,12 +262,12 @@ class _Run:
         *,
         forced: bool,
         done: Callable[[int, int], None],
-    ) -> Recovered:
+    ) -> KeptSteps:
         """As `auto.Trials.run`, in the share of the time that steps have."""
         self._kept_back = 1 - _STEPS_SHARE
         held_out = self.open_held_out()
         plain = ranges if self._all_fit else self._calibrate(self._subject.given)
-        found = Trials(self.context, held_out, forced=forced, done=done).run(steps, plain)
+        found = StepTrials(self.context, held_out, forced=forced, done=done).run(steps, plain)
         return found if found.stages else replace(found, ranges=ranges)
 
     @property
@@ -293,7 +293,7 @@ class _Run:
             found.notes.append(f"{self._wild} held-out samples are ignored, because their amplitude is far from usual")
         return found
 
-    def calibrate_whole(self, found: Recovered, plain: Ranges) -> Ranges:
+    def calibrate_whole(self, found: KeptSteps, plain: Ranges) -> Ranges:
         """Ranges from all calibration samples where only exact steps are kept: nothing was fitted to the others."""
         if not found.stages:
             return plain
@@ -305,7 +305,9 @@ class _Run:
     def score(self, stages: Sequence[Ranges]) -> list[LossEstimate | None]:
         """The loss of all INT8 under each of these ranges on the final samples."""
         subject, batch = self._subject, self._subject.given.batch
-        scorer = Scorer(self._exact, subject.metric, subject.final, batch, self._folder / "final", self.context.alive)
+        scorer = FinalScorer(
+            self._exact, subject.metric, subject.final, batch, self._folder / "final", self.context.alive
+        )
         openers = [lambda stage=stage: self.context.open_int8(stage) for stage in stages]
         return scorer.score(openers, self._budget.processor_s(self._budget.left()))
 

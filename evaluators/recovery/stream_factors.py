@@ -14,7 +14,7 @@ from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.step import Proposal
 from evaluators.recovery.streams.choice import Stream, kept_axes, magnitudes_of
 from evaluators.recovery.streams.fp16_limits import limit_exponents
-from evaluators.recovery.streams.layers import Layer, describe_layer, describe_tensor
+from evaluators.recovery.streams.layers import RoundedLayer, describe_layer, describe_tensor
 from evaluators.recovery.streams.result import Exponents, Streams, factors_of, join_factors
 from search.graph.model import Model
 from search.values import Ranges
@@ -50,7 +50,7 @@ def observe_streams(
 
 def _describe_layers(
     context: RecoveryContext, model: Model, streams: Streams, values: dict[str, ChannelValues], slots: list[int]
-) -> Iterator[Layer]:
+) -> Iterator[RoundedLayer]:
     quantized = {name for g in model.groups if context.int8[g.id].quantized for name in g.anchors}
     for reader in streams.readers:
         if reader.node in quantized and np.isin(reader.slots, slots).any():

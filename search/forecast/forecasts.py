@@ -66,7 +66,7 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ForecastAccuracy:
     """How accurate the forecasts of the last finished trials were; None if there were none.
 
     Attributes:
@@ -132,7 +132,7 @@ def _missed(trial: FrozenTrial, told: Predicted, band: float) -> tuple[bool, boo
 
 def forecast_quality(
     trials: Sequence[FrozenTrial], repaired: Set[int] = frozenset(), worst_loss: float | None = None, band: float = 0.0
-) -> Judged:
+) -> ForecastAccuracy:
     """Judge the forecasts of latency and loss of the last finished trials.
 
     Args:
@@ -149,7 +149,7 @@ def forecast_quality(
     whole, known = whole[-RECENT:], known[-RECENT:]
     std = [float(t.user_attrs.get(MEASURED, (0.0, 0.0))[1]) for t in whole]
     loss_band = _Z95 * float(np.median(std)) / worst_loss if std and worst_loss else 0.0
-    return Judged(_quality(known, "ms", 0), _quality(whole, "loss", 1, worst_loss), band, loss_band)
+    return ForecastAccuracy(_quality(known, "ms", 0), _quality(whole, "loss", 1, worst_loss), band, loss_band)
 
 
 def _quality(trials: Sequence[FrozenTrial], name: str, place: int, scale: float | None = None) -> Quality | None:

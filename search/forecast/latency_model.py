@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from search.errors import SurrogateError
 from search.forecast.priors import LatencyPrior
 from search.forecast.region_costs import RegionCosts
-from search.regression.posterior import Posterior, Prior, Shared, log_evidence, log_held_out
-from search.regression.similarity import KINDS, MOST_SHARING, Compared, Kind, Similarity
+from search.regression.posterior import Posterior, Prior, SharedErrors, log_evidence, log_held_out
+from search.regression.similarity import KINDS, MOST_SHARING, Kind, KnownMixes, Similarity
 from search.space.layout import Costs, Layout, Precisions
 
 Floats = NDArray[np.float64]
@@ -33,7 +33,7 @@ _RANGE_OF_THREE = 1.693  # expected, in standard deviations of a Gaussian
 
 
 @dataclass(frozen=True)
-class Tuning:
+class LatencyTuning:
     """Hyperparameters fitted to the rows: relative noise, factors on prior standard deviations, and shared errors.
 
     Attributes:
@@ -57,7 +57,13 @@ class LatencyModel:
     """
 
     def __init__(
-        self, design: Design, posterior: Posterior, tuning: Tuning, repeat_std: float, rows: Precisions, ms: Floats
+        self,
+        design: Design,
+        posterior: Posterior,
+        tuning: LatencyTuning,
+        repeat_std: float,
+        rows: Precisions,
+        ms: Floats,
     ) -> None:
         self._design = design
         self._posterior = posterior
@@ -83,8 +89,8 @@ class LatencyModel:
         return np.asarray(total)
 
     @cached_property
-    def _compared(self) -> Compared:
-        return Compared(self._design.similarity(self.tuning.kind), self._known)
+    def _compared(self) -> KnownMixes:
+        return KnownMixes(self._design.similarity(self.tuning.kind), self._known)
 
     def mean(self) -> Costs:
         """Expected costs; `Layout.values` of them are the predicted means."""
@@ -182,7 +188,7 @@ def fit_latency(
         features,
         latency_ms,
         tuning.noise * doubt,
-        Shared(_errors(design, tuning, precisions, latency_ms)) if tuning.shared > 0 else None,
+        SharedErrors(_errors(design, tuning, precisions, latency_ms)) if tuning.shared > 0 else None,
     )
     return LatencyModel(design, posterior, tuning, repeat, precisions, latency_ms)
 
@@ -222,7 +228,7 @@ class Design:
         )
         self.size = int(sizes[-1])
 
-    def prior(self, tuning: Tuning) -> Prior:
+    def prior(self, tuning: LatencyTuning) -> Prior:
         """The prior of the coefficients."""
         mean, std = np.zeros((2, self.size))
         mean[self.nodes] = self._prior.nodes.ravel()
@@ -290,19 +296,19 @@ def _weights(spread: Floats | None, rows: int) -> Floats:
     return np.asarray(np.sqrt((1 + np.clip(relative, 0.0, 20.0) ** 2) / 2))
 
 
-def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, repeat: float) -> Tuning:
+def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, repeat: float) -> LatencyTuning:
     """Maximize the likelihood over one hyperparameter at a time, with a penalty for unusual values."""
-    usual = Tuning(noise=max(Tuning.noise, repeat))
+    usual = LatencyTuning(noise=max(LatencyTuning.noise, repeat))
     if len(latency_ms) < _LEAST_TUNED:
         return usual
     chosen = np.unique(np.linspace(0, len(latency_ms) - 1, _TUNED_ROWS).astype(int))
-    prior = design.prior(Tuning())
+    prior = design.prior(LatencyTuning())
     residual = latency_ms[chosen] - features[chosen] @ prior.mean
     scaled = features[chosen] * prior.std
     nodes, edges = (scaled[:, part] @ scaled[:, part].T for part in (design.nodes, design.edges))
     rest = scaled @ scaled.T - nodes - edges
 
-    def score(t: Tuning) -> float:
+    def score(t: LatencyTuning) -> float:
         gram = rest + t.nodes**2 * nodes + t.edges**2 * edges + np.diag((t.noise * doubt[chosen]) ** 2)
         factors = (t.noise / usual.noise, t.nodes, t.edges)
         return log_evidence(gram, residual) - 0.5 * float(np.sum(np.log(factors) ** 2))
@@ -310,7 +316,7 @@ def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, 
     return _climbed(score, usual, np.unique(np.maximum(usual.noise * np.array(_NOISES), repeat)))
 
 
-def _climbed(score: Callable[[Tuning], float], best: Tuning, noises: Floats) -> Tuning:
+def _climbed(score: Callable[[LatencyTuning], float], best: LatencyTuning, noises: Floats) -> LatencyTuning:
     best = max((replace(best, noise=float(noise)) for noise in noises), key=score)
     best = max((replace(best, nodes=scale) for scale in _SCALES), key=score)
     best = max((replace(best, edges=scale) for scale in _SCALES), key=score)
@@ -320,7 +326,7 @@ def _climbed(score: Callable[[Tuning], float], best: Tuning, noises: Floats) -> 
     return replace(best, noise=float(np.sqrt(likely @ np.square(noises) / likely.sum())))
 
 
-def _errors(design: Design, tuning: Tuning, precisions: Precisions, latency_ms: Floats) -> Floats:
+def _errors(design: Design, tuning: LatencyTuning, precisions: Precisions, latency_ms: Floats) -> Floats:
     """(n, n) covariance of the errors that rows share."""
     alike = design.similarity(tuning.kind).between(precisions, precisions)
     return np.asarray((tuning.shared * design.typical(latency_ms)) ** 2 * alike)
@@ -332,16 +338,16 @@ def _shared(
     features: Floats,
     latency_ms: Floats,
     doubt: Floats,
-    tuning: Tuning,
+    tuning: LatencyTuning,
     repeat: float,
-) -> Tuning:
+) -> LatencyTuning:
     """Add shared errors to the hyperparameters if that predicts held-out rows better."""
     chosen = np.unique(np.linspace(0, len(latency_ms) - 1, _TUNED_ROWS).astype(int))
     prior = design.prior(tuning)
     scaled = features[chosen] * prior.std
     among, residual = scaled @ scaled.T, latency_ms[chosen] - features[chosen] @ prior.mean
 
-    def score(t: Tuning, errors: Floats) -> float:
+    def score(t: LatencyTuning, errors: Floats) -> float:
         return len(chosen) * log_held_out(among + errors + np.diag((t.noise * doubt[chosen]) ** 2), residual)
 
     best, most = tuning, score(tuning, np.zeros_like(among)) + _EARNED

@@ -13,7 +13,7 @@ from search.forecast.latency_model import check_rows
 from search.forecast.loss_maps import Decibels, Map, Saturating
 from search.forecast.priors import NoisePrior
 from search.regression.pairs import Pairs
-from search.regression.posterior import Posterior, Prior, Shared, log_evidence, log_held_out, solved
+from search.regression.posterior import Posterior, Prior, SharedErrors, log_evidence, log_held_out, solved
 from search.regression.similarity import MOST_SHARING
 from search.space.layout import Costs, Layout, Precisions
 
@@ -42,7 +42,7 @@ _UNMEASURED_STD = 1e-9  # of losses that are all zero
 
 
 @dataclass(frozen=True)
-class Tuning:
+class LossTuning:
     """Hyperparameters fitted to the rows: misfit relative to the loss, and a factor on the priors.
 
     Attributes:
@@ -63,7 +63,7 @@ class LossModel:
         observation_std: standard deviation of a typical measured loss, from its samples alone.
     """
 
-    def __init__(self, problem: Problem, fitted: Fitted, observation_std: float) -> None:
+    def __init__(self, problem: LossProblem, fitted: Fitted, observation_std: float) -> None:
         self._problem = problem
         self._fitted = fitted
         self.shape = problem.map(fitted.at)
@@ -156,7 +156,7 @@ def fit_loss(
     judged = std if whole is None or not whole.any() else std[whole]
     typical = float(np.median(judged[judged > 0])) if (judged > 0).any() else 0.0
     std = np.maximum(std, max(0.1 * typical, 1e-3 * float(np.abs(loss).max(initial=0.0))) or _UNMEASURED_STD)
-    problem = Problem(layout, prior, Tuning(), _start(loss, std), Decibels if decibels else Saturating)
+    problem = LossProblem(layout, prior, LossTuning(), _start(loss, std), Decibels if decibels else Saturating)
     at = problem.prior.mean
     if len(loss) >= _LEAST_TUNED:
         some = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
@@ -201,13 +201,13 @@ class Fitted:
     weights: Floats | None = None
 
     def posterior(self, prior: Prior) -> Posterior:
-        shared = None if self.errors is None else Shared(self.errors)
+        shared = None if self.errors is None else SharedErrors(self.errors)
         found = Posterior(prior, self.jacobian, self.target, self.doubt, shared)
         found.mean = self.at
         return found
 
 
-class Problem:
+class LossProblem:
     """The parameters.
 
     They are the logarithms of slope, power and ceiling; what is added to 1 as the exponent of all priors of noise, by
@@ -218,7 +218,7 @@ class Problem:
         self,
         layout: Layout,
         noise: NoisePrior,
-        tuning: Tuning,
+        tuning: LossTuning,
         worst: float,
         kind: type[Map] = Saturating,
         map_std: tuple[float, ...] = _MAP_STD,
@@ -238,10 +238,10 @@ class Problem:
         reach = _FARTHEST * self.prior.std
         return self.prior.mean - reach, self.prior.mean + reach
 
-    def straight(self) -> Problem:
+    def straight(self) -> LossProblem:
         """The same problem with power and ceiling fixed at their priors."""
         held = (_MAP_STD[_SLOPE], 1e-6, 1e-6)
-        return Problem(self._layout, self._noise, self.tuning, self._worst, self._kind, held)
+        return LossProblem(self._layout, self._noise, self.tuning, self._worst, self._kind, held)
 
     def map(self, parameters: Floats) -> Map:
         """From noise to loss."""
@@ -294,7 +294,7 @@ class Problem:
         sizes = self.tuning.shared * self._kind.per_noise(self.loss(at, precisions))
         errors = self._errors(sizes, precisions) if self.tuning.shared > 0 else None
         weighing = np.diag(doubt**2) if errors is None else errors + np.diag(doubt**2)
-        shared = None if errors is None else Shared(errors)
+        shared = None if errors is None else SharedErrors(errors)
 
         def cost(at: Floats) -> float:
             missed = loss - self.loss(at, precisions)
@@ -326,14 +326,14 @@ class Problem:
         found, jacobian = self.linear(at, precisions)
         return Fitted(at, jacobian, loss - found + jacobian @ at, doubt, precisions, found)
 
-    def sharing(self, fitted: Fitted, loss: Floats, std: Floats) -> Problem:
+    def sharing(self, fitted: Fitted, loss: Floats, std: Floats) -> LossProblem:
         """The problem with pairs of groups if they predict held-out rows better, otherwise unchanged."""
         chosen = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
         residual = (fitted.target - fitted.jacobian @ self.prior.mean)[chosen]
         scaled = fitted.jacobian[chosen] * self.prior.std
         among, precisions = scaled @ scaled.T, fitted.precisions[chosen]
 
-        def score(t: Tuning, errors: Floats) -> float:
+        def score(t: LossTuning, errors: Floats) -> float:
             doubt = self._doubt(t, loss, std)[chosen]
             return len(chosen) * log_held_out(among + errors + np.diag(doubt**2), residual)
 
@@ -345,24 +345,24 @@ class Problem:
                 tried = replace(self.tuning, misfit=misfit, shared=shared)
                 found = score(tried, shared**2 * errors)
                 best, most = (tried, found) if found > most else (best, most)
-        return Problem(self._layout, self._noise, best, self._worst, self._kind)
+        return LossProblem(self._layout, self._noise, best, self._worst, self._kind)
 
-    def tuned(self, rough: Fitted, loss: Floats, std: Floats) -> Problem:
+    def tuned(self, rough: Fitted, loss: Floats, std: Floats) -> LossProblem:
         """The problem with the likeliest hyperparameters around a first fit, with a penalty for unusual ones."""
         residual = rough.target - rough.jacobian @ self.prior.mean
         scaled = rough.jacobian * self.prior.std
         groups = scaled[:, _NOISE] @ scaled[:, _NOISE].T
         rest = scaled @ scaled.T - groups
 
-        def score(t: Tuning) -> float:
+        def score(t: LossTuning) -> float:
             gram = rest + t.groups**2 * groups + np.diag(self._doubt(t, loss, std) ** 2)
-            return log_evidence(gram, residual) - 0.5 * float(np.log(t.misfit / Tuning.misfit) ** 2)
+            return log_evidence(gram, residual) - 0.5 * float(np.log(t.misfit / LossTuning.misfit) ** 2)
 
         best = max((replace(self.tuning, groups=scale) for scale in _SCALES), key=score)
         best = max((replace(best, misfit=misfit) for misfit in _MISFITS), key=score)
-        return Problem(self._layout, self._noise, best, self._worst, self._kind)
+        return LossProblem(self._layout, self._noise, best, self._worst, self._kind)
 
-    def _doubt(self, tuning: Tuning, loss: Floats, std: Floats) -> Floats:
+    def _doubt(self, tuning: LossTuning, loss: Floats, std: Floats) -> Floats:
         """(n,) standard deviations of measured losses around the model.
 
         The model has no negative losses. A loss that is negative beyond chance counts as a deviation of its size.

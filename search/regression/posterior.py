@@ -22,7 +22,7 @@ class Prior:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedErrors:
     """Errors that similar rows have in common, as the covariance of a Gaussian process.
 
     Attributes:
@@ -48,7 +48,7 @@ class Posterior:
     """
 
     def __init__(
-        self, prior: Prior, features: Floats, observed: Floats, noise: Floats, shared: Shared | None = None
+        self, prior: Prior, features: Floats, observed: Floats, noise: Floats, shared: SharedErrors | None = None
     ) -> None:
         self.prior = prior
         self._given = features, observed, noise, shared

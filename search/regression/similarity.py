@@ -60,7 +60,7 @@ class Similarity:
 
     def between(self, left: Precisions, right: Precisions) -> Floats:
         """(m, groups) and (n, groups) precisions to (m, n) covariances."""
-        return Compared(self, right).between(left)
+        return KnownMixes(self, right).between(left)
 
     def alike(self, left: Precisions, right: Precisions) -> Floats:
         """(m, n) share of the cost in groups with the same precision; in single precision for many rows."""
@@ -96,7 +96,7 @@ class Similarity:
 
 
 @dataclass(frozen=True)
-class Compared:
+class KnownMixes:
     """Mixes that others are compared with, again and again.
 
     Attributes:

@@ -17,7 +17,7 @@ from search.forecast import acquisition
 from search.solver import blocks
 from search.solver.blocks import Tied
 from search.solver.elimination import eliminator
-from search.solver.hull import Point
+from search.solver.hull import HullPoint
 from search.solver.limited import within
 from search.solver.solve import best_new, front, minima
 from search.space.changes import Changes
@@ -114,7 +114,7 @@ class Pool:
         effort = _effort(every.layout, models)
         points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
         found = [every.expanded(self._stacked([point.codes for point in points], every.layout))]
-        points = [Point(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
+        points = [HullPoint(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
         exact_s = _SOLVE_S if bounds.strict else 0.0
         found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
         if drawn:
@@ -259,7 +259,7 @@ class Pool:
         return scope.expanded(self._stacked(found, layout))
 
     def _drawn(
-        self, scope: Tied, models: Models, points: list[Point], rng: np.random.Generator, effort: _Effort
+        self, scope: Tied, models: Models, points: list[HullPoint], rng: np.random.Generator, effort: _Effort
     ) -> Codes:
         """The best under draws from the posterior, for weights at which the front has its corners."""
         weights = _weights(points, effort.weights)
@@ -275,7 +275,7 @@ class Pool:
         ]
         return scope.expanded(minima(structure, np.array(terms), exact=False)[0])
 
-    def _thinned(self, points: list[Point]) -> Codes:
+    def _thinned(self, points: list[HullPoint]) -> Codes:
         """Some of the predicted points, evenly over the front."""
         places = np.unique(np.linspace(0, len(points) - 1, min(_GIVING, len(points))).round().astype(int))
         return self._stacked([points[place].codes for place in places])
@@ -302,7 +302,7 @@ class Pool:
         found[:, np.arange(len(places)), decisions] = codes
         return found.reshape(-1, len(self.layout.members))
 
-    def _next_best(self, models: Models, points: list[Point]) -> Codes:
+    def _next_best(self, models: Models, points: list[HullPoint]) -> Codes:
         """For all weights of the objectives, the best that was not tried yet."""
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
         weights = _weights(points, _effort(self.layout, models).weights) if len(points) > 1 else np.ones(1)
@@ -358,12 +358,12 @@ def _effort(layout: Layout, models: Models) -> _Effort:
     return _USUAL if eliminator(structure).fits else _WIDE
 
 
-def _front(layout: Layout, latency: Costs, noise: Costs, most: int) -> list[Point]:
+def _front(layout: Layout, latency: Costs, noise: Costs, most: int) -> list[HullPoint]:
     """The supported front of two costs."""
     return front(layout.pairwise(latency), layout.pairwise(noise), most, exact=False)
 
 
-def _weights(points: list[Point], most: int) -> NDArray[np.float64]:
+def _weights(points: list[HullPoint], most: int) -> NDArray[np.float64]:
     """Weights of the first cost, relative to the second, at which neighbouring corners are equally good."""
     first, second = (np.array([getattr(point, name) for point in points]) for name in ("first", "second"))
     slopes = np.diff(-second) / np.maximum(np.diff(first), 1e-300)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from search.forecast import acquisition
 from search.forecast.acquisition import Forecast
-from search.sampler.goals import Aim, Goal, Knee, Known, is_improved, worth
+from search.sampler.goals import Goal, Knee, Known, MixGoal, is_improved, worth
 from search.space.layout import Precisions
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Gain:
         goal: what is to be improved. If none of the candidates promises any gain there, it is the front.
     """
 
-    def __init__(self, goal: Goal, aim: Aim, models: Models, known: Known, rng: np.random.Generator) -> None:
+    def __init__(self, goal: Goal, aim: MixGoal, models: Models, known: Known, rng: np.random.Generator) -> None:
         self.goal = goal
         self._aim, self._models, self._known = aim, models, known
         self._knee = Knee.of(aim, known) if goal is Goal.KNEE else None

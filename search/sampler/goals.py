@@ -32,7 +32,7 @@ class Goal(Enum):
 
 
 @dataclass(frozen=True)
-class Aim:
+class MixGoal:
     """Limits that a recommended mix must keep; None for no limit.
 
     Attributes:
@@ -81,7 +81,7 @@ class Known:
         kept = acquisition.front(self.log_ms, self.loss)
         return self.log_ms[kept], self.loss[kept]
 
-    def within(self, aim: Aim) -> Reference:
+    def within(self, aim: MixGoal) -> Reference:
         """The reference point, moved to the limits plus the smallest measurable difference.
 
         Nothing beyond them is worth a trial. The point is not moved if no measured mix lies within.
@@ -95,7 +95,7 @@ class Known:
         return Reference(log_ms, loss) if reached else self.corner
 
 
-def worth(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
+def worth(aim: MixGoal, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
     """(n,) expected gain of each candidate at the limits; None if nothing can be gained there.
 
     A mix is recommended by the upper bound of its loss. So within a budget, losses count with their bounds. With an
@@ -112,7 +112,7 @@ def worth(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generator) 
     return _gained_speed(aim.max_loss, forecast, known, rng)
 
 
-def is_improved(aim: Aim, forecast: Forecast, known: Known) -> bool:
+def is_improved(aim: MixGoal, forecast: Forecast, known: Known) -> bool:
     """Whether candidates, by their expected values, are better than what was found by more than can be measured.
 
     They may improve the front within the limits, or the mix that is recommended at the limits. A loss that cannot be
@@ -128,7 +128,7 @@ def is_improved(aim: Aim, forecast: Forecast, known: Known) -> bool:
     return aim.recommended is Goal.LIMITS and _is_pick_improved(aim, forecast, known)
 
 
-def _is_pick_improved(aim: Aim, forecast: Forecast, known: Known) -> bool:
+def _is_pick_improved(aim: MixGoal, forecast: Forecast, known: Known) -> bool:
     """Whether one of the candidates is expected to be the better pick at the limits; also while nothing keeps them."""
     upper, bounds = known.bounds.upper(np.maximum(forecast.loss, 0)), known.bounds
     if aim.budget_ms is not None:
@@ -143,7 +143,7 @@ def _is_pick_improved(aim: Aim, forecast: Forecast, known: Known) -> bool:
     return bool(after[keeps].min(initial=np.inf) < before[kept].min() - _NOTHING * least)
 
 
-def nearest(aim: Aim, known: Known, log_ms: Floats, loss: Floats) -> NDArray[np.int64]:
+def nearest(aim: MixGoal, known: Known, log_ms: Floats, loss: Floats) -> NDArray[np.int64]:
     """Indices of a few mixes of the front of (n,) log milliseconds and losses: the nearest to the recommended mix.
 
     That is near the limit, or near the knee.
@@ -230,7 +230,7 @@ class Knee:
     place: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
-    def of(cls, aim: Aim, known: Known) -> Knee | None:
+    def of(cls, aim: MixGoal, known: Known) -> Knee | None:
         """The knee of the known trials within a budget; None if fewer than two of the front keep it."""
         log_ms, loss = known.front()
         kept = log_ms <= (np.inf if aim.budget_ms is None else np.log(aim.budget_ms))

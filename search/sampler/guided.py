@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from search.errors import SolverError, SurrogateError
 from search.forecast import acquisition
-from search.forecast.forecasts import Judged, Predicted, forecast_quality
+from search.forecast.forecasts import ForecastAccuracy, Predicted, forecast_quality
 from search.forecast.history import Historian, History
 from search.forecast.models import Models, Priors, fitted
 from search.forecast.priors import NoisePrior
@@ -33,7 +33,7 @@ from search.sampler.candidates import Bounds, Pool
 from search.sampler.climbing import climbed
 from search.sampler.cold_start import guesses
 from search.sampler.gains import Gain
-from search.sampler.goals import Aim, Goal, Knee, Known, nearest
+from search.sampler.goals import Goal, Knee, Known, MixGoal, nearest
 from search.sampler.loss_bounds import SURE, LossBounds
 from search.solver.blocks import Tied
 from search.solver.solve import best_new, minimize
@@ -81,7 +81,7 @@ class Guidance:
     priors: Callable[[], Priors | None]
     unbuildable: Callable[[], Set[tuple[str, Precision]]] = frozenset
     disobeyed: Callable[[], Set[tuple[str, Precision]]] = frozenset
-    aim: Callable[[], Aim] = Aim
+    aim: Callable[[], MixGoal] = MixGoal
     latency_band: Callable[[], float | None] = lambda: None
     noise: NoisePrior | None = None
     latencies: Callable[[], Mapping[int, float]] = dict
@@ -215,11 +215,11 @@ class GuidedSampler(BaseSampler):
 
     # -- forecasts -------------------------------------------------------------------------------------------------
 
-    def judged(self, trials: Sequence[FrozenTrial]) -> Judged:
+    def judged(self, trials: Sequence[FrozenTrial]) -> ForecastAccuracy:
         """How accurate the forecasts of the last finished trials were."""
         return self._judged(trials, self.history(trials, self.guidance.unbuildable()))
 
-    def _judged(self, trials: Sequence[FrozenTrial], history: History) -> Judged:
+    def _judged(self, trials: Sequence[FrozenTrial], history: History) -> ForecastAccuracy:
         rows = self._uniform_rows(history)
         # Where all are as good as FP32, what their losses can be told apart by.
         worst = max((max(history.loss[row], _Z95 * history.loss_std[row]) for row in rows), default=0.0)

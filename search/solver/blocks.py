@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from search.solver.hull import Point
+from search.solver.hull import HullPoint
 from search.space.changes import Changes
 from search.space.layout import Codes, Costs, Layout, Precisions
 
@@ -98,7 +98,7 @@ def block_owners(layout: Layout) -> NDArray[np.int64]:
 
 
 def taken_apart(
-    layout: Layout, coarse: Tied, latency: Costs, noise: Costs, points: Sequence[Point], most: int = LARGE
+    layout: Layout, coarse: Tied, latency: Costs, noise: Costs, points: Sequence[HullPoint], most: int = LARGE
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(decisions,) numbers of finer ties, in which the ties with the largest expected gains are divided.
 
@@ -130,7 +130,7 @@ def _apart(owners: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.i
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
-def _weights(points: Sequence[Point]) -> list[tuple[float, float]]:
+def _weights(points: Sequence[HullPoint]) -> list[tuple[float, float]]:
     """For every corner the weights of both costs for which it is optimal, in units of the front's extent."""
     first, second = (np.array([getattr(point, name) for point in points]) for name in ("first", "second"))
     extent = max(float(np.ptp(first)), 1e-300), max(float(np.ptp(second)), 1e-300)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from search.errors import SolverError
-from search.solver.elimination_plan import Batch, plan
+from search.solver.elimination_plan import EliminationBatch, plan
 from search.space.layout import Codes
 from search.space.structure import Structure, Terms
 
@@ -102,7 +102,7 @@ class Eliminator:
             codes[batch.decisions] = costs.argmin(axis=0)
         return np.ascontiguousarray(codes.T), least
 
-    def _backwards(self, tables: list[Terms]) -> Iterator[tuple[Batch, Terms]]:
+    def _backwards(self, tables: list[Terms]) -> Iterator[tuple[EliminationBatch, Terms]]:
         assert self.batches is not None
         return zip(reversed(self.batches), reversed(tables), strict=True)
 
@@ -132,7 +132,7 @@ def eliminator(structure: Structure) -> Eliminator:
     return Eliminator(structure)
 
 
-def _places(batch: Batch, codes: Codes) -> Codes:
+def _places(batch: EliminationBatch, codes: Codes) -> Codes:
     """(steps, …) where the codes of each scope are in tables of (codes of the scope …, steps, …).
 
     Args:
@@ -174,12 +174,12 @@ class _Choices:
         above: (codes, codes of the scope × steps); +inf for the best and for what is forbidden.
     """
 
-    batch: Batch
+    batch: EliminationBatch
     best: Codes
     above: Terms
 
     @classmethod
-    def of(cls, batch: Batch, table: Terms) -> _Choices:
+    def of(cls, batch: EliminationBatch, table: Terms) -> _Choices:
         """From the (codes, codes of the scope …, steps) table of a cost."""
         costs = table.reshape(batch.shape[0], -1)
         best = costs.argmin(axis=0)

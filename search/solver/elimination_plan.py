@@ -36,7 +36,7 @@ class Summand:
 
 
 @dataclass(frozen=True)
-class Batch:
+class EliminationBatch:
     """Eliminations that are done together, all with tables of one shape.
 
     The pool has the terms of a cost, and behind them what every batch leaves: the least cost for each of the codes of
@@ -67,7 +67,7 @@ class Batch:
         return math.prod(self.shape) * len(self.decisions)
 
 
-def plan(structure: Structure, most_entries: int) -> tuple[Batch, ...] | None:
+def plan(structure: Structure, most_entries: int) -> tuple[EliminationBatch, ...] | None:
     """The batches in which all decisions can be eliminated.
 
     Returns:
@@ -176,7 +176,7 @@ def _steps(structure: Structure, order: Sequence[int]) -> list[_Step]:
     return found
 
 
-def _batches(structure: Structure, order: Sequence[int]) -> list[Batch]:
+def _batches(structure: Structure, order: Sequence[int]) -> list[EliminationBatch]:
     """The steps in batches: those of a batch have tables and summands of the same shapes, and none needs another."""
     steps = _steps(structure, order)
     levels: list[int] = []
@@ -187,12 +187,12 @@ def _batches(structure: Structure, order: Sequence[int]) -> list[Batch]:
         axes = tuple(sorted(about for about, _ in (*step.terms, *step.senders)))
         alike[levels[-1], shape, axes].append(number)
     results: dict[int, Places] = {}  # of every step in the pool
-    batches: list[Batch] = []
+    batches: list[EliminationBatch] = []
     start = structure.length
     for (_, shape, _), numbers in sorted(alike.items()):
         summands = _summands([steps[number] for number in numbers], shape, results)
         decisions = np.array([steps[number].decisions for number in numbers], dtype=np.int64)
-        batches.append(Batch(decisions[:, 0], decisions[:, 1:], shape, summands, start))
+        batches.append(EliminationBatch(decisions[:, 0], decisions[:, 1:], shape, summands, start))
         places = np.arange(start, batches[-1].end).reshape(-1, len(numbers))
         results.update((number, places[:, place]) for place, number in enumerate(numbers))
         start = batches[-1].end

@@ -14,7 +14,7 @@ from search.space.structure import Structure, Terms
 NEGLIGIBLE = 1e-9  # of the front's extent: a point that adds less is the same point, rounded otherwise
 
 
-class Point(NamedTuple):
+class HullPoint(NamedTuple):
     """Codes on the front of two costs, and both costs."""
 
     codes: Codes
@@ -49,31 +49,31 @@ class Both:
         """(n, decisions) codes to (2, n) costs."""
         return self.bases[:, None] + np.stack([self.structure.sums(terms, codes) for terms in self.finite])
 
-    def extent(self, ends: list[Point]) -> Terms:
+    def extent(self, ends: list[HullPoint]) -> Terms:
         """(2,) the difference of the two minima in each cost; 0 if only rounding separates them."""
         extent = np.abs(costs(ends[1]) - costs(ends[0]))
         return np.where(extent > 1e-12 * np.abs(self.finite).max(axis=1, initial=0), extent, 0.0)
 
 
-def costs(point: Point) -> Terms:
+def costs(point: HullPoint) -> Terms:
     """(2,) both costs of a point."""
     return np.array([point.first, point.second])
 
 
-def weights(gap: tuple[Point, Point], extent: Terms) -> Terms:
+def weights(gap: tuple[HullPoint, HullPoint], extent: Terms) -> Terms:
     """(2,) the weighting, in units of the extent, that likes both ends equally."""
     first, second = np.abs(costs(gap[1]) - costs(gap[0])) / extent
     return np.asarray(np.array([second, first]) / (first + second) / extent)
 
 
-def width(gap: tuple[Point, Point], extent: Terms) -> float:
+def width(gap: tuple[HullPoint, HullPoint], extent: Terms) -> float:
     """How far its ends are apart, in units of the extent."""
     return float(np.linalg.norm((costs(gap[1]) - costs(gap[0])) / extent))
 
 
-def corners(points: list[Point], extent: Terms) -> list[Point]:
+def corners(points: list[HullPoint], extent: Terms) -> list[HullPoint]:
     """The points that are corners of the lower left convex hull, sorted by the first cost."""
-    found: list[Point] = []
+    found: list[HullPoint] = []
     for point in sorted(points, key=lambda point: (point.first, point.second)):
         while found and _passed(found, point, extent):
             found.pop()
@@ -82,7 +82,7 @@ def corners(points: list[Point], extent: Terms) -> list[Point]:
     return found
 
 
-def _passed(found: list[Point], point: Point, extent: Terms) -> bool:
+def _passed(found: list[HullPoint], point: HullPoint, extent: Terms) -> bool:
     """Whether the last point of `found` is no longer a corner when `point` follows."""
     across, down = (costs(point) - costs(found[-1])) / extent * (1, -1)
     if down <= NEGLIGIBLE or len(found) == 1:

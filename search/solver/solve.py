@@ -17,7 +17,7 @@ from search.solver import hull
 from search.solver import integer_program as program
 from search.solver.cuts import Cutter
 from search.solver.elimination import Eliminator, eliminator
-from search.solver.hull import Both, Point
+from search.solver.hull import Both, HullPoint
 from search.space.layout import Codes, Pairwise
 from search.space.structure import Structure, Terms
 
@@ -138,7 +138,7 @@ def front(
     time_limit_s: float = TIME_LIMIT_S,
     *,
     exact: bool = True,
-) -> list[Point]:
+) -> list[HullPoint]:
     """Find the corners of the convex front of two costs, sorted by `first`: the optima of their weighted sums.
 
     Between two known corners, the problem with weights for which both are equally good gives a point between them or
@@ -208,12 +208,12 @@ def _programmed(structure: Structure, terms: Terms, time_limit_s: float) -> Iter
         yield found.codes, float(structure.sums(terms, found.codes[None])[0])
 
 
-def _solved(both: Both, weights: Terms, time_limit_s: float, exact: bool) -> list[Point]:
+def _solved(both: Both, weights: Terms, time_limit_s: float, exact: bool) -> list[HullPoint]:
     """The minimum of each of (n, 2) weightings of two costs."""
     terms = sum((weight[:, None] * costs for weight, costs in zip(weights.T, both.finite, strict=True)), both.denied)
     codes, least = minima(both.structure, np.asarray(terms), time_limit_s, exact=exact)
     _check_allowed(least)
-    return [Point(row, *costs) for row, costs in zip(codes, both.values(codes).T.tolist(), strict=True)]
+    return [HullPoint(row, *costs) for row, costs in zip(codes, both.values(codes).T.tolist(), strict=True)]
 
 
 def _check_allowed(least: Terms) -> None:

@@ -9,7 +9,7 @@ from studies.crew.presence import Presence
 from studies.store.records import TakenOver
 
 
-class Shared(Presence):
+class SharedCrew(Presence):
     """A worker among others, any of which may come, end or be lost at any moment."""
 
     alone = False

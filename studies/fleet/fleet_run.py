@@ -47,7 +47,7 @@ def run_fleet(name: str, url: str, slots: Sequence[Slot], progress: SearchEvents
         held_folder() as folder,
         Fleet(name, url, slots, folder, progress.note, target) as fleet,
     ):
-        watch = _Watch(store, name, progress)
+        watch = _StudyWatch(store, name, progress)
         with reported_deletion(store, store.studies.load(name)):
             while fleet.look():
                 watch.look()
@@ -104,7 +104,7 @@ def as_in(slots: Sequence[Slot]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _Watch:
+class _StudyWatch:
     """Asks the database now and then, and passes on where the study stands and what is new."""
 
     def __init__(self, store: Store, name: str, progress: SearchEvents) -> None:

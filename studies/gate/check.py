@@ -15,7 +15,7 @@ LEVEL = 0.01
 _POWER_LEVEL = 0.07  # a difference is called detectable where it is missed so often; with room to the one in ten
 
 
-class Verdict(Enum):
+class GateVerdict(Enum):
     """What a check says, or a gate as a whole."""
 
     HOLDS = "holds"
@@ -24,7 +24,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Check:
+class GateCheck:
     """One check with its verdict.
 
     Attributes:
@@ -41,7 +41,7 @@ class Check:
     """
 
     name: str
-    verdict: Verdict
+    verdict: GateVerdict
     limit: float
     estimate: float | None
     low: float | None
@@ -79,12 +79,12 @@ def divide_level(checks: int, level: float = LEVEL) -> float:
     return level / max(1, checks)
 
 
-def combine_verdicts(checks: Sequence[Check]) -> Verdict:
+def combine_verdicts(checks: Sequence[GateCheck]) -> GateVerdict:
     """Fails where one check fails; holds where all hold; else it was not judged."""
     verdicts = {check.verdict for check in checks}
-    if Verdict.FAILS in verdicts:
-        return Verdict.FAILS
-    return Verdict.HOLDS if verdicts == {Verdict.HOLDS} else Verdict.NOT_JUDGED
+    if GateVerdict.FAILS in verdicts:
+        return GateVerdict.FAILS
+    return GateVerdict.HOLDS if verdicts == {GateVerdict.HOLDS} else GateVerdict.NOT_JUDGED
 
 
 def one_sided_point(level: float, freedom: int) -> float:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from studies.gate.check import Check, Verdict
+from studies.gate.check import GateCheck, GateVerdict
 from studies.gate.report import COLUMNS, GateReport
 
 # XML 1.0 cannot hold these, and names of files may.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-_MARKS = {Verdict.HOLDS: "✅", Verdict.FAILS: "❌", Verdict.NOT_JUDGED: "⚠️"}
+_MARKS = {GateVerdict.HOLDS: "✅", GateVerdict.FAILS: "❌", GateVerdict.NOT_JUDGED: "⚠️"}
 
 
 def junit_text(report: GateReport) -> str:
     """A test suite with a test case per check: one that fails is a failure, one that was not judged is skipped."""
-    counts = {verdict: sum(check.verdict is verdict for check in report.checks) for verdict in Verdict}
+    counts = {verdict: sum(check.verdict is verdict for check in report.checks) for verdict in GateVerdict}
     suite = ElementTree.Element(
         "testsuite",
         name=_clean(f"bitfront gate {report.candidate.name}"),
         tests=str(len(report.checks)),
-        failures=str(counts[Verdict.FAILS]),
+        failures=str(counts[GateVerdict.FAILS]),
         errors="0",
-        skipped=str(counts[Verdict.NOT_JUDGED]),
+        skipped=str(counts[GateVerdict.NOT_JUDGED]),
     )
     for check in report.checks:
         _add_case(suite, report, check)
@@ -33,11 +33,11 @@ def junit_text(report: GateReport) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
 
 
-def _add_case(suite: ElementTree.Element, report: GateReport, check: Check) -> None:
+def _add_case(suite: ElementTree.Element, report: GateReport, check: GateCheck) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname="bitfront.gate", name=_clean(report.label(check)))
     row = report.rows()[report.checks.index(check)]
-    if check.verdict is not Verdict.HOLDS:
-        kind = "failure" if check.verdict is Verdict.FAILS else "skipped"
+    if check.verdict is not GateVerdict.HOLDS:
+        kind = "failure" if check.verdict is GateVerdict.FAILS else "skipped"
         ElementTree.SubElement(case, kind, message=_clean(check.reason))
     text = "\n".join([f"{_title(name)}: {row[name]}" for name in COLUMNS] + [check.reason])
     ElementTree.SubElement(case, "system-out").text = _clean(text)

@@ -18,7 +18,7 @@ from evaluators.process.results import EngineScores
 from search.errors import ConfigError, EvaluatorError
 from search.values import Target
 from studies.events import Events
-from studies.gate.check import Check, divide_level
+from studies.gate.check import GateCheck, divide_level
 from studies.gate.fit import check_target, common_backend, threads_of
 from studies.gate.latency import ProcessTimes, judge_latency
 from studies.gate.limits import GateLimits, check_limits
@@ -93,7 +93,7 @@ class _Gate:
 
     def run(self) -> GateReport:
         limits = self._inputs.limits
-        checks: list[Check] = []
+        checks: list[GateCheck] = []
         notes: list[str] = []
         doubts: list[str] = []
         metric: MetricScale | None = None
@@ -133,7 +133,7 @@ class _Gate:
         except ProcessDiedError as death:
             raise EvaluatorError(f"scoring the engines: {death}") from death
 
-    def _judge_loss(self, scores: EngineScores, metric: MetricScale, given: float | Amount) -> Check:
+    def _judge_loss(self, scores: EngineScores, metric: MetricScale, given: float | Amount) -> GateCheck:
         limit = _resolve_drop(self._inputs, given, metric)
         if CANDIDATE in scores.failed:
             return fail_loss(limit, self._level, f"the candidate cannot be scored: {scores.failed[CANDIDATE]}")

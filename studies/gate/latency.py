@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.gate.check import Check, Verdict, detectable_excess, one_sided_point
+from studies.gate.check import GateCheck, GateVerdict, detectable_excess, one_sided_point
 from studies.gate.limits import LEAST_PROCESSES
 from studies.gate.loss import judge_bounds
 from studies.options.quantities import format_percent
@@ -45,7 +45,7 @@ class ProcessTimes:
         return math.log(self.copy_ms) - math.log(self.baseline_ms)
 
 
-def judge_latency(times: Sequence[ProcessTimes], limit: float, level: float, known_band: float = 0.0) -> Check:
+def judge_latency(times: Sequence[ProcessTimes], limit: float, level: float, known_band: float = 0.0) -> GateCheck:
     """Hold the slowdown of a candidate to a limit.
 
     Args:
@@ -67,7 +67,7 @@ def judge_latency(times: Sequence[ProcessTimes], limit: float, level: float, kno
     half = one_sided_point(level, freedom) * error + tie
     low, high = math.expm1(middle - half), math.expm1(middle + half)
     verdict = judge_bounds(low, high, limit)
-    return Check(
+    return GateCheck(
         "latency",
         verdict,
         limit,
@@ -91,12 +91,12 @@ def measure_band(times: Sequence[ProcessTimes]) -> float:
     return math.expm1(abs(float(np.mean([each.tie for each in times]))))
 
 
-def _not_timed(times: Sequence[ProcessTimes], limit: float, level: float) -> Check:
+def _not_timed(times: Sequence[ProcessTimes], limit: float, level: float) -> GateCheck:
     units, reason = (
         f"{len(times)} processes",
         "an inference is too short for the clock of this machine; give a larger --batch",
     )
-    return Check("latency", Verdict.NOT_JUDGED, limit, None, None, None, level, None, "none", units, reason)
+    return GateCheck("latency", GateVerdict.NOT_JUDGED, limit, None, None, None, level, None, "none", units, reason)
 
 
 def _details(times: Sequence[ProcessTimes], band: float) -> dict[str, Any]:
@@ -113,14 +113,14 @@ def _standard_error(values: Floats) -> float:
     return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def _reason(verdict: Verdict, bounds: tuple[float, float], limit: float, band: float) -> str:
+def _reason(verdict: GateVerdict, bounds: tuple[float, float], limit: float, band: float) -> str:
     low, high = (format_percent(bound) for bound in bounds)
     allowed, tie = format_percent(limit), format_percent(band)
-    if verdict is Verdict.FAILS:
+    if verdict is GateVerdict.FAILS:
         return f"the candidate is at least {low} slower, more than the {allowed} that are allowed"
-    if verdict is Verdict.HOLDS and bounds[1] < 0:
+    if verdict is GateVerdict.HOLDS and bounds[1] < 0:
         return f"the candidate is at least {format_percent(-bounds[1])} faster, and {allowed} slower are allowed"
-    if verdict is Verdict.HOLDS:
+    if verdict is GateVerdict.HOLDS:
         return f"the candidate is at most {high} slower, within the {allowed} that are allowed"
     told = f"the slowdown lies between {low} and {high}, and {allowed} are allowed, with a tie band of {tie}"
     if limit < band:

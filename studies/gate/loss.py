@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.measure.mean_bounds import LossUnits, batch_losses, reverse_units, sample_losses
-from studies.gate.check import Check, Verdict, detectable_excess, one_sided_point
+from studies.gate.check import GateCheck, GateVerdict, detectable_excess, one_sided_point
 from studies.gate.paired_shares import above_p_value, detectable_drop
 
 Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ class PairedScores:
 
 def judge_loss(
     scores: PairedScores, limit: float, level: float, show: Callable[[float], str] = "{:.4g}".format
-) -> Check:
+) -> GateCheck:
     """Hold the drop of a candidate to a limit, by the bounds of `evaluators.measure.mean_bounds`.
 
     Args:
@@ -76,7 +76,9 @@ def judge_loss(
     told = f"{units.units} {kind}"
     if units.units < least:
         reason = f"{told} are too few for a verdict: at least {least} are needed; give more data"
-        return Check("loss", Verdict.NOT_JUDGED, limit, units.mean, None, None, level, None, _TEST, told, reason)
+        return GateCheck(
+            "loss", GateVerdict.NOT_JUDGED, limit, units.mean, None, None, level, None, _TEST, told, reason
+        )
     low, high = 0.0 - reverse_units(units).upper(level), units.upper(level)
     verdict = judge_bounds(low, high, limit)
     details: dict[str, float] = {}
@@ -87,19 +89,19 @@ def judge_loss(
     else:
         smallest = _detectable(scores, units, low, limit, level)
     reason = _reason(verdict, (low, high), limit, smallest, show)
-    return Check("loss", verdict, limit, units.mean, low, high, level, smallest, _TEST, told, reason, details)
+    return GateCheck("loss", verdict, limit, units.mean, low, high, level, smallest, _TEST, told, reason, details)
 
 
-def fail_loss(limit: float, level: float, reason: str) -> Check:
+def fail_loss(limit: float, level: float, reason: str) -> GateCheck:
     """The check of a candidate whose outputs cannot be scored."""
-    return Check("loss", Verdict.FAILS, limit, None, None, None, level, None, "none", "none", reason)
+    return GateCheck("loss", GateVerdict.FAILS, limit, None, None, None, level, None, "none", "none", reason)
 
 
-def judge_bounds(low: float, high: float, limit: float) -> Verdict:
+def judge_bounds(low: float, high: float, limit: float) -> GateVerdict:
     """What two bounds say of a limit."""
     if low > limit:
-        return Verdict.FAILS
-    return Verdict.HOLDS if high <= limit else Verdict.NOT_JUDGED
+        return GateVerdict.FAILS
+    return GateVerdict.HOLDS if high <= limit else GateVerdict.NOT_JUDGED
 
 
 def _units(scores: PairedScores) -> tuple[LossUnits, str]:
@@ -133,14 +135,18 @@ def _detectable(scores: PairedScores, units: LossUnits, low: float, limit: float
 
 
 def _reason(
-    verdict: Verdict, bounds: tuple[float, float], limit: float, smallest: float | None, show: Callable[[float], str]
+    verdict: GateVerdict,
+    bounds: tuple[float, float],
+    limit: float,
+    smallest: float | None,
+    show: Callable[[float], str],
 ) -> str:
     low, high = (show(bound + 0.0) for bound in bounds)  # no minus before a zero
-    if verdict is Verdict.FAILS:
+    if verdict is GateVerdict.FAILS:
         return f"the drop is at least {low}, more than the {show(limit)} that are allowed"
-    if verdict is Verdict.HOLDS and bounds[1] < 0:
+    if verdict is GateVerdict.HOLDS and bounds[1] < 0:
         return f"the candidate is better by at least {show(-bounds[1])}, and a drop of {show(limit)} is allowed"
-    if verdict is Verdict.HOLDS:
+    if verdict is GateVerdict.HOLDS:
         return f"the drop is at most {high}, within the {show(limit)} that are allowed"
     told = "" if smallest is None else f"; a drop of {show(smallest)} would be found in nine of ten cases"
     return (

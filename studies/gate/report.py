@@ -8,7 +8,7 @@ from typing import Any
 
 from search.values import Target
 from studies import __version__
-from studies.gate.check import LEVEL, Check, Verdict, combine_verdicts
+from studies.gate.check import LEVEL, GateCheck, GateVerdict, combine_verdicts
 from studies.gate.side import Side
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_ms, format_percent
@@ -35,16 +35,16 @@ class GateReport:
     metric: MetricScale | None
     values: Mapping[str, float]
     data: str
-    checks: tuple[Check, ...]
+    checks: tuple[GateCheck, ...]
     notes: tuple[str, ...]
     doubts: tuple[str, ...] = ()
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> GateVerdict:
         """Of the gate as a whole."""
         return combine_verdicts(self.checks)
 
-    def show(self, check: Check, value: float | None) -> str:
+    def show(self, check: GateCheck, value: float | None) -> str:
         """A drop in the unit of the metric, a slowdown in percent; a dash where there is none."""
         if value is None:
             return "–"
@@ -58,7 +58,7 @@ class GateReport:
         """A row of texts per check, by the names of `COLUMNS`."""
         return [self._row(check) for check in self.checks]
 
-    def _row(self, check: Check) -> dict[str, str]:
+    def _row(self, check: GateCheck) -> dict[str, str]:
         bounds = "–" if check.low is None else f"{self.show(check, check.low)} to {self.show(check, check.high)}"
         return {
             "check": self.label(check),
@@ -70,7 +70,7 @@ class GateReport:
             "test": f"{check.test}, {check.units}",
         }
 
-    def label(self, check: Check) -> str:
+    def label(self, check: GateCheck) -> str:
         """What a check is about: `loss of top1`."""
         return f"loss of {self.metric.name}" if check.name == "loss" and self.metric else check.name
 
@@ -109,7 +109,7 @@ class GateReport:
         }
 
 
-def level_text(checks: tuple[Check, ...]) -> str:
+def level_text(checks: tuple[GateCheck, ...]) -> str:
     """How the probability of a wrong verdict is divided."""
     each = format_percent(checks[0].level)
     return (

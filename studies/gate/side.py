@@ -48,7 +48,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedSide:
     """What names a side.
 
     Attributes:
@@ -64,7 +64,7 @@ class Wanted:
     trial_option: str
 
 
-def find_side(wanted: Wanted, url: str, target: str | None, backend: str, events: Events) -> Side:
+def find_side(wanted: WantedSide, url: str, target: str | None, backend: str, events: Events) -> Side:
     """Find the engine that a side means.
 
     Args:
@@ -90,14 +90,14 @@ def find_side(wanted: Wanted, url: str, target: str | None, backend: str, events
     return _of_folder(wanted, path, backend) if path.is_dir() else _of_file(wanted, path)
 
 
-def _of_file(wanted: Wanted, path: Path) -> Side:
+def _of_file(wanted: WantedSide, path: Path) -> Side:
     if not path.is_file():
         raise ConfigError(f"{wanted.option} {path}: there is no such file. Give an ONNX file or a plan.")
     kind = kind_of_file(path) or kind_named("onnxruntime")
     return Side(wanted.source, path.absolute(), kind.name)
 
 
-def _check_backend(wanted: Wanted, found: str, named: str) -> None:
+def _check_backend(wanted: WantedSide, found: str, named: str) -> None:
     """Refuse a backend that is a class of somebody's module, unless the user named that one.
 
     Raises:
@@ -110,7 +110,7 @@ def _check_backend(wanted: Wanted, found: str, named: str) -> None:
         )
 
 
-def _of_folder(wanted: Wanted, folder: Path, backend: str) -> Side:
+def _of_folder(wanted: WantedSide, folder: Path, backend: str) -> Side:
     """The engine of an exported folder, if it is what was exported."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -134,7 +134,7 @@ def _of_folder(wanted: Wanted, folder: Path, backend: str) -> Side:
     return Side(f"{wanted.source} (trial {trial})", engine.absolute(), named, target, band)
 
 
-def _of_study(wanted: Wanted, url: str, target: str | None, backend: str, events: Events) -> Side:
+def _of_study(wanted: WantedSide, url: str, target: str | None, backend: str, events: Events) -> Side:
     """The kept engine of a study's pick or trial."""
     with Store.open(url, write=False) as store:
         now = standing_of(store, wanted.source, wanted=target)

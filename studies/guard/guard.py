@@ -26,7 +26,7 @@ from studies.guard.policy import Policy, PolicyKeeper, Sensor
 from studies.guard.reports import TroubleReports, sentence_of
 from studies.guard.samples.reservoir import Reservoir
 from studies.guard.samples.shadow import Sample, Shadow
-from studies.guard.state import Breaker, BreakerState, Counts, GuardState
+from studies.guard.state import Breaker, BreakerState, GuardState, RequestCounts
 from studies.guard.state_file import StateKeeper
 
 _COMPARING, _WATCHING = "comparing", "watching"
@@ -104,7 +104,7 @@ class Guard:
         self._policy = PolicyKeeper(tuple(self._engines), policy, sensor, options.policy_every_s, self._troubles)
         self._window: list[float] = []
         self._last_window: float | None = None
-        self._counts = Counts()
+        self._counts = RequestCounts()
         self._observer: Observer | None = None
         self._shadow: Shadow[Sample] = Shadow(options.queue, self._compare, self._tell_failure, self._look_around)
         renew_in_children(self)

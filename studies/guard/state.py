@@ -91,7 +91,7 @@ class GuardState:
     sensors: Mapping[str, float] = field(default_factory=dict)
 
 
-class Counts:
+class RequestCounts:
     """How many requests were answered, samples compared, and samples left out. No number ever falls.
 
     A lock costs a tenth of a microsecond. Without one a thread that is stopped between reading and writing would set a

@@ -59,7 +59,7 @@ def compare_trial(
         _check_model(good, study, config, trial)
         warnings = tuple(find_changes(study, target, good))
         _tell(warnings, progress)
-        run = _Run(store, good, record, target, config, progress)
+        run = _TrialComparison(store, good, record, target, config, progress)
         found = run.compare(groups, samples)
         known = {group.id: group for group in store.studies.groups(study.id)}
         parts = group_sides(found.groups, known, assignment, good.model.edges, threshold_db) if found.groups else None
@@ -110,7 +110,7 @@ def _check_model(good: Checked, study: StudyRecord, config: SearchConfig, trial:
         )
 
 
-class _Run:
+class _TrialComparison:
     """Comparisons of one trial in an evaluator process."""
 
     def __init__(

@@ -24,7 +24,7 @@ PAIRS = {
 
 
 @dataclass(frozen=True)
-class Side:
+class OutputComparison:
     """One output, compared three ways.
 
     Attributes:
@@ -73,7 +73,7 @@ class Comparison:
     mix: str
     samples: int
     threshold_db: float
-    outputs: tuple[Side, ...]
+    outputs: tuple[OutputComparison, ...]
     groups: tuple[GroupSide, ...] | None
     warnings: tuple[str, ...]
     notes: tuple[str, ...]

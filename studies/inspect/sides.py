@@ -7,20 +7,22 @@ from collections.abc import Mapping, Sequence
 from evaluators.diagnose.compare import TensorDifferences, fall_db, held_in, inputs_db
 from search.graph.model import Edge
 from search.values import Assignment
-from studies.inspect.comparison import GroupSide, Side
+from studies.inspect.comparison import GroupSide, OutputComparison
 from studies.store.records import GroupRecord
 
 _LEAST_DB = 6.0  # of an engine against its emulation, however little INT8 leaves of the float model: half the amplitude
 
 
-def output_sides(rows: Sequence[TensorDifferences], assignment: Assignment, threshold_db: float) -> tuple[Side, ...]:
+def output_sides(
+    rows: Sequence[TensorDifferences], assignment: Assignment, threshold_db: float
+) -> tuple[OutputComparison, ...]:
     """Each output with whether its engine is as near to its emulation as its precisions explain."""
     normal = min(precision.ceiling_db for precision in assignment.values())
     sides = []
     for row in rows:
         found = row.by_pair
         allowed = max(min(normal, found["emulated-float"].level_db) - threshold_db, _LEAST_DB)
-        sides.append(Side(row.name, found, found["engine-emulated"].level_db >= allowed))
+        sides.append(OutputComparison(row.name, found, found["engine-emulated"].level_db >= allowed))
     return tuple(sides)
 
 

@@ -59,7 +59,7 @@ class FactsById(Mapping[int, Fact]):
         return sum(1 for _ in self)
 
 
-class Details:
+class TargetDetails:
     """Further facts about a target and its evaluations.
 
     Attributes:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.values import LossEstimate
-from studies.judging.details import Details
+from studies.judging.details import TargetDetails
 from studies.judging.judgement import Judgement
 from studies.judging.measures import Measures
 from studies.judging.rules.picks import Picks
@@ -68,7 +68,7 @@ class JudgedTarget(Protocol):
     @property
     def measures(self) -> Measures: ...
     @property
-    def details(self) -> Details: ...
+    def details(self) -> TargetDetails: ...
     @property
     def table(self) -> EvaluationTable: ...
     @property

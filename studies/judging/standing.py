@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from search.values import BOUND_TRIES, REFERENCE
 from search.values.score import loss_unit
-from studies.judging.details import Details
+from studies.judging.details import TargetDetails
 from studies.judging.final_split import FinalSplit
 from studies.judging.judgement import Judgement
 from studies.judging.measures import Measures
@@ -46,7 +46,7 @@ class Standing:
     limits: Limits
     measures: Measures
     final: FinalSplit
-    details: Details
+    details: TargetDetails
     scored_picks: tuple[str, ...] = ()
 
     @property
@@ -265,4 +265,4 @@ def standing(
     if not exports:
         table = table.only(table.role != EXPORT)
     final = FinalSplit(store.evaluations.finals(target.id) if finals is None else finals, table.id)
-    return Standing(study, target, limits, Measures(table), final, Details(store, target, table))
+    return Standing(study, target, limits, Measures(table), final, TargetDetails(store, target, table))

@@ -12,7 +12,7 @@ from search.values import REFERENCE
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.shipping import here, put, put_again, ships
 from studies.export.export import check_folder
-from studies.gate.check import Verdict
+from studies.gate.check import GateVerdict
 from studies.gate.limits import GateLimits
 from studies.gate.renewed.find_pairs import gate_renewal, resolve_drop
 from studies.gate.renewed.renewal import Renewal
@@ -87,7 +87,7 @@ def renew_study(
             gated = gate_renewal(store, before, now, good, limits, events)
     best = None if now.picks.best is None else int(now.table.trial[now.picks.best])
     done = Renewal(config.study, name, data, now.metric, gated, best)
-    if out is None or done.verdict is not Verdict.HOLDS:
+    if out is None or done.verdict is not GateVerdict.HOLDS:
         return done
     export_study(url, config.study, out, {"trust_functions": True}, target=own, events=events)
     return replace(done, folder=out)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from studies.judging.search_events import SearchEvents
-from studies.run.claims.claims import Claims
+from studies.run.claims.claims import ClaimSources
 from studies.run.hooks.hook import Hooks
 from studies.run.pipeline.pipeline import Pipeline
 from studies.run.stop import Stop
 from studies.trials.ledger import Ledger
 
 
-def run(ledger: Ledger, claims: Claims, pipeline: Pipeline, hooks: Hooks, stop: Stop, events: SearchEvents) -> str:
+def run(
+    ledger: Ledger, claims: ClaimSources, pipeline: Pipeline, hooks: Hooks, stop: Stop, events: SearchEvents
+) -> str:
     """Evaluate until the study has all its evaluations, and return the reason for stopping in words.
 
     If this process is killed, at most its running evaluations are lost. Ctrl-C gives all of them back. Evaluations that

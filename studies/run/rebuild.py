@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evaluators.process.job import Limits as EarlyLimits
+from evaluators.process.job import StopLimits as EarlyLimits
 from search.errors import ArtifactError
 from search.values import Answer, Assignment, Evaluation, Recovery, digest_of
 from studies.artifacts.leftovers import kept_engine

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from studies.judging.standing import Standing
 from studies.run import loop
-from studies.run.claims.claims import Claims
+from studies.run.claims.claims import ClaimSources
 from studies.run.claims.regained_claims import RegainedClaims
 from studies.run.claims.renewed_mixes import renewed_mixes
 from studies.run.claims.repairs import Repairs
@@ -37,7 +37,7 @@ class Search:
         self._stop = Stop(work, repairs, proposals)
         proposals.guide(lambda guidance: replace(guidance, left=self._stop.left))
         self._trial_claims = TrialClaims(work, proposals, repairs, self._trials, self._stop)
-        self._claims = Claims([RegainedClaims(work, proposals, self._trials), self._trial_claims])
+        self._claims = ClaimSources([RegainedClaims(work, proposals, self._trials), self._trial_claims])
         self._pipeline = make_pipeline(work)
         self._band = TieBand(work)
         self._finish = Finish(work, proposals, self._trials, self._band)

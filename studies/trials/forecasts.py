@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from search.forecast.forecasts import RECENT, Judged, Predicted
+from search.forecast.forecasts import RECENT, ForecastAccuracy, Predicted
 from search.forecast.quality import NINETY, Quality, quality
 from studies.judging.standing import Standing
 from studies.options.quantities import format_percent
@@ -69,7 +69,7 @@ class Forecasts:
     def verdict(self) -> str:
         """What is predicted poorly, judged by the last trials, as sentences; empty if nothing is."""
         latency, loss = self.latency.quality(RECENT), self.loss.quality(RECENT)
-        judged = Judged(latency, loss, self.latency.band, self.loss.band)
+        judged = ForecastAccuracy(latency, loss, self.latency.band, self.loss.band)
         names = poor_names(judged)
         if not names:
             return ""
@@ -110,7 +110,7 @@ def _worst_loss(now: Standing) -> float:
     return max((max(float(now.table.loss[row]), float(now.measures.loss_band[row])) for row in rows), default=0.0)
 
 
-def poor_text(found: Judged) -> str:
+def poor_text(found: ForecastAccuracy) -> str:
     """A line for when forecasts turn poor."""
     parts = [
         f"{name}: {quality_text(each)}"
@@ -123,7 +123,7 @@ def poor_text(found: Judged) -> str:
     return f"forecasts are poor here ({'; '.join(parts)}): half of the proposals come from TPE until they are better"
 
 
-def poor_names(found: Judged) -> str:
+def poor_names(found: ForecastAccuracy) -> str:
     """`latency is`, `loss is`, `latency and the loss are`, or nothing."""
     names = [name for name, poor in (("latency", found.poor_latency), ("loss", found.poor_loss)) if poor]
     return f"{' and the '.join(names)} {'are' if len(names) > 1 else 'is'}" if names else ""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-    from search.forecast.forecasts import Judged, Predicted
+    from search.forecast.forecasts import ForecastAccuracy, Predicted
     from search.sampler.guided import Guidance
 
 WORKER = "bitfront:worker"
@@ -162,9 +162,9 @@ class Proposals:
         if isinstance(sampler.guidance, Guidance):
             sampler.guidance = informed(sampler.guidance)
 
-    def quality(self) -> Judged | None:
+    def quality(self) -> ForecastAccuracy | None:
         """How well the last latencies and losses had been predicted; None of samplers that predict nothing."""
-        judged: Callable[[list[FrozenTrial]], Judged] | None = getattr(self.study.sampler, "judged", None)
+        judged: Callable[[list[FrozenTrial]], ForecastAccuracy] | None = getattr(self.study.sampler, "judged", None)
         return None if judged is None else judged(self.study.get_trials(deepcopy=False))
 
     def deciding_forecasts(self) -> int:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from evaluators.process.job import Job, Limits
+from evaluators.process.job import Job, StopLimits
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import load
 from search.space.choices import make_space
@@ -43,7 +43,7 @@ def test_mixes_of_half_and_float_run_as_asked(cuda, network, tmp_path):
         space = make_space(model, capability, Ranges.from_json(ranges))
         mixed = Assignment({g.id: Precision.FP16 if i % 2 else Precision.FP32 for i, g in enumerate(model.groups)})
         for assignment in (*space.baselines().values(), mixed):
-            found = process.evaluate(assignment, tmp_path / "out.onnx", Limits())
+            found = process.evaluate(assignment, tmp_path / "out.onnx", StopLimits())
             assert found.failure is None, found.failure
             assert {row.answer for row in found.audit} == {Answer.OBEYED}, found.audit
             assert found.accuracy is not None

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tensorrt")
 
 from evaluators.process.connection import ProcessLimits
-from evaluators.process.job import Limits
+from evaluators.process.job import StopLimits
 from evaluators.process.keeper import EvaluatorProcess
 from search.values import Answer, FailureKind, Stage
 from tests.support.assignments import THREE
@@ -42,11 +42,13 @@ class Killer:
 def test_killed_in_its_builds(tmp_path):
     process, space = calibrated(tmp_path)
     with process:
-        twice = process.evaluate(space.uniform(FP32), tmp_path / "b.plan", Limits(), Killer(process, Stage.BUILD, 2))
+        twice = process.evaluate(
+            space.uniform(FP32), tmp_path / "b.plan", StopLimits(), Killer(process, Stage.BUILD, 2)
+        )
         assert twice.failure is not None
         assert (twice.failure.kind, twice.failure.stage) == (FailureKind.CRASHED, Stage.BUILD)
         assert not (tmp_path / "b.plan").exists()
-        after = process.evaluate(space.uniform(INT8), tmp_path / "c.plan", Limits(), profile=True)
+        after = process.evaluate(space.uniform(INT8), tmp_path / "c.plan", StopLimits(), profile=True)
     assert after.ok
     assert {row.answer for row in after.audit} == {Answer.OBEYED}
     assert after.engine is not None
@@ -61,11 +63,11 @@ def test_a_build_beyond_its_time_limit(tmp_path):
     with process:
         process.ask().calibrations.find_key("minmax")  # started, so that the limit is the build's alone
         process.limits = ProcessLimits(timeout_s=1)
-        found = process.evaluate(space.uniform(FP16), tmp_path / "a.plan", Limits())
+        found = process.evaluate(space.uniform(FP16), tmp_path / "a.plan", StopLimits())
         assert found.failure is not None
         assert found.failure.kind is FailureKind.TIMEOUT
         process.limits = ProcessLimits(timeout_s=300)
-        assert process.evaluate(space.uniform(FP16), tmp_path / "a.plan", Limits()).ok
+        assert process.evaluate(space.uniform(FP16), tmp_path / "a.plan", StopLimits()).ok
 
 
 def test_an_illegal_memory_access_costs_one_process(tmp_path, monkeypatch):
@@ -73,26 +75,26 @@ def test_an_illegal_memory_access_costs_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv(BREAKING, str(breaking))
     process, space = calibrated(tmp_path, metric="tests.support.tensorrt.gpu_benches:breaks_memory")
     with process:
-        assert process.evaluate(space.uniform(FP32), tmp_path / "a.plan", Limits()).ok
+        assert process.evaluate(space.uniform(FP32), tmp_path / "a.plan", StopLimits()).ok
         before = process.pid
         breaking.touch()
-        found = process.evaluate(space.uniform(FP32), tmp_path / "b.plan", Limits())
+        found = process.evaluate(space.uniform(FP32), tmp_path / "b.plan", StopLimits())
         assert found.failure is not None
         assert (found.failure.kind, found.failure.stage) == (FailureKind.CRASHED, Stage.ACCURACY)
         assert "CUDA error" in found.failure.message
         assert process.pid != before
         breaking.unlink()
-        assert process.evaluate(space.uniform(FP32), tmp_path / "c.plan", Limits()).ok
+        assert process.evaluate(space.uniform(FP32), tmp_path / "c.plan", StopLimits()).ok
 
 
 @pytest.mark.alone
 def test_a_full_device_is_out_of_memory_and_a_fresh_process_goes_on(tmp_path):
     process, space = calibrated(tmp_path, metric="tests.support.tensorrt.gpu_benches:hogs_memory")
     with process:
-        first = process.evaluate(space.uniform(FP32), tmp_path / "a.plan", Limits())
+        first = process.evaluate(space.uniform(FP32), tmp_path / "a.plan", StopLimits())
         assert first.ok
         pid = process.pid
-        second = process.evaluate(space.uniform(FP16), tmp_path / "b.plan", Limits())
+        second = process.evaluate(space.uniform(FP16), tmp_path / "b.plan", StopLimits())
         assert second.attempts == 2 or second.failure is not None
         assert process.pid != pid
         if second.failure is not None:

@@ -22,7 +22,7 @@ from sqlalchemy.exc import OperationalError
 
 from search.errors import RunError
 from studies import interrupts
-from studies.crew import Shared
+from studies.crew import SharedCrew
 from studies.interrupts import handled, held_back, interrupted
 from studies.store.database.database_url import parse_url
 from studies.store.database.retries import reported
@@ -334,6 +334,6 @@ def test_a_worker_that_was_interrupted_has_not_failed(tmp_path: Path) -> None:
     with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
         target = store.targets.add(store.studies.create(STUDY), TARGET, "demo")
         for earlier in (KeyboardInterrupt(), ValueError()):
-            with pytest.raises(AttributeError), Shared(store, target, lease_s=60):
+            with pytest.raises(AttributeError), SharedCrew(store, target, lease_s=60):
                 raise_after(earlier)
         assert [worker.state for worker in store.workers.of_target(target)] == ["ended", "failed"]

@@ -20,7 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from studies.run import loop
-from studies.run.claims.claims import Claims
+from studies.run.claims.claims import ClaimSources
 from tests.support.command_line import ok, write_inputs
 from tests.support.networks import Net
 from tests.support.paths import ROOT
@@ -82,7 +82,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Steps]]:
             parts[-1].note_call(frame)
 
     monkeypatch.setattr(loop, "run", starting_part(loop.run, before=True))
-    monkeypatch.setattr(Claims, "settle", starting_part(Claims.settle, before=False))
+    monkeypatch.setattr(ClaimSources, "settle", starting_part(ClaimSources.settle, before=False))
     event.listen(Engine, "before_cursor_execute", note_statement)
     event.listen(Engine, "commit", note_commit)
     sys.setprofile(note_call)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.samplers.simulator.problem import Problem
 from search.space.layout import Codes
-from studies.judging.rules.hypervolume import Reference, hypervolume
+from studies.judging.rules.hypervolume import Corner, hypervolume
 
 LEAST_TRIED = 60_000
 _ROUNDS = 60
@@ -38,7 +38,7 @@ class Front:
     loss: Floats
     tried: int
 
-    def volume(self, reference: Reference) -> float:
+    def volume(self, reference: Corner) -> float:
         return hypervolume(self.ms, self.loss, reference)
 
     def best_loss(self, budget_ms: float) -> float:

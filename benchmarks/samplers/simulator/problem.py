@@ -15,7 +15,7 @@ from benchmarks.samplers.simulator.simulator import Simulator
 from evaluators.measure.intervals import paired_interval
 from search.space.layout import Codes, Layout, Precisions
 from search.values import LayerTime, Precision
-from studies.judging.rules.hypervolume import Reference, reference_of
+from studies.judging.rules.hypervolume import Corner, reference_of
 
 TIE_BAND = 0.01
 _SENSITIVITY_SD = 0.25
@@ -66,7 +66,7 @@ class Problem:
         return tuple(len(effects) for effects in self.layout.effects)
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> Corner:
         ms, loss = self.measures(np.array(list(self.baselines.values())))
         return reference_of(list(ms), list(loss))
 

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from evaluators.backends.fake.builder import FakeBuilder
-from evaluators.backends.fake.faults import Fault
+from evaluators.backends.fake.faults import PlantedFault
 from evaluators.backends.fake.options import CAUTION, NAME, VERSION, FakeOptions
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.session import open_graph
@@ -43,7 +43,7 @@ class FakeBackend:
             raise TargetError(f"--device {device}: backend fake runs on no device. Leave --device out.")
         self.options = options or FakeOptions()
         self._precisions = _read_precisions(self.options.precisions)
-        self._faults = [Fault.parse(text) for text in self.options.faults]
+        self._faults = [PlantedFault.parse(text) for text in self.options.faults]
         self._runtime = OnnxRuntimeBackend("cpu", threads=usable_processors())  # nothing is timed beside it
 
     @property

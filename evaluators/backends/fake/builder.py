@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from evaluators.backends.fake.costs import BUILD_NOISE, Costs
-from evaluators.backends.fake.faults import AUDITS, RUNS, Fault, find_groups
+from evaluators.backends.fake.costs import BUILD_NOISE, LayerCosts
+from evaluators.backends.fake.faults import AUDITS, RUNS, PlantedFault, find_groups
 from evaluators.backends.fake.options import CAUTION, VERSION
 from evaluators.backends.fake.session import FakeSession, FloatOutputs
 from evaluators.engine import Audit, Engine, RefusedError, Session
@@ -49,13 +49,13 @@ class FakeBuilder:
         open_graph: OpenGraph,
         *,
         seed: int = 0,
-        faults: Sequence[Fault] = (),
+        faults: Sequence[PlantedFault] = (),
         build_time_s: float = 0.0,
     ) -> None:
         self.model = model
         self._ranges = ranges
         self._placement = placement
-        self._costs = Costs(model, seed)
+        self._costs = LayerCosts(model, seed)
         self._seed = seed
         self._faults = faults
         self._build_time_s = build_time_s

@@ -34,7 +34,7 @@ _SENSITIVITY_SPREAD = 1.2  # standard deviation of its logarithm
 
 
 @dataclass(frozen=True)
-class Part:
+class TimedPart:
     """What takes time in an engine: a group, or a move of one tensor; `group` is None for a move."""
 
     name: str
@@ -42,7 +42,7 @@ class Part:
     ms: float
 
 
-class Costs:
+class LayerCosts:
     """Of one model.
 
     Args:
@@ -61,11 +61,13 @@ class Costs:
         self._elements = sum(edge.elements for edge in model.edges) or 1
         self._weights = {group.id: float(np.prod(group.weight_shape)) for group in model.groups}
 
-    def parts(self, assignment: Assignment) -> Iterator[Part]:
+    def parts(self, assignment: Assignment) -> Iterator[TimedPart]:
         """Groups in topological order, each behind the moves of what it reads."""
         for group in self._model.groups:
             yield from self._moves(group.id, assignment)
-            yield Part(f"{group.name} ({assignment[group.id].label})", group.id, self._group_ms(group.id, assignment))
+            yield TimedPart(
+                f"{group.name} ({assignment[group.id].label})", group.id, self._group_ms(group.id, assignment)
+            )
 
     def latency_ms(self, assignment: Assignment) -> float:
         """Without noise."""
@@ -92,12 +94,12 @@ class Costs:
         gained = self._gains[group] * (1 - assignment[group].usual_time)
         return LAUNCH_MS + self._share_ms[group] * (1 - gained)
 
-    def _moves(self, group: str, assignment: Assignment) -> Iterator[Part]:
+    def _moves(self, group: str, assignment: Assignment) -> Iterator[TimedPart]:
         for edge in self._model.edges:
             source = REFERENCE if edge.source is None else assignment[edge.source]
             if edge.target == group and source != assignment[group]:
                 words = f"{source.label} to {assignment[group].label}"
-                yield Part(f"{edge.tensor} {words}", None, MOVES_MS * edge.elements / self._elements)
+                yield TimedPart(f"{edge.tensor} {words}", None, MOVES_MS * edge.elements / self._elements)
 
 
 def _draw(seed: int, group: Group) -> tuple[float, float]:

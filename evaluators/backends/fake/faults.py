@@ -18,7 +18,7 @@ BUILDS, AUDITS, RUNS = "build", "audit", "run"
 
 
 @dataclass(frozen=True)
-class Fault:
+class PlantedFault:
     """`ACTION:REGEX=PRECISION`: what happens where a group whose name or id the pattern is found in has a precision.
 
     Actions, by when they happen. In the build: `refuse` (naming the group), `refuse-unnamed`, `fail` (an unforeseen
@@ -31,7 +31,7 @@ class Fault:
     precision: Precision
 
     @classmethod
-    def parse(cls, text: str) -> Fault:
+    def parse(cls, text: str) -> PlantedFault:
         """Read `crash:conv2=int8`.
 
         Raises:
@@ -63,7 +63,7 @@ class Fault:
             act(group, f"an invented fault: {group.name} in {self.precision.label}")
 
 
-def find_groups(faults: Sequence[Fault], when: str, groups: Sequence[Group], assignment: Assignment) -> set[str]:
+def find_groups(faults: Sequence[PlantedFault], when: str, groups: Sequence[Group], assignment: Assignment) -> set[str]:
     """Ids of the groups that faults of a time hit."""
     found = (fault.find(groups, assignment) for fault in faults if ACTIONS[fault.action][0] == when)
     return {group.id for group in found if group is not None}

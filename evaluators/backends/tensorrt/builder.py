@@ -31,7 +31,7 @@ from search.values import Assignment, EngineSummary, LayerTime, Precision, Range
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredBytes:
     """An assignment with the ONNX bytes that the builder reads for it."""
 
     assignment: Assignment
@@ -92,10 +92,10 @@ class TensorRTBuilder:
 
     # -- building --------------------------------------------------------------------------------------------------
 
-    def lower(self, assignment: Assignment) -> Lowered:
+    def lower(self, assignment: Assignment) -> LoweredBytes:
         if not self.strong:
-            return Lowered(assignment, self._corrected(assignment))
-        return Lowered(assignment, model_bytes(lower(self.model, assignment, self.ranges, TENSORRT)))
+            return LoweredBytes(assignment, self._corrected(assignment))
+        return LoweredBytes(assignment, model_bytes(lower(self.model, assignment, self.ranges, TENSORRT)))
 
     def _corrected(self, assignment: Assignment) -> bytes:
         """The clean model with the corrections of the groups that this assignment runs in INT8."""
@@ -106,7 +106,7 @@ class TensorRTBuilder:
         """Write the ONNX file that an assignment's engine is built from."""
         out.write_bytes(self.lower(assignment).onnx)
 
-    def build(self, lowered: Lowered, out: Path) -> Engine:
+    def build(self, lowered: LoweredBytes, out: Path) -> Engine:
         network, parser = self._parsed(lowered.onnx)
         config = self._config()
         notes = api.instancenorm_notes(self.trt, self.model)

@@ -115,7 +115,7 @@ def write_batches(
     Raises:
         DataError: there is no batch, batches do not fit together, or the disk has no room.
     """
-    progress = _Progress(what, folder, expected, most, told or Told())
+    progress = _ReadProgress(what, folder, expected, most, told or Told())
     try:
         with SampleFiles(folder) as files:
             for batch in first_samples(batches, most):
@@ -158,7 +158,7 @@ def _failures_of(source: str) -> Iterator[None]:
         raise DataError(f"data {source!r}: the function failed with {short(error)}") from error
 
 
-class _Progress:
+class _ReadProgress:
     """Says how large the files will be once a batch is known, and then how far they are."""
 
     def __init__(self, what: str, folder: Path, expected: int | None, most: int | None, told: Told) -> None:

@@ -20,7 +20,7 @@ _KEPT = 300
 _PAIRS = 2**13  # compared at once, so that they stay in the CPU's cache
 
 
-class Candidates:
+class BestDetections:
     """The best 3000 detections of one sample before suppression; of equal scores the first goes first.
 
     Args:
@@ -58,7 +58,7 @@ def _largest(scores: NDArray[Any], most: int) -> Numbers:
 
 
 def suppress_overlaps(
-    samples: Sequence[Candidates], boxes: Callable[[Numbers, Numbers], Boxes], most_overlap: float
+    samples: Sequence[BestDetections], boxes: Callable[[Numbers, Numbers], Boxes], most_overlap: float
 ) -> list[Boxes]:
     """Of the best 3000 detections of each sample those that overlap no better one of their class, the best first.
 
@@ -92,7 +92,7 @@ def suppress_overlaps(
 
 
 def _take_rows(
-    samples: Sequence[Candidates], left: Sequence[int], boxes: Callable[[Numbers, Numbers], Boxes]
+    samples: Sequence[BestDetections], left: Sequence[int], boxes: Callable[[Numbers, Numbers], Boxes]
 ) -> tuple[Numbers, Boxes]:
     """The next detections (k, 6) of the samples that are left, the best of each first, and their samples (k,)."""
     taken = [(samples[number], samples[number].take(_AT_ONCE)) for number in left]

@@ -17,7 +17,7 @@ from evaluators.engine import Arrays, Backend, OpenEngine, RefusedError, Session
 from evaluators.measure import latency
 from evaluators.measure.accuracy import run_real_rows
 from evaluators.measure.device_lock import device_lock
-from evaluators.measure.scoring import NonFiniteError, Tally
+from evaluators.measure.scoring import NonFiniteError, ScoreTally
 from evaluators.metrics import default_metric
 from evaluators.metrics.contract import Metric
 from evaluators.metrics.labels import check_labels
@@ -169,10 +169,10 @@ class _Scoring:
             data=self._data.digest,
         )
 
-    def _score_engine(self, session: Session) -> Tally:
+    def _score_engine(self, session: Session) -> ScoreTally:
         # Every engine reads the data anew: to keep the reference's outputs would take as much room as they have.
         batch_size = self._engines[BASELINE].inputs[0].shape[0]
-        with Tally(self._metric) as tally, closing(read_ahead(self._order.batches(batch_size))) as batches:
+        with ScoreTally(self._metric) as tally, closing(read_ahead(self._order.batches(batch_size))) as batches:
             for batch in batches:
                 outputs = run_real_rows(session, batch)
                 tally.add(batch, outputs, partial(_given, self._reference_outputs(session, batch, outputs)))

@@ -33,14 +33,14 @@ class Scorer:
             metric.kind,
             metric.undeclared,
         )
-        self._calls = _Calls(metric)
+        self._calls = _MetricAnswers(metric)
 
     @property
     def metric(self) -> MetricCalls:
         return self._calls
 
 
-class _Calls:
+class _MetricAnswers:
     """Implements `MetricCalls`."""
 
     def __init__(self, metric: Metric) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from evaluators.engine import Session
 from evaluators.measure import accuracy
 from evaluators.measure.scoring import NonFiniteError
-from evaluators.process.job import Limits, discard, discarding
+from evaluators.process.job import StopLimits, discard, discarding
 from evaluators.process.results import Built
 from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.candidate import Candidate, is_common
@@ -25,7 +25,7 @@ _PROFILED = 10  # inferences of a profiled run
 _TRIES = 5  # measurements at most of a uniform assignment, by which all others are predicted, where one is doubtful
 
 
-class Candidates:
+class CandidateTasks:
     """Implements `CandidateRequests`."""
 
     def __init__(
@@ -37,12 +37,12 @@ class Candidates:
         self._baseline = baseline
         self._meter = meter
 
-    def evaluate(self, assignment: Assignment, out: Path, limits: Limits, profile: bool = False) -> Evaluation:
+    def evaluate(self, assignment: Assignment, out: Path, limits: StopLimits, profile: bool = False) -> Evaluation:
         built = self._builds.build(assignment, out)
         with discarding(out):
             return self.measure(built, limits, profile)
 
-    def measure(self, built: Built, limits: Limits, profile: bool = False) -> Evaluation:
+    def measure(self, built: Built, limits: StopLimits, profile: bool = False) -> Evaluation:
         if built.engine is None:
             return built.evaluation
         candidate = Candidate(built.evaluation, built.engine, Stage.AUDIT, "load")
@@ -57,7 +57,7 @@ class Candidates:
         return candidate.finish(self._opened.backend.notes)
 
     def _time_and_score(
-        self, candidate: Candidate, engine: Path, session: Session, limits: Limits, profile: bool
+        self, candidate: Candidate, engine: Path, session: Session, limits: StopLimits, profile: bool
     ) -> None:
         candidate.enter(Stage.LATENCY, "latency")
         self._opened.tell_stage(Stage.LATENCY)
@@ -89,7 +89,7 @@ class Candidates:
         if keep:
             candidate.learn(profile=layers)
 
-    def _score(self, session: Session, latency: Latency, limits: Limits) -> Accuracy:
+    def _score(self, session: Session, latency: Latency, limits: StopLimits) -> Accuracy:
         data, reference = self._data, self._baseline.reference("search")
         late = limits.latency_ms is not None and latency.value_ms > limits.latency_ms
         with closing(data.scored_batches("search")) as batches:
@@ -103,7 +103,7 @@ class Candidates:
                 clusters=data.score_orders["search"].clusters,
             )
 
-    def _allowed_drop(self, limits: Limits, reference: float) -> float | None:
+    def _allowed_drop(self, limits: StopLimits, reference: float) -> float | None:
         """The loss beyond which an evaluation is lost: of both limits, the narrower."""
         bound = None if limits.value is None else float(self._data.metric.loss(reference, limits.value))
         return min((drop for drop in (limits.drop, bound) if drop is not None), default=None)

@@ -56,7 +56,7 @@ class FloatBaseline:
         return session
 
     @time_spent("reference")
-    def reference(self, split: str) -> accuracy.Reference:
+    def reference(self, split: str) -> accuracy.ReferenceScores:
         """FP32 on one split, kept on disk so that a fresh process need not run it again.
 
         Raises:
@@ -85,13 +85,13 @@ class FloatBaseline:
     def _folder(self, split: str) -> Path:
         return self._opened.folder / f"reference-{split}"
 
-    def _stored(self, split: str) -> accuracy.Reference | None:
+    def _stored(self, split: str) -> accuracy.ReferenceScores | None:
         data, stored = self._data, accuracy.load_reference(self._folder(split))
         samples = len(data.score_orders[split].indices)
         known = stored is not None and stored.metric == data.metric.name and stored.samples == samples
         return stored if known else None
 
-    def _make(self, split: str, session: Session) -> accuracy.Reference:
+    def _make(self, split: str, session: Session) -> accuracy.ReferenceScores:
         data, folder = self._data, self._folder(split)
         samples = len(data.score_orders[split].indices)
         try:
@@ -111,7 +111,7 @@ class FloatBaseline:
         if classes is not None:
             np.save(folder / _CLASSES, classes, allow_pickle=False)
 
-    def classes(self, reference: accuracy.Reference) -> Classes | None:
+    def classes(self, reference: accuracy.ReferenceScores) -> Classes | None:
         """(samples,) the class that FP32 gives each sample of a reference; None if its outputs are no classes."""
         file = reference.folder / _CLASSES
         return np.load(file, allow_pickle=False) if file.exists() else None

@@ -53,7 +53,7 @@ class OpenData:
         given = _get_metric(job, handed)
         labelled = given is not None and given.needs_labels
         self.data = open_job_data(job, job.data, inputs, labels_required=labelled)
-        self.choice = default_metric.Choice(given, "") if given else self._choose_metric()
+        self.choice = default_metric.DefaultChoice(given, "") if given else self._choose_metric()
         self.metric = self.choice.metric.as_shares() if job.shares else self.choice.metric
         self.final_data = self.calibration_data = self.data
         if job.final_data:
@@ -64,7 +64,7 @@ class OpenData:
         self._check_clusters()
         self._divide()
 
-    def _choose_metric(self) -> default_metric.Choice:
+    def _choose_metric(self) -> default_metric.DefaultChoice:
         labels = self.data.labels(np.array([0])) if self.data.has_labels else None
         return default_metric.default_metric(self._output_specs(), labels)
 
@@ -143,9 +143,9 @@ class OpenData:
         yield from self._tell_alive(data.batches(self.calibration_data, indices, self.batch))
 
     @property
-    def final_samples(self) -> FinalSplit:
+    def final_samples(self) -> OpenFinalSplit:
         """The final split, whole or some of it."""
-        return FinalSplit(self)
+        return OpenFinalSplit(self)
 
     def scored_batches(self, split: str) -> Generator[data.Batch, None, None]:
         """Those of a whole split, in the order in which they are scored, read while the engine runs."""
@@ -257,7 +257,7 @@ def _get_metric(job: Job, handed: Metric | None) -> Metric | None:
     return None
 
 
-class FinalSplit:
+class OpenFinalSplit:
     """Implements `recovery.final_losses.FinalSamples`: all of the split in the order in which it is scored, or some."""
 
     def __init__(self, opened: OpenData) -> None:

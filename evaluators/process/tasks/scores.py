@@ -74,7 +74,7 @@ class Scores:
                 failed[label] = str(error)
         return FinalScores(measured, scores, reference.value, failed, tuple(reference.counts))
 
-    def _score_final(self, session: Session, reference: accuracy.Reference) -> Accuracy:
+    def _score_final(self, session: Session, reference: accuracy.ReferenceScores) -> Accuracy:
         """Score an engine on the final split; where classes are scored, count the samples whose class it changes."""
         order, recorder = self._data.score_orders["final"], ClassRecorder(session)
         with closing(self._data.scored_batches("final")) as batches:

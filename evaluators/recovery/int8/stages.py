@@ -14,7 +14,7 @@ from evaluators.engine import Arrays
 
 
 @dataclass(frozen=True)
-class Stage:
+class TapStage:
     """The nodes that a tensor needs and no earlier stage has run.
 
     Attributes:
@@ -28,7 +28,7 @@ class Stage:
     outputs: tuple[str, ...]
 
 
-def plan_stages(graph: ir.Graph, taps: Sequence[str]) -> list[Stage]:
+def plan_stages(graph: ir.Graph, taps: Sequence[str]) -> list[TapStage]:
     """Divide a graph at tensors.
 
     Args:
@@ -49,7 +49,7 @@ def plan_stages(graph: ir.Graph, taps: Sequence[str]) -> list[Stage]:
                 read[number][value.name or ""] = None
                 if source >= 0:
                     made[source][value.name or ""] = None
-    return [Stage(tap, tuple(read[i]), tuple(made[i])) for i, tap in enumerate(taps)]
+    return [TapStage(tap, tuple(read[i]), tuple(made[i])) for i, tap in enumerate(taps)]
 
 
 def _ancestors(value: ir.Value, known: Mapping[ir.Node, int]) -> Iterable[ir.Node]:
@@ -81,7 +81,7 @@ def _read_by(node: ir.Node, graph: object) -> Iterator[ir.Value]:
                 yield value
 
 
-def live_bytes(stages: Sequence[Stage], shapes: Mapping[str, tuple[int, ...]]) -> int:
+def live_bytes(stages: Sequence[TapStage], shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Most bytes of float32 that are kept between two stages for one run."""
     last = {name: number for number, stage in enumerate(stages) for name in stage.inputs}
     live: set[str] = set()
@@ -102,7 +102,9 @@ class StagedRuns:
         batches: inputs of the graph.
     """
 
-    def __init__(self, emulator: Emulator, graph: ir.Model, stages: Sequence[Stage], batches: Sequence[Arrays]) -> None:
+    def __init__(
+        self, emulator: Emulator, graph: ir.Model, stages: Sequence[TapStage], batches: Sequence[Arrays]
+    ) -> None:
         self._emulator = emulator
         self._graph = graph
         self._stages = stages

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evaluators.calibration.channels import ChannelValues
-from evaluators.recovery.streams.layers import Floats, Layer, RoundedTensor
+from evaluators.recovery.streams.layers import Floats, RoundedLayer, RoundedTensor
 from evaluators.recovery.streams.result import Exponents
 from evaluators.recovery.streams.slots import PINNED, Slot
 
@@ -35,7 +35,7 @@ class Stream:
     """
 
     slots: Sequence[int]
-    layers: Sequence[Layer]
+    layers: Sequence[RoundedLayer]
     rounded: Sequence[RoundedTensor]
     magnitudes: Floats
 

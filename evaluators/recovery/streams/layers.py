@@ -62,7 +62,7 @@ class RoundedTensor:
 
 
 @dataclass(frozen=True)
-class Layer:
+class RoundedLayer:
     """A weighted op as rounding sees it. Each output counts by its own power, whatever its unit is.
 
     Attributes:
@@ -100,7 +100,7 @@ class Layer:
         return float((errors[self.slots] * np.square(factors)) @ self.gain) + of_weights
 
 
-def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, weight_bits: int) -> Layer:
+def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, weight_bits: int) -> RoundedLayer:
     """What the noise of a weighted op depends on.
 
     Args:
@@ -118,7 +118,7 @@ def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, weight_
         gain[inputs[0]] = shares.sum(axis=0, dtype=np.float64)
     else:
         np.add.at(gain, inputs, shares)
-    return Layer(
+    return RoundedLayer(
         node=reader.node,
         tensor=reader.tensor,
         slots=reader.slots,

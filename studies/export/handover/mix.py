@@ -14,7 +14,7 @@ from search.values import Assignment, Precision
 
 
 @dataclass(frozen=True)
-class Layer:
+class MixGroup:
     """A group of layers, as the user's file has it.
 
     Attributes:
@@ -94,13 +94,13 @@ class Mix:
 
     source: Source
     feed: Feed
-    layers: tuple[Layer, ...]
+    layers: tuple[MixGroup, ...]
     between: tuple[UserNode, ...]
     new_names: Mapping[str, str]
     lower: Callable[[], ir.Graph]
     weight_bits: int = 8
 
-    def layers_in(self, precision: Precision) -> tuple[Layer, ...]:
+    def layers_in(self, precision: Precision) -> tuple[MixGroup, ...]:
         return tuple(layer for layer in self.layers if layer.precision is precision)
 
     @property
@@ -137,15 +137,15 @@ def rescaled_text(mix: Mix) -> str:
     )
 
 
-def match_layers(groups: Sequence[Group], assignment: Assignment, nodes: UserNodes) -> tuple[Layer, ...]:
+def match_layers(groups: Sequence[Group], assignment: Assignment, nodes: UserNodes) -> tuple[MixGroup, ...]:
     """The groups of a model in terms of the user's file."""
     return tuple(_layer(group, assignment[group.id], nodes) for group in groups)
 
 
-def _layer(group: Group, precision: Precision, nodes: UserNodes) -> Layer:
+def _layer(group: Group, precision: Precision, nodes: UserNodes) -> MixGroup:
     weighted = {name: _find_weighted(group, name, nodes) for name in group.anchors}
     members = {node for name in group.nodes for node in nodes.of.get(name, ())}
-    return Layer(
+    return MixGroup(
         group=group.id,
         op=group.op,
         precision=precision,

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from search.graph.user_nodes import UserNode
-from studies.export.handover.mix import Layer, Mix
+from studies.export.handover.mix import Mix, MixGroup
 from studies.export.handover.writer import Handover, json_text
 
 _RAW = "/raw"  # behind the name of a graph's output, of the tensor that it is read back from
@@ -36,7 +36,7 @@ class QatHandover(Handover):
         return {"qat.json": json_text(values)}
 
 
-def _layer(layer: Layer, name: str, user: UserNode, node: ir.Node, mix: Mix) -> dict[str, Any]:
+def _layer(layer: MixGroup, name: str, user: UserNode, node: ir.Node, mix: Mix) -> dict[str, Any]:
     weight, axes = next(((c, axes) for c, axes in zip(user.constants[:2], user.axes, strict=False) if c), (None, None))
     found: dict[str, Any] = {
         "node": user.name,

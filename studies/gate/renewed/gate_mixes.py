@@ -13,7 +13,7 @@ import numpy as np
 from evaluators.process.results import FinalScores
 from search.values import Accuracy
 from studies.events import Events
-from studies.gate.check import Check, Verdict, divide_level
+from studies.gate.check import GateCheck, GateVerdict, divide_level
 from studies.gate.latency import ProcessTimes, judge_latency
 from studies.gate.limits import GateLimits
 from studies.gate.loss import PairedScores, fail_loss, judge_loss
@@ -55,7 +55,7 @@ class RenewedMix:
     pair: MixPair
     before: Accuracy | None
     now: Accuracy | None
-    check: Check
+    check: GateCheck
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class GatedMixes:
     """All mixes, and the latency of the pick `best` where that was asked for."""
 
     mixes: tuple[RenewedMix, ...]
-    latency: Check | None
+    latency: GateCheck | None
 
 
 def gate_mixes(pairs: Sequence[MixPair], good: Checked, limits: GateLimits, limit: float, events: Events) -> GatedMixes:
@@ -109,14 +109,14 @@ class _LossJudge:
             return RenewedMix(pair, before, now, self._compare(before, now))
         if now is not None:
             reason = f"the old engine cannot be scored on the fresh data: {self._scores.failed[str(pair.before)]}"
-            return RenewedMix(pair, None, now, replace(self._fail(reason), verdict=Verdict.HOLDS))
+            return RenewedMix(pair, None, now, replace(self._fail(reason), verdict=GateVerdict.HOLDS))
         reason = pair.reason or f"the renewed engine cannot be scored: {self._scores.failed[str(pair.now)]}"
         return RenewedMix(pair, before, None, self._fail(reason))
 
-    def _fail(self, reason: str) -> Check:
+    def _fail(self, reason: str) -> GateCheck:
         return fail_loss(self._limit, self._level, reason)
 
-    def _compare(self, before: Accuracy, now: Accuracy) -> Check:
+    def _compare(self, before: Accuracy, now: Accuracy) -> GateCheck:
         sign = 1.0 if self._metric.higher_is_better else -1.0
         paired = PairedScores(
             candidate=now.scores,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from search.values import Accuracy
-from studies.gate.check import LEVEL, Check, Verdict, combine_verdicts
+from studies.gate.check import LEVEL, GateCheck, GateVerdict, combine_verdicts
 from studies.gate.renewed.gate_mixes import GatedMixes, RenewedMix
 from studies.options.limits import MetricScale
 
@@ -34,11 +34,11 @@ class Renewal:
     folder: Path | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> GateVerdict:
         """Whether the new study's pick may take the place of the old one's."""
         checks = [mix.check for mix in self.gated.mixes if mix.pair.best]
         checks += [self.gated.latency] if self.gated.latency is not None else []
-        return combine_verdicts(checks) if checks else Verdict.FAILS
+        return combine_verdicts(checks) if checks else GateVerdict.FAILS
 
     def cells(self) -> list[dict[str, str]]:
         """The rows of the table as texts, the pick `best` first."""
@@ -71,14 +71,14 @@ class Renewal:
         }
 
     def _headline(self) -> str:
-        passed = sum(mix.check.verdict is Verdict.HOLDS for mix in self.gated.mixes)
+        passed = sum(mix.check.verdict is GateVerdict.HOLDS for mix in self.gated.mixes)
         count = f"{passed} of {len(self.gated.mixes)} mixes pass"
         if self.best is None:
             return f"fails: no mix of {self.study} keeps the limits on the fresh data; {count}."
         said = {
-            Verdict.HOLDS: f"holds: the best of {self.study} may replace that of {self.renewed_from}",
-            Verdict.FAILS: f"fails: keep the engine of {self.renewed_from}",
-            Verdict.NOT_JUDGED: f"not judged: keep the engine of {self.renewed_from} until there are more data",
+            GateVerdict.HOLDS: f"holds: the best of {self.study} may replace that of {self.renewed_from}",
+            GateVerdict.FAILS: f"fails: keep the engine of {self.renewed_from}",
+            GateVerdict.NOT_JUDGED: f"not judged: keep the engine of {self.renewed_from} until there are more data",
         }
         return f"{said[self.verdict]}; {count}."
 
@@ -95,7 +95,7 @@ class Renewal:
     def _loss(self, accuracy: Accuracy | None) -> str:
         return "–" if accuracy is None else self.metric.text(accuracy.loss)
 
-    def _bounds(self, check: Check) -> str:
+    def _bounds(self, check: GateCheck) -> str:
         if check.low is None or check.high is None:
             return "–"
         return f"{self.metric.text(check.low)} to {self.metric.text(check.high)}"

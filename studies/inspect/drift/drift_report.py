@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluators.calibration.sample_statistics import STATISTICS
-from studies.inspect.drift.shifts import LEVEL, Judged, LossShift, Shift, Verdict
+from studies.inspect.drift.shifts import LEVEL, DriftVerdict, Judged, LossShift, Shift
 from studies.options.limits import MetricScale
 
 MOST_SHOWN = 10
@@ -34,7 +34,7 @@ class DriftReport:
     notes: tuple[str, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> DriftVerdict:
         return self.judged.verdict
 
     def rows(self) -> list[Shift]:
@@ -81,10 +81,10 @@ class DriftReport:
             f"{self.samples['now']} fresh {units} against {self.samples['before']} calibration {units}, {comparisons} "
             f"comparisons, with a chance of at most {LEVEL:.1%} for any false alarm"
         )
-        if self.verdict is Verdict.DRIFT:
+        if self.verdict is DriftVerdict.DRIFT:
             return f"drift: {drifted} of {count} tensors differ beyond chance ({compared})."
         told = f"distances above {self.judged.smallest:.2f} would be recognized as beyond chance"
-        if self.verdict is Verdict.NO_DRIFT:
+        if self.verdict is DriftVerdict.NO_DRIFT:
             return f"no drift: no tensor differs beyond chance ({compared}; {told})."
         return (
             f"not judged: there are too few {units} ({compared}; only {told}). Give more fresh data, or calibrate on "

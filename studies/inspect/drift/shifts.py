@@ -22,7 +22,7 @@ _Z95 = 1.959963984540054
 LEAST_UNITS = 20  # samples, clusters or batches by which losses are compared
 
 
-class Verdict(str, Enum):
+class DriftVerdict(str, Enum):
     """What a comparison says of fresh data."""
 
     DRIFT = "drift"
@@ -101,7 +101,7 @@ class Judged:
         smallest: the least distance that is told from chance with so many samples and comparisons.
     """
 
-    verdict: Verdict
+    verdict: DriftVerdict
     shifts: tuple[Shift, ...]
     loss: LossShift | None
     smallest: float
@@ -126,8 +126,8 @@ def judge_drift(
     judged.sort(key=lambda shift: (not shift.drifted, shift.p))
     loss = None if loss is None else replace(loss, drifted=alarms[-1])
     smallest = _smallest_distance(before.samples, now.samples, len(alarms), level)
-    verdict = Verdict.NO_DRIFT if smallest <= _LARGEST_MISSED else Verdict.NOT_JUDGED
-    return Judged(Verdict.DRIFT if any(alarms) else verdict, tuple(judged), loss, smallest)
+    verdict = DriftVerdict.NO_DRIFT if smallest <= _LARGEST_MISSED else DriftVerdict.NOT_JUDGED
+    return Judged(DriftVerdict.DRIFT if any(alarms) else verdict, tuple(judged), loss, smallest)
 
 
 def compare_statistics(before: SampleStatistics, now: SampleStatistics) -> list[Shift]:

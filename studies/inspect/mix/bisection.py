@@ -23,7 +23,7 @@ EVERYTHING = "everything"
 
 
 @dataclass(frozen=True)
-class Trial:
+class BisectionStep:
     """The mix with some groups kept in float.
 
     Attributes:
@@ -52,10 +52,10 @@ class Bisection:
         kind, stretch: of the kinds of ops and of the stretches that undo it, the one with the fewest groups.
     """
 
-    trials: tuple[Trial, ...]
-    found: Trial | None
-    kind: Trial | None = None
-    stretch: Trial | None = None
+    trials: tuple[BisectionStep, ...]
+    found: BisectionStep | None
+    kind: BisectionStep | None = None
+    stretch: BisectionStep | None = None
 
     @property
     def lossless(self) -> bool:
@@ -63,7 +63,7 @@ class Bisection:
         return self.trials[0].undone
 
 
-Try = Callable[[str, tuple[str, ...]], Trial]
+Try = Callable[[str, tuple[str, ...]], BisectionStep]
 
 
 def bisect(
@@ -89,7 +89,7 @@ def most_trials(lowered: int, kinds: int) -> int:
 class _Search:
     lowered: tuple[str, ...]
     attempt: Try
-    trials: dict[tuple[str, ...], Trial] = field(default_factory=dict)
+    trials: dict[tuple[str, ...], BisectionStep] = field(default_factory=dict)
 
     def run(self, ranked: Sequence[str], kinds: Mapping[str, Sequence[str]]) -> Bisection:
         if self._try(NOTHING, ()).undone or not self.lowered:
@@ -125,13 +125,13 @@ class _Search:
         kept = tuple(group for group in self.lowered if group in best)
         return self._try(f"the {len(kept)} most sensitive", kept).undone
 
-    def _try(self, name: str, kept: tuple[str, ...]) -> Trial:
+    def _try(self, name: str, kept: tuple[str, ...]) -> BisectionStep:
         if kept not in self.trials:
             self.trials[kept] = self.attempt(name, kept)
         return self.trials[kept]
 
 
-def _fewest(trials: Iterable[Trial]) -> Trial | None:
+def _fewest(trials: Iterable[BisectionStep]) -> BisectionStep | None:
     """Of the trials that undo the loss the one with the fewest groups in float, the earliest of several."""
     return min((trial for trial in trials if trial.undone), key=lambda trial: len(trial.kept), default=None)
 

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from evaluators.process.connection import ProcessDiedError
-from evaluators.process.job import Limits as EarlyLimits
+from evaluators.process.job import StopLimits as EarlyLimits
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import ConfigError, EvaluatorError
 from search.space.choices import Space, make_space
 from search.values import REFERENCE, Accuracy, Assignment, Evaluation, FailureKind, Latency, Precision
 from studies.events import Events
-from studies.inspect.mix.bisection import Bisection, Trial, bisect, kinds_of, most_trials
+from studies.inspect.mix.bisection import Bisection, BisectionStep, bisect, kinds_of, most_trials
 from studies.inspect.mix.read_mix import read_mix
 from studies.inspect.mix.report import EngineResult, LossExplanation, MixReport
 from studies.judging.findings.sensitivity_table import Sensitivities
@@ -123,7 +123,7 @@ class _MixRun:
         kinds, ids = kinds_of(lowered), [group.id for group in lowered]
         most, count = most_trials(len(lowered), len(kinds)), 0
 
-        def attempt(name: str, kept: tuple[str, ...]) -> Trial:
+        def attempt(name: str, kept: tuple[str, ...]) -> BisectionStep:
             nonlocal count
             count += 1
             self._events.step("bisecting the loss", count, most)
@@ -139,7 +139,7 @@ class _MixRun:
     def _floats(self, kept: Sequence[str], mix: Assignment) -> dict[str, Precision]:
         return {group: choose_float(group, mix[group], self._space) for group in kept}
 
-    def _try(self, name: str, kept: tuple[str, ...], assignment: Assignment) -> Trial:
+    def _try(self, name: str, kept: tuple[str, ...], assignment: Assignment) -> BisectionStep:
         allowed = self._allowed_loss(self._engines.evaluation("fp32").accuracy)
         try:
             line = self._good.keeper.ask("scoring a mix without an engine")
@@ -149,7 +149,7 @@ class _MixRun:
                 f"bisecting the loss: {death}. Take a smaller --batch, or leave --bisect out."
             ) from death
         undone = found.accuracy is not None and is_undone(found.accuracy, allowed)
-        return Trial(name, kept, found.accuracy, found.failure, undone)
+        return BisectionStep(name, kept, found.accuracy, found.failure, undone)
 
     def _allowed_loss(self, fp32: Accuracy | None) -> float | None:
         return allowed_loss(self._good.limits, self._metric, fp32)

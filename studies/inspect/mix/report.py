@@ -10,7 +10,7 @@ from typing import Any
 from evaluators.measure.latency_scale import BUSY, is_busy
 from search.graph.model import Group
 from search.values import Accuracy, Answer, Evaluation, Failure, Latency, RecoveryRecord, Target
-from studies.inspect.mix.bisection import Bisection, Trial
+from studies.inspect.mix.bisection import Bisection, BisectionStep
 from studies.judging.findings.rescue_table import rescue_cells, rescue_notes, rescue_rows
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.judging.points import UNRELATED_BELOW
@@ -325,10 +325,10 @@ def _accuracy_json(accuracy: Accuracy | None) -> dict[str, Any] | None:
     return None if accuracy is None else {name: getattr(accuracy, name) for name in _ACCURACY}
 
 
-def _kept_json(trial: Trial | None) -> list[str] | None:
+def _kept_json(trial: BisectionStep | None) -> list[str] | None:
     return None if trial is None else list(trial.kept)
 
 
-def _trial_json(trial: Trial) -> dict[str, Any]:
+def _trial_json(trial: BisectionStep) -> dict[str, Any]:
     told: Mapping[str, Any] = {"kept_in_float": trial.name, "groups": list(trial.kept), "undone": trial.undone}
     return {**told, "accuracy": _accuracy_json(trial.accuracy), "failure": trial.failure or None}

@@ -41,7 +41,7 @@ class RescueRow:
 
 
 @dataclass(frozen=True)
-class Mix:
+class PickRow:
     """The last row of a search: a pick, on the same samples.
 
     Attributes:
@@ -55,7 +55,11 @@ class Mix:
 
 
 def rescue_rows(
-    record: RecoveryRecord, mix: Mix | None = None, *, plain_ms: float | None = None, recovered_ms: float | None = None
+    record: RecoveryRecord,
+    mix: PickRow | None = None,
+    *,
+    plain_ms: float | None = None,
+    recovered_ms: float | None = None,
 ) -> list[RescueRow]:
     """Plain INT8, every step that was kept, and the mix of a search.
 

@@ -19,14 +19,14 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Reference:
+class Corner:
     """The corner that hypervolume is measured from: worse than this counts nothing."""
 
     latency_ms: float
     loss: float
 
 
-def reference_of(baseline_latency_ms: Sequence[float], baseline_loss: Sequence[float]) -> Reference:
+def reference_of(baseline_latency_ms: Sequence[float], baseline_loss: Sequence[float]) -> Corner:
     """1.02 × the slowest and 1.05 × the worst loss of the uniform baselines that finished.
 
     When none of them lost anything there is no scale for the loss; the reference loss is then 1.0 in the metric's
@@ -40,10 +40,10 @@ def reference_of(baseline_latency_ms: Sequence[float], baseline_loss: Sequence[f
         raise ValueError("reference_of: needs the latency and loss of at least one baseline")
     check_columns(lat, los, np.zeros_like(los), 0.0)
     worst = float(los.max())
-    return Reference(1.02 * float(lat.max()), 1.05 * worst if worst > 0 else 1.0)
+    return Corner(1.02 * float(lat.max()), 1.05 * worst if worst > 0 else 1.0)
 
 
-def hypervolume(latency_ms: ArrayLike, loss: ArrayLike, reference: Reference) -> float:
+def hypervolume(latency_ms: ArrayLike, loss: ArrayLike, reference: Corner) -> float:
     """Area between the rows and the reference: ln(latency) × loss, in the metric's unit.
 
     Losses below zero count as zero: being better than FP32 is noise more often than gain, and would otherwise make
@@ -59,7 +59,7 @@ def hypervolume(latency_ms: ArrayLike, loss: ArrayLike, reference: Reference) ->
     return float(np.sum((x - np.append(x[1:], 0.0)) * np.maximum.accumulate(y)))
 
 
-def hypervolume_history(latency_ms: ArrayLike, loss: ArrayLike, eligible: ArrayLike, reference: Reference) -> Floats:
+def hypervolume_history(latency_ms: ArrayLike, loss: ArrayLike, eligible: ArrayLike, reference: Corner) -> Floats:
     """Hypervolume after each row, rows in the order in which they finished; O(n log n).
 
     Args:
@@ -81,7 +81,7 @@ def hypervolume_history(latency_ms: ArrayLike, loss: ArrayLike, eligible: ArrayL
     return history
 
 
-def _gains(latency_ms: ArrayLike, loss: ArrayLike, reference: Reference) -> tuple[Floats, Floats]:
+def _gains(latency_ms: ArrayLike, loss: ArrayLike, reference: Corner) -> tuple[Floats, Floats]:
     """(n,) gains over the reference in log latency and in loss; zero if a measure is missing."""
     lat, los = np.asarray(latency_ms, float), np.asarray(loss, float)
     valid = np.isfinite(lat) & (lat > 0) & np.isfinite(los)

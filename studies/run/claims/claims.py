@@ -11,7 +11,7 @@ from studies.run.claims.claim import Claim, ClaimSource
 from studies.store.records import StoredEvaluation
 
 
-class Claims:
+class ClaimSources:
     """Begins evaluations, from the first source that has one, and settles them where they came from."""
 
     def __init__(self, sources: Sequence[ClaimSource]) -> None:

@@ -12,7 +12,7 @@ from search.forecast.models import Priors
 from search.forecast.priors import Baseline, NoisePrior, latency_prior, noise_prior
 from search.forecast.transfer import transferred
 from search.graph.model import Model
-from search.sampler.goals import Aim
+from search.sampler.goals import MixGoal
 from search.sampler.guided import Guidance
 from search.space.choices import Space
 from search.space.layout import Layout, make_layout
@@ -177,13 +177,13 @@ class _Source:
         latency = transferred(self._layout, latency, baselines, self._elsewhere)
         return Priors(latency, noise, self._elsewhere.losses(), decibels)
 
-    def aim(self) -> Aim:
+    def aim(self) -> MixGoal:
         """The limits; a bound on the metric itself is one on the loss once FP32 has been measured."""
         ledger, limits = self._work.ledger, self._work.ledger.limits
         reference = ledger.store.evaluations.reference_value(ledger.target.id) if limits.needs_reference else None
         losses = limits.allowed_losses(reference, ledger.study.metric["higher_is_better"])
         knee = aim_of(limits, relative=ledger.study.metric["relative"]) is Recommended.KNEE
-        return Aim(limits.most(LATENCY_MS), min(losses, default=None), knee)
+        return MixGoal(limits.most(LATENCY_MS), min(losses, default=None), knee)
 
     def _baselines(self, now: Standing, numbers: Sequence[int]) -> list[Baseline]:
         store = self._work.ledger.store

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from evaluators.process.connection import CutOffError
 from evaluators.process.job import Job, discard
-from evaluators.process.job import Limits as EarlyLimits
+from evaluators.process.job import StopLimits as EarlyLimits
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import STAGE, WAIT
 from evaluators.process.results import Built

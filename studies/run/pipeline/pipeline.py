@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from evaluators.process.job import Limits as EarlyLimits
+from evaluators.process.job import StopLimits as EarlyLimits
 from search.values import Evaluation
 from studies.run.claims.claim import Claim
 from studies.trials.ledger import Ledger

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from functools import cached_property, partial
 
-from evaluators.process.job import Limits as EarlyLimits
+from evaluators.process.job import StopLimits as EarlyLimits
 from evaluators.process.results import Recovered
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError

@@ -16,7 +16,7 @@ from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.locations import local_folder, open_artifacts
 from studies.artifacts.target_ranges import read_mixes
-from studies.crew import Alone, Crew, Shared, locked_study
+from studies.crew import Alone, Crew, SharedCrew, locked_study
 from studies.crew.deletion import reported_deletion
 from studies.crew.lease_length import at_work, lease_of
 from studies.events import Events
@@ -107,7 +107,7 @@ def _join_crew(
         device += f" [{visible}]"
     lease_s = lease_of(store, study, target, good.config)
     if store.shared:
-        return Shared(store, target.id, lease_s=lease_s, device=device, state=state, events=progress)
+        return SharedCrew(store, target.id, lease_s=lease_s, device=device, state=state, events=progress)
     return Alone(store, target.id, lease_s=lease_s, device=device, state=state, events=progress)
 
 

@@ -34,7 +34,7 @@ _TASK = "optimization level"
 
 
 @dataclass(frozen=True)
-class Choice:
+class LevelChoice:
     """An optimization level and, in words, why it was chosen."""
 
     level: int
@@ -83,7 +83,7 @@ def check_level(study: str, target: TargetRecord, config: SearchConfig) -> None:
         )
 
 
-def choose_level(first_s: float, time_s: float) -> Choice:
+def choose_level(first_s: float, time_s: float) -> LevelChoice:
     """The level by what the FP32 engine took to build at the start level.
 
     Args:
@@ -93,24 +93,24 @@ def choose_level(first_s: float, time_s: float) -> Choice:
     high_s = TIMES_LONGER * ALL_FIRST * first_s
     took = f"the first build took {first_s:.0f} s" if first_s >= 1 else f"the first build took {first_s:.1f} s"
     if high_s <= SHARE * time_s:
-        return Choice(HIGH_LEVEL, f"{took} at level {START_LEVEL}, so level {HIGH_LEVEL} is affordable")
-    return Choice(START_LEVEL, f"{took}; level {HIGH_LEVEL} would take about three times as long")
+        return LevelChoice(HIGH_LEVEL, f"{took} at level {START_LEVEL}, so level {HIGH_LEVEL} is affordable")
+    return LevelChoice(START_LEVEL, f"{took}; level {HIGH_LEVEL} would take about three times as long")
 
 
 def _choose(work: Work, asked: int | None) -> None:
-    choice = _by_first_build(work) if asked is None else Choice(asked, "as asked for")
+    choice = _by_first_build(work) if asked is None else LevelChoice(asked, "as asked for")
     details = {"level_reason": choice.reason}
     work.ledger.store.targets.settle(work.ledger.target.id, details=details, optimization_level=choice.level)
     work.events.note(level_texts(work.ledger.reload_target())[0])
 
 
-def _by_first_build(work: Work) -> Choice:
+def _by_first_build(work: Work) -> LevelChoice:
     _build_at(work, START_LEVEL)
     work.events.step("building the FP32 engine, to choose an optimization level", 0, 1)
     try:
         first_s = work.bench.keeper.ask().builds.build_first(work.problem.space.uniform(REFERENCE))
     except EvaluatorError as error:
-        return Choice(START_LEVEL, f"the first build failed, so the time of a higher level is not known ({error})")
+        return LevelChoice(START_LEVEL, f"the first build failed, so the time of a higher level is not known ({error})")
     return choose_level(first_s, study_s(work.problem.config))
 
 

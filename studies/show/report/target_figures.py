@@ -27,7 +27,7 @@ _MOST_ROWS = 40
 
 
 @dataclass(frozen=True)
-class Column:
+class TargetColumn:
     """One target: its number in the study, its name, and what was measured on it, by digest of the assignment."""
 
     number: int
@@ -78,7 +78,7 @@ class SideBySide:
         devices: the cross-device table, a row for each target.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[TargetColumn, ...]
     pairs: tuple[Pair, ...]
     shared: tuple[SharedRow, ...]
     shared_count: int
@@ -142,7 +142,7 @@ def side_by_side(store: Store, standings: Sequence[Standing]) -> SideBySide:
     known = {now.target.id: store.evaluations.assignments(now.target.id) for now in standings}
     assignments = {found.digest: found for of_target in known.values() for found in of_target.values()}
     columns = tuple(
-        Column(
+        TargetColumn(
             places[now.target.id],
             named[now.target.id],
             int(np.isin(now.table.status, ("ok", "failed")).sum()),
@@ -167,18 +167,18 @@ def _points(now: Standing, assignments: Mapping[int, Assignment]) -> dict[str, P
     return {assignments[point.id].digest: point for point in points}
 
 
-def _shown(columns: Sequence[Column], digest: str) -> bool:
+def _shown(columns: Sequence[TargetColumn], digest: str) -> bool:
     points = [column.points[digest] for column in columns]
     return any(point.on_front or point.picks or point.role for point in points)
 
 
-def _shared_row(columns: Sequence[Column], digest: str, assignment: Assignment) -> SharedRow:
+def _shared_row(columns: Sequence[TargetColumn], digest: str, assignment: Assignment) -> SharedRow:
     points = [column.points[digest] for column in columns]
     values: Any = zip(*((point.trial, point.latency_ms, point.loss) for point in points), strict=True)
     return SharedRow(mix_text(assignment), *values)
 
 
-def _pair(one: Column, two: Column) -> Pair:
+def _pair(one: TargetColumn, two: TargetColumn) -> Pair:
     both = [digest for digest in one.points if digest in two.points]
     columns = [np.array([column.points[digest].latency_ms for digest in both]) for column in (one, two)]
     return Pair(one.name, two.name, len(both), rank_correlation(*columns))

@@ -23,7 +23,7 @@ from evaluators.diagnose.compare import (
     FLOAT,
     PAIRS,
     Difference,
-    Tally,
+    DifferenceTally,
     TensorDifferences,
     fall_db,
     held_in,
@@ -36,7 +36,7 @@ from search.errors import EvaluatorError
 from search.values import Assignment, Precision
 from studies.inspect import comparison
 from studies.inspect.changes import differences
-from studies.inspect.comparison import Comparison, GroupSide, Side
+from studies.inspect.comparison import Comparison, GroupSide, OutputComparison
 from studies.inspect.sides import group_sides, output_sides
 from tests.support.assignments import THREE
 from tests.support.command_line import DATABASE, copy_finished, finished, invoke, ok
@@ -49,7 +49,7 @@ ROWS = NDArray[Any]
 
 
 def tallied(values: ROWS, reference: ROWS, parts: int = 1) -> Difference:
-    tally = Tally("x")
+    tally = DifferenceTally("x")
     for mine, theirs in zip(np.array_split(values, parts), np.array_split(reference, parts), strict=True):
         tally.add(mine, theirs)
     return tally.difference()
@@ -342,7 +342,7 @@ def test_a_spoilt_engine_is_found_out_and_located(studied: Path, trial: int) -> 
 RUINED = Assignment({"g000": Precision.INT8})
 
 
-def side_of(engine: ROWS, emulated: ROWS, exact: ROWS) -> Side:
+def side_of(engine: ROWS, emulated: ROWS, exact: ROWS) -> OutputComparison:
     pairs = {
         "engine-float": (engine, exact),
         "engine-emulated": (engine, emulated),

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from evaluators.measure.accuracy import (
-    Reference,
+    ReferenceScores,
     evaluate,
     load_reference,
     reference,
@@ -38,7 +38,7 @@ LABELS = np.zeros(TOTAL, dtype=np.int64)
 
 
 @pytest.fixture
-def fp32(tmp_path: Path) -> Reference:
+def fp32(tmp_path: Path) -> ReferenceScores:
     """90 % right: every tenth sample is wrong."""
     return reference(Table(y=logits(np.arange(TOTAL) % 10 == 0)), TOP1, batched(TOTAL, 32, LABELS), tmp_path)
 
@@ -47,14 +47,14 @@ def candidate(wrong_share: float) -> Table:
     return Table(y=logits(np.random.default_rng(0).random(TOTAL) < wrong_share))
 
 
-def test_reference_counts_real_rows_only(fp32: Reference) -> None:
+def test_reference_counts_real_rows_only(fp32: ReferenceScores) -> None:
     assert fp32.samples == len(fp32.scores) == TOTAL
     assert fp32.counts == (32,) * 31 + (8,)
     assert fp32.value == 0.9
     assert fp32.batch(0) is None, "top1 does not compare with FP32's outputs"
 
 
-def test_fp32_against_itself_has_no_loss_yet_an_interval(fp32: Reference) -> None:
+def test_fp32_against_itself_has_no_loss_yet_an_interval(fp32: ReferenceScores) -> None:
     same = Table(y=logits(np.arange(TOTAL) % 10 == 0))
     accuracy = evaluate(same, TOP1, batched(TOTAL, 32, LABELS), fp32, allowed_drop=0.0)
     assert (accuracy.loss, accuracy.value, accuracy.samples) == (0.0, 0.9, TOTAL)
@@ -64,7 +64,9 @@ def test_fp32_against_itself_has_no_loss_yet_an_interval(fp32: Reference) -> Non
 
 
 @pytest.mark.parametrize("clusters", [None, np.arange(TOTAL) // 4])
-def test_what_made_a_reference_scores_as_it_would_again(fp32: Reference, clusters: NDArray[np.int64] | None) -> None:
+def test_what_made_a_reference_scores_as_it_would_again(
+    fp32: ReferenceScores, clusters: NDArray[np.int64] | None
+) -> None:
     same = Table(y=logits(np.arange(TOTAL) % 10 == 0))
     again = evaluate(same, TOP1, batched(TOTAL, 32, LABELS), fp32, clusters=clusters)
     known = reference_accuracy(TOP1, fp32, clusters)
@@ -74,7 +76,7 @@ def test_what_made_a_reference_scores_as_it_would_again(fp32: Reference, cluster
     assert repr(replace(known, **nothing)) == repr(replace(again, **nothing))
 
 
-def test_loss_of_a_whole_split(fp32: Reference) -> None:
+def test_loss_of_a_whole_split(fp32: ReferenceScores) -> None:
     accuracy = evaluate(candidate(0.15), TOP1, batched(TOTAL, 32, LABELS), fp32)
     assert accuracy.loss == pytest.approx(fp32.value - accuracy.value)
     assert accuracy.loss == pytest.approx(np.mean(fp32.scores - accuracy.scores))
@@ -90,7 +92,7 @@ def test_loss_of_a_metric_that_is_better_when_lower(tmp_path: Path) -> None:
     assert fp32.value == 0.0
 
 
-def test_hopeless_candidates_are_stopped_at_the_subset(fp32: Reference) -> None:
+def test_hopeless_candidates_are_stopped_at_the_subset(fp32: ReferenceScores) -> None:
     bad = candidate(0.9)
     accuracy = evaluate(bad, TOP1, batched(TOTAL, 32, LABELS), fp32, allowed_drop=0.01)
     assert accuracy.samples == bad.rows_seen == 224, "a fifth of the split in whole batches"
@@ -100,7 +102,7 @@ def test_hopeless_candidates_are_stopped_at_the_subset(fp32: Reference) -> None:
     assert len(accuracy.scores) == 224
 
 
-def test_candidates_near_the_limit_are_looked_at_again_after_twice_as_many(fp32: Reference) -> None:
+def test_candidates_near_the_limit_are_looked_at_again_after_twice_as_many(fp32: ReferenceScores) -> None:
     near = candidate(0.2)
     accuracy = evaluate(near, TOP1, batched(TOTAL, 32, LABELS), fp32, allowed_drop=0.0, subset=64)
     assert accuracy.samples in {128, 256, 512}
@@ -109,7 +111,7 @@ def test_candidates_near_the_limit_are_looked_at_again_after_twice_as_many(fp32:
     assert paired_interval(losses[: accuracy.samples // 2], ratio=True, z=Z99)[0] <= 0
 
 
-def test_clusters_that_are_alike_need_more_samples_to_stop(fp32: Reference) -> None:
+def test_clusters_that_are_alike_need_more_samples_to_stop(fp32: ReferenceScores) -> None:
     """Of 1000 samples 133 are lost: far beyond a limit of 5 % if each counts, but not if all are of one cluster."""
     wrong = np.arange(TOTAL) % 10 == 0
     lost = (np.arange(TOTAL) % 6 == 0) & ~wrong
@@ -124,18 +126,18 @@ def test_clusters_that_are_alike_need_more_samples_to_stop(fp32: Reference) -> N
     assert together.loss_low < 0.05 < together.loss_high
 
 
-def test_a_first_look_waits_for_a_second_cluster(fp32: Reference) -> None:
+def test_a_first_look_waits_for_a_second_cluster(fp32: ReferenceScores) -> None:
     clusters = (np.arange(TOTAL) >= 300).astype(np.int64)
     found = evaluate(candidate(0.9), TOP1, batched(TOTAL, 32, LABELS), fp32, max_samples=64, clusters=clusters)
     assert found.samples == 320
     assert np.isfinite([found.loss_low, found.loss_high]).all()
 
 
-def test_no_limit_no_stop(fp32: Reference) -> None:
+def test_no_limit_no_stop(fp32: ReferenceScores) -> None:
     assert evaluate(candidate(0.9), TOP1, batched(TOTAL, 32, LABELS), fp32).complete
 
 
-def test_at_most_so_many_samples_where_the_latency_limit_is_missed(fp32: Reference) -> None:
+def test_at_most_so_many_samples_where_the_latency_limit_is_missed(fp32: ReferenceScores) -> None:
     session = candidate(0.1)
     accuracy = evaluate(session, TOP1, batched(TOTAL, 32, LABELS), fp32, max_samples=subset_size(TOTAL))
     assert accuracy.samples == session.rows_seen == 224
@@ -161,7 +163,7 @@ def test_outputs_of_fp32_lie_on_disk_and_are_found_again(tmp_path: Path) -> None
     assert accuracy.loss == pytest.approx(80.0, abs=1e-3)
 
 
-def test_no_reference_where_none_was_finished(tmp_path: Path, fp32: Reference) -> None:
+def test_no_reference_where_none_was_finished(tmp_path: Path, fp32: ReferenceScores) -> None:
     assert load_reference(tmp_path / "nowhere") is None
     with pytest.raises(NonFiniteError):
         reference(Table(y=np.full((4, 2), np.nan)), TOP1, batched(4, 2, LABELS), fp32.folder)
@@ -175,7 +177,7 @@ def test_agreement_needs_no_labels(tmp_path: Path) -> None:
     assert evaluate(half, BUILT_IN["agreement"], batched(100, 32), fp32).loss == 0.5
 
 
-def test_non_finite_outputs_are_named_and_counted(fp32: Reference) -> None:
+def test_non_finite_outputs_are_named_and_counted(fp32: ReferenceScores) -> None:
     rows = logits(np.zeros(TOTAL, bool))
     rows[40] = [np.nan, np.inf]
     session = Table(y=rows)
@@ -185,7 +187,7 @@ def test_non_finite_outputs_are_named_and_counted(fp32: Reference) -> None:
     assert session.rows_seen == 64, "at once"
 
 
-def test_data_that_do_not_fit_are_refused(tmp_path: Path, fp32: Reference) -> None:
+def test_data_that_do_not_fit_are_refused(tmp_path: Path, fp32: ReferenceScores) -> None:
     session = candidate(0.1)
     with pytest.raises(DataError, match="top1 needs labels"):
         evaluate(session, TOP1, batched(TOTAL, 32), fp32)

@@ -16,7 +16,7 @@ from evaluators.data import prefetch
 from evaluators.data.prefetch import read_ahead
 from evaluators.measure import scoring
 from evaluators.measure.accuracy import evaluate, reference
-from evaluators.measure.scoring import NonFiniteError, Tally
+from evaluators.measure.scoring import NonFiniteError, ScoreTally
 from evaluators.metrics.contract import Metric
 from evaluators.metrics.registry import BUILT_IN, get_metric
 from search.errors import DataError, EvaluatorError
@@ -215,7 +215,7 @@ def test_outputs_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def waits() -> None:
         let.wait(20)
 
-    with Tally(BUILT_IN["sqnr"]) as tally:
+    with ScoreTally(BUILT_IN["sqnr"]) as tally:
         for start in range(0, TOTAL, BATCH):
             part = {"y": GOOD[start : start + BATCH]}
             if made == 3:

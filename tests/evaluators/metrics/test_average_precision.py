@@ -19,13 +19,13 @@ from pycocotools.cocoeval import COCOeval
 
 from evaluators.data import open_data
 from evaluators.metrics.boxes.overlaps import paired_overlap
-from evaluators.metrics.boxes.suppression import Candidates, suppress_overlaps
+from evaluators.metrics.boxes.suppression import BestDetections, suppress_overlaps
 from evaluators.metrics.contract import Metric
 from evaluators.metrics.detections import get_decoder
 from evaluators.metrics.labels import check_labels
 from evaluators.metrics.registry import get_metric
 from evaluators.process.evaluator import Evaluator
-from evaluators.process.job import Limits
+from evaluators.process.job import StopLimits
 from search.errors import ConfigError, DataError, MetricError
 from search.graph.model import TensorSpec
 from search.values import Precision
@@ -192,7 +192,7 @@ def test_yolo_layouts_keep_of_each_class_the_best_of_boxes_that_overlap(layout: 
 
 def suppress(samples: list[Floats], most_overlap: float) -> list[Floats]:
     """Suppression in detections (k, 6) of each sample."""
-    candidates = [Candidates(rows[:, 4], np.arange(len(rows)), rows[:, 5].astype(int)) for rows in samples]
+    candidates = [BestDetections(rows[:, 4], np.arange(len(rows)), rows[:, 5].astype(int)) for rows in samples]
     starts = np.cumsum([0, *map(len, samples)])
     together = np.concatenate(samples)
     return suppress_overlaps(candidates, lambda owners, places: together[starts[owners] + places, :4], most_overlap)
@@ -335,7 +335,7 @@ def test_a_detector_is_scored_on_its_target(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", image=images(SAMPLES, shape=(3, 8, 8)), labels=labels)
     evaluator = Evaluator(made.job, lambda event, value: None)
     evaluator.setup.try_out()
-    found = evaluator.candidates.evaluate(made.uniform(Precision.FP32), made.out, Limits())
+    found = evaluator.candidates.evaluate(made.uniform(Precision.FP32), made.out, StopLimits())
     assert found.accuracy is not None
     assert (found.accuracy.metric, found.accuracy.loss) == ("map", 0.0)
     assert 0.0 <= found.accuracy.value < 0.5

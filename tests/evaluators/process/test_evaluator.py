@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from evaluators.measure.accuracy import subset_size
 from evaluators.measure.latency import MIN_ROUNDS
 from evaluators.process.evaluator import Evaluator
-from evaluators.process.job import Job, Limits, discard
+from evaluators.process.job import Job, StopLimits, discard
 from evaluators.process.tasks.open_data import OpenData
 from search.errors import (
     ArtifactError,
@@ -36,7 +36,7 @@ from tests.support.evaluator_jobs import SAMPLES, Case, case, write_ranges
 from tests.support.networks import Net, images, observed, residual_cnn, unet
 
 FP32, INT8 = Precision.FP32, Precision.INT8
-NOTHING = Limits()
+NOTHING = StopLimits()
 
 
 class Warm:
@@ -48,7 +48,7 @@ class Warm:
         self.evaluator = Evaluator(opened.job, lambda event, value: self.events.append((event, value)))
         self.data = data_of(self.evaluator)
 
-    def evaluate(self, precision: Precision, limits: Limits = NOTHING) -> Evaluation:
+    def evaluate(self, precision: Precision, limits: StopLimits = NOTHING) -> Evaluation:
         self.events.clear()
         return self.evaluator.candidates.evaluate(self.case.uniform(precision), self.case.out, limits)
 
@@ -164,7 +164,7 @@ def test_fp32_loses_nothing(warm: Warm) -> None:
 
 @pytest.mark.slow
 def test_a_late_candidate_sees_only_the_subset(warm: Warm) -> None:
-    accuracy = warm.evaluate(INT8, Limits(latency_ms=1e-6)).accuracy
+    accuracy = warm.evaluate(INT8, StopLimits(latency_ms=1e-6)).accuracy
     assert accuracy is not None
     total = len(warm.data.search_indices)
     batch = warm.case.model.batch
@@ -177,7 +177,7 @@ def test_one_that_loses_too_much_is_stopped_early_and_stays_ok(tmp_path: Path) -
     made = case(tmp_path)
     narrow = {name: TensorRange(0.0, 1e-3) for name in observed(made.model).tensors}
     evaluator = opened(made.job, ranges=write_ranges(tmp_path / "narrow.json", Ranges("minmax", narrow, narrow, 1)))
-    found = evaluator.candidates.evaluate(made.uniform(INT8), made.out, Limits(drop=0.01))
+    found = evaluator.candidates.evaluate(made.uniform(INT8), made.out, StopLimits(drop=0.01))
     assert found.ok
     assert found.accuracy is not None
     assert found.accuracy.samples < found.accuracy.total

@@ -15,7 +15,7 @@ from evaluators.process.requests import REQUESTS, connect, handlers, value_types
 from evaluators.process.results import Built, DataDescription
 from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.calibrations import Calibrations
-from evaluators.process.tasks.candidates import Candidates
+from evaluators.process.tasks.candidates import CandidateTasks
 from evaluators.process.tasks.diagnoses import Diagnoses
 from evaluators.process.tasks.scores import Scores
 from evaluators.process.tasks.timings import Timings
@@ -24,7 +24,7 @@ from search.values import Evaluation, Precision, Stage
 TASKS = {
     "builds": Builds,
     "calibrations": Calibrations,
-    "candidates": Candidates,
+    "candidates": CandidateTasks,
     "diagnoses": Diagnoses,
     "engine_files": EngineFileRuns,
     "scores": Scores,

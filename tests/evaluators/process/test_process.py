@@ -26,7 +26,7 @@ import pytest
 from evaluators.process.child import Child
 from evaluators.process.connection import CutOffError, ProcessDiedError, ProcessLimits
 from evaluators.process.evaluator import Evaluator
-from evaluators.process.job import Limits
+from evaluators.process.job import StopLimits
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.watch import Watch
 from search.errors import (
@@ -137,7 +137,7 @@ class Kept:
         (self.case.folder / "mode").write_text(mode)
 
     def evaluate(self, on_event: Callable[[str, Any], None] | None = None) -> Evaluation:
-        return self.keeper.evaluate(self.case.uniform(INT8), self.case.out, Limits(), on_event)
+        return self.keeper.evaluate(self.case.uniform(INT8), self.case.out, StopLimits(), on_event)
 
     def started(self) -> list[int]:
         """Processes that the metric has started in this mode."""
@@ -348,7 +348,7 @@ def test_adopting_needs_no_restart_and_survives_one(kept: Kept) -> None:
     job = kept.keeper.job
     with EvaluatorProcess(replace(job, ranges=None, metric="top1"), kept.case.folder / "log2") as keeper:
         with pytest.raises(RunError, match="not been calibrated"):
-            keeper.evaluate(kept.case.uniform(INT8), kept.case.out, Limits())
+            keeper.evaluate(kept.case.uniform(INT8), kept.case.out, StopLimits())
         told: list[Any] = []
         found = keeper.ask(on_progress=lambda done, total: told.append((done, total))).calibrations.calibrate("minmax")
         assert told == [(done + 1, 12) for done in range(12)]
@@ -383,7 +383,7 @@ def test_a_candidate_is_built_in_one_process_and_measured_in_another(kept: Kept,
     assert built.engine == kept.case.out
     assert built.evaluation.audit
     assert built.evaluation.latency is built.evaluation.artifact is None
-    found = kept.keeper.measure(built, Limits(), lambda event, value: stages.append(value))
+    found = kept.keeper.measure(built, StopLimits(), lambda event, value: stages.append(value))
     assert stages == [stage.value for stage in Stage]
     assert found.ok
     assert (found.attempts, found.deaths) == (1, ())
@@ -421,7 +421,7 @@ def test_a_build_that_fails_is_a_finished_evaluation(kept: Kept, builder: Evalua
     failure = built.evaluation.failure
     assert failure is not None
     assert (failure.stage, failure.kind) == (Stage.LOWER, FailureKind.ERROR)
-    assert kept.keeper.measure(built, Limits()) is built.evaluation
+    assert kept.keeper.measure(built, StopLimits()) is built.evaluation
     assert kept.case.engines() == []
 
 
@@ -432,13 +432,13 @@ def test_a_process_that_dies_over_a_measurement_leaves_the_engine_to_the_next(
     before = kept.case.out.read_bytes()
     kept.mode("sleep")
     on_event, pids = killing(kept, "stage", "accuracy")
-    found = kept.keeper.measure(built, Limits(), on_event)
+    found = kept.keeper.measure(built, StopLimits(), on_event)
     assert found.ok
     assert (found.attempts, [death.stage for death in found.deaths]) == (2, [Stage.ACCURACY])
     assert kept.case.out.read_bytes() == before
     kept.mode("sleep")
     on_event, pids = killing(kept, "stage", "accuracy", times=2)
-    found = kept.keeper.measure(built, Limits(), on_event)
+    found = kept.keeper.measure(built, StopLimits(), on_event)
     assert found.failure is not None
     assert found.attempts == len(found.deaths) == len(pids) == 2
     assert found.audit == built.evaluation.audit
@@ -457,7 +457,7 @@ def test_a_builder_that_dies_builds_once_more(kept: Kept, builder: EvaluatorProc
     assert built.engine is not None
     assert (built.evaluation.attempts, len(built.evaluation.deaths)) == (2, 1)
     kept.mode("fine")
-    found = kept.keeper.measure(built, Limits())
+    found = kept.keeper.measure(built, StopLimits())
     assert found.ok
     assert found.attempts == 2
 
@@ -465,7 +465,7 @@ def test_a_builder_that_dies_builds_once_more(kept: Kept, builder: EvaluatorProc
 def test_a_measurement_has_the_time_that_the_build_left(kept: Kept, builder: EvaluatorProcess, clock: Clock) -> None:
     built = builder.build(kept.case.uniform(INT8), kept.case.out)
     long = replace(built, evaluation=replace(built.evaluation, total_s=590.0))
-    found = kept.keeper.measure(long, Limits(), lambda event, value: setattr(clock, "now", clock.now + 11.0))
+    found = kept.keeper.measure(long, StopLimits(), lambda event, value: setattr(clock, "now", clock.now + 11.0))
     assert found.failure is not None
     assert (found.failure.kind, found.failure.message) == (FailureKind.TIMEOUT, "measure took longer than 10 s")
 
@@ -486,13 +486,13 @@ def test_a_replacement_that_finds_other_content_is_refused(tmp_path: Path, name:
         os.kill(keeper.pid, signal.SIGKILL)
         for ask in (
             lambda: keeper.ask().setup.try_out(),
-            lambda: keeper.evaluate(made.uniform(INT8), made.out, Limits()),
+            lambda: keeper.evaluate(made.uniform(INT8), made.out, StopLimits()),
         ):
             with pytest.raises(EvaluatorError, match=f"^opening model and data again, .*: {what} changed while"):
                 ask()
             assert keeper.pid is None
         path.write_bytes(good)
-        assert keeper.evaluate(made.uniform(INT8), made.out, Limits()).ok
+        assert keeper.evaluate(made.uniform(INT8), made.out, StopLimits()).ok
 
 
 def change(path: Path) -> None:
@@ -806,7 +806,7 @@ def test_a_full_disk_is_no_fault_of_the_candidate(kept: Kept, tmp_path: Path) ->
         for most, words in ((size // 2, "File too large.* Make room"), (size + 1, "the builder said.* Make room")):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
             with pytest.raises(ArtifactError, match=words):
-                keeper.evaluate(assignment, out, Limits())
+                keeper.evaluate(assignment, out, StopLimits())
             assert not list(tmp_path.glob("x.engine*"))
         with pytest.raises(ArtifactError, match="Make room"):
             keeper.ask().builds.rebuild(assignment, out)
@@ -825,7 +825,7 @@ def test_a_disk_that_is_really_full(kept: Kept) -> None:
         pytest.skip(f"mounting is not allowed here: {mounted.stderr!r}")
     try:
         with pytest.raises(ArtifactError, match="No space left on device"):
-            kept.keeper.evaluate(kept.case.uniform(INT8), disk / "x.engine", Limits())
+            kept.keeper.evaluate(kept.case.uniform(INT8), disk / "x.engine", StopLimits())
         assert list(disk.iterdir()) == []
     finally:
         subprocess.run(["umount", str(disk)], check=True)

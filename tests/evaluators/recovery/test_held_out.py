@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evaluators.data import Batch
 from evaluators.engine import Arrays
 from evaluators.metrics.registry import get_metric
-from evaluators.recovery.held_out import Comparison, HeldOut
+from evaluators.recovery.held_out import HeldOut, HeldOutComparison
 
 BATCH, DECIDING, OTHERS = 8, 3, 10
 CLASSES = 4
@@ -51,7 +51,7 @@ class Session:
         return {"logits": made}
 
 
-def compared(folder: Path, before: Session, after: Session, others: int = OTHERS) -> Comparison:
+def compared(folder: Path, before: Session, after: Session, others: int = OTHERS) -> HeldOutComparison:
     held_out = HeldOut(
         Session(0.0),
         lambda: [batch(number) for number in range(DECIDING)],

@@ -20,7 +20,7 @@ from search.forecast.acquisition import (
     gains,
     reference,
 )
-from search.sampler.goals import Aim, Known, worth
+from search.sampler.goals import Known, MixGoal, worth
 from search.sampler.loss_bounds import LossBounds
 from studies.judging.rules.hypervolume import hypervolume, reference_of
 
@@ -102,11 +102,11 @@ def test_while_nothing_keeps_a_limit_the_likeliest_to_keep_it_is_worth_most():
 def test_where_nothing_is_left_to_gain_at_the_limits_they_say_nothing():
     known, rng = measured([1.0, 0.5], [0.0, 0.1], 0.001), np.random.default_rng(0)
     sure = single([0.9, 0.6], [0.001, 0.001], [0.05, 0.08], [0.001, 0.001])
-    assert worth(Aim(budget_ms=1.1), sure, known, rng) is None
-    better = worth(Aim(budget_ms=0.7), sure, known, rng)
+    assert worth(MixGoal(budget_ms=1.1), sure, known, rng) is None
+    better = worth(MixGoal(budget_ms=0.7), sure, known, rng)
     assert better is not None
     assert better[1] == pytest.approx(0.02 - 0.01 / 8, rel=0.1)
-    assert worth(Aim(max_loss=0.06), sure, known, rng) is not None
+    assert worth(MixGoal(max_loss=0.06), sure, known, rng) is not None
 
 
 def measured(ms, loss, std):
@@ -120,7 +120,9 @@ def test_a_trial_that_kept_a_limit_by_luck_leaves_something_to_gain():
     rng = np.random.default_rng(0)
     surely = single([0.9], [0.001], [0.02], [0.001])  # well within the limits, but no better than the lucky trial
     lucky, broken, sound = ([[0.999, 0.5], [1.001, 0.5], [0.9, 0.5]][i] for i in range(3))
-    gains = [worth(Aim(budget_ms=1.0), surely, measured(ms, [0.02, 0.1], 0.01), rng) for ms in (lucky, broken, sound)]
+    gains = [
+        worth(MixGoal(budget_ms=1.0), surely, measured(ms, [0.02, 0.1], 0.01), rng) for ms in (lucky, broken, sound)
+    ]
     assert gains[2] is None
     half = (0.1 - 0.02) / 2
     assert gains[0] is not None
@@ -128,6 +130,6 @@ def test_a_trial_that_kept_a_limit_by_luck_leaves_something_to_gain():
     assert gains[1] is not None
     assert gains[1][0] == pytest.approx(half, rel=0.4)
     fast = single([0.5], [0.001], [0.01], [0.0001])
-    at_limit = worth(Aim(max_loss=0.02), fast, measured([0.5, 1.0], [0.0199, 0.0], 0.01), rng)
+    at_limit = worth(MixGoal(max_loss=0.02), fast, measured([0.5, 1.0], [0.0199, 0.0], 0.01), rng)
     assert at_limit is not None
     assert at_limit[0] == pytest.approx(np.log(2) / 2, rel=0.4)

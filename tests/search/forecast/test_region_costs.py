@@ -11,7 +11,7 @@ import pytest
 from search.forecast.latency_model import fit_latency
 from search.forecast.priors import Baseline, LatencyPrior, latency_prior
 from search.forecast.region_costs import RegionCosts
-from search.regression.similarity import Compared, Kind, Similarity
+from search.regression.similarity import Kind, KnownMixes, Similarity
 from search.space.layout import Layout, Precisions
 from search.values import LayerTime
 from tests.support.small_layouts import ATTENTION, CHAIN
@@ -117,11 +117,11 @@ def test_many_mixes_are_compared_as_a_few_are() -> None:
 @pytest.mark.parametrize("reach", [0.1, 0.0])
 def test_sums_of_weighted_covariances_need_no_covariances(reach: float) -> None:
     known, mixes = rows(30, 6), rows(50, 6, seed=1)
-    compared = Compared(Similarity.of(CHAIN, NODES, Kind(reach)), known)
+    compared = KnownMixes(Similarity.of(CHAIN, NODES, Kind(reach)), known)
     weights = np.random.default_rng(0).normal(size=30)
     assert compared.weighted(mixes, weights) == pytest.approx(compared.between(mixes) @ weights)
     assert compared.weighted(mixes[:0], weights).shape == (0,)
-    assert Compared(compared.similarity, known[:0]).weighted(mixes, weights[:0]) == pytest.approx(0.0)
+    assert KnownMixes(compared.similarity, known[:0]).weighted(mixes, weights[:0]) == pytest.approx(0.0)
 
 
 def test_mixes_share_the_runs_that_begin_and_end_alike() -> None:

@@ -20,7 +20,7 @@ from search.forecast.history import relevant
 from search.graph.grouping import Edge
 from search.sampler.candidates import Bounds, Pool
 from search.sampler.goals import Known
-from search.sampler.guided import Aim, Guidance, GuidedSampler
+from search.sampler.guided import Guidance, GuidedSampler, MixGoal
 from search.solver.limited import within
 from search.space.changes import Changes
 from search.space.choices import Choice, Space, Variable
@@ -70,7 +70,7 @@ def test_a_budget_draws_the_search_to_it():
     noise = problem.layout.pairwise(problem.noise)
     best = within(noise, problem.layout.pairwise(problem.latency), budget)
     assert best is not None
-    search = Search(problem, aim=lambda: Aim(budget_ms=budget)).run(20)
+    search = Search(problem, aim=lambda: MixGoal(budget_ms=budget)).run(20)
     kept = [found for ms, found in search.found if ms <= budget]
     assert min(kept) <= CEILING * best.value**1.2 + 0.004
     near = [ms for ms, _ in search.found[5:] if abs(ms / budget - 1) < 0.05]
@@ -80,14 +80,14 @@ def test_a_budget_draws_the_search_to_it():
 @pytest.mark.slow
 def test_an_allowed_loss_draws_the_search_to_speed():
     problem = make_problem(seed=4)
-    search = Search(problem, aim=lambda: Aim(max_loss=0.02)).run(20)
+    search = Search(problem, aim=lambda: MixGoal(max_loss=0.02)).run(20)
     log_ms, loss = problem.front()
     assert min(ms for ms, found in search.found if found <= 0.02) <= 1.03 * np.exp(log_ms[loss <= 0.02].min())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [10, 11, 12])
-@pytest.mark.parametrize("aim", [Aim(budget_ms=0.8, max_loss=0.01), Aim(max_loss=0.01)], ids=["both", "loss"])
+@pytest.mark.parametrize("aim", [MixGoal(budget_ms=0.8, max_loss=0.01), MixGoal(max_loss=0.01)], ids=["both", "loss"])
 def test_limits_that_are_met_go_on_to_hold(aim, seed):
     """Without, 4 to 10 of the 27 kept them: once they were met, the whole front was looked at."""
     search = Search(make_problem(seed=seed), seed=seed - 10, aim=lambda: aim).run(30)
@@ -99,12 +99,12 @@ def test_the_corner_is_drawn_in_to_limits_that_something_keeps_and_to_no_others(
     ms, loss = np.array([1.0, 2.0, 4.0]), np.array([0.3, 0.1, 0.0])
     corner = acquisition.Reference(float(np.log(4.1)), 0.32)
     known = Known(np.log(ms), loss, 0 * ms, 0 * loss, corner, 0.02, 0.01, loss)
-    assert known.within(Aim()) == corner
-    assert known.within(Aim(budget_ms=2.5)) == acquisition.Reference(float(np.log(2.5)) + 0.01, 0.32)
-    assert known.within(Aim(max_loss=0.05)) == acquisition.Reference(corner.log_ms, 0.05 + 0.02)
-    assert known.within(Aim(budget_ms=9.0, max_loss=0.5)) == corner, "it is never moved out"
-    assert known.within(Aim(budget_ms=0.5)) == corner
-    assert known.within(Aim(budget_ms=2.5, max_loss=0.01)) == corner, "no trial keeps both"
+    assert known.within(MixGoal()) == corner
+    assert known.within(MixGoal(budget_ms=2.5)) == acquisition.Reference(float(np.log(2.5)) + 0.01, 0.32)
+    assert known.within(MixGoal(max_loss=0.05)) == acquisition.Reference(corner.log_ms, 0.05 + 0.02)
+    assert known.within(MixGoal(budget_ms=9.0, max_loss=0.5)) == corner, "it is never moved out"
+    assert known.within(MixGoal(budget_ms=0.5)) == corner
+    assert known.within(MixGoal(budget_ms=2.5, max_loss=0.01)) == corner, "no trial keeps both"
 
 
 def test_what_is_missing_of_an_enqueued_mix_is_proposed_to_go_with_the_rest():
@@ -521,7 +521,7 @@ def test_a_limit_in_decibels_is_met_by_the_fastest_that_there_is(seed):
     problem, most = make_problem(seed=seed), 80.0
     least_noise = 10 ** ((most - 100) / 10) / 0.03
     best = within(problem.layout.pairwise(problem.latency), problem.layout.pairwise(problem.noise), least_noise)
-    search = Decibels(problem, aim=lambda: Aim(max_loss=most)).run(40)
+    search = Decibels(problem, aim=lambda: MixGoal(max_loss=most)).run(40)
     assert min(ms for ms, loss in search.found if loss <= most) <= 1.005 * best.value
 
 
@@ -554,7 +554,7 @@ def test_a_bound_on_the_metric_becomes_one_on_the_loss(tmp_path, monkeypatch):
     assert made[0].noise is None, "measured later"
     assert made[0].priors().noise.log_std < 1, "as measured"
     assert not made[0].priors().decibels
-    assert made[0].aim() == Aim(5000.0, pytest.approx(1.0 - 0.7))  # labels are what the float model says
+    assert made[0].aim() == MixGoal(5000.0, pytest.approx(1.0 - 0.7))  # labels are what the float model says
 
 
 def test_a_refused_pair_that_is_enqueued_is_proposed_again() -> None:

@@ -12,12 +12,12 @@ from search.forecast.acquisition import Forecast, Reference
 from search.sampler import guided
 from search.sampler.candidates import Pool
 from search.sampler.gains import Gain
-from search.sampler.goals import Aim, Goal, Knee, Known, nearest, worth
+from search.sampler.goals import Goal, Knee, Known, MixGoal, nearest, worth
 from search.sampler.loss_bounds import SURE, LossBounds
 from tests.support.known_problem import Search, make_problem
 
 TRIALS = 24
-AIMS = (Aim(max_loss=0.02), Aim(budget_ms=0.45))
+AIMS = (MixGoal(max_loss=0.02), MixGoal(budget_ms=0.45))
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def goals_of(monkeypatch: pytest.MonkeyPatch, search: Search, trials: int) -> li
     return goals
 
 
-def limited(aim: Aim, trials: int = TRIALS, **guidance: Any) -> Search:
+def limited(aim: MixGoal, trials: int = TRIALS, **guidance: Any) -> Search:
     """A search that tells its sampler how many of its trials are left."""
     made: list[Search] = []
     made.append(
@@ -51,7 +51,7 @@ def limited(aim: Aim, trials: int = TRIALS, **guidance: Any) -> Search:
 @pytest.mark.slow
 @pytest.mark.parametrize("aim", AIMS)
 def test_late_trials_look_only_at_the_limit_and_change_mixes_that_are_near_it(
-    aim: Aim, monkeypatch: pytest.MonkeyPatch
+    aim: MixGoal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search = limited(aim)
     seen: list[Any] = []
@@ -78,7 +78,7 @@ def test_late_trials_look_only_at_the_limit_and_change_mixes_that_are_near_it(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("aim", AIMS)
-def test_without_a_known_end_no_trial_is_late(aim: Aim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_known_end_no_trial_is_late(aim: MixGoal, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*rest: Any) -> None:
         raise AssertionError("this trial was taken for a late one")
 
@@ -94,7 +94,7 @@ def known(ms: list[float], loss: list[float], std: float = 0.0) -> Known:
 
 
 def test_a_mix_gains_as_far_as_its_upper_bound_will_keep_the_allowed_loss() -> None:
-    trials, aim = known([10.0, 8.0, 4.0], [0.0, 0.01, 0.1], std=0.01), Aim(max_loss=0.05)
+    trials, aim = known([10.0, 8.0, 4.0], [0.0, 0.01, 0.1], std=0.01), MixGoal(max_loss=0.05)
     assert trials.bounds.allowed(0.05) == pytest.approx(0.05 - SURE * 0.01)
     loss = np.array([0.01, 0.05 - SURE * 0.01, 0.06])  # surely, as often as not, never
     ms = np.full(3, 6.0)
@@ -106,7 +106,7 @@ def test_the_least_bound_within_a_budget_is_what_gains() -> None:
     trials = known([10.0, 4.0], [0.02, 0.06], std=0.01)
     ms = np.full(2, 4.5)
     forecast = Forecast(ms, 1e-6 * ms, np.array([0.03, 0.07]), np.full(2, 1e-6))
-    gains = worth(Aim(budget_ms=5.0), forecast, trials, np.random.default_rng(0))
+    gains = worth(MixGoal(budget_ms=5.0), forecast, trials, np.random.default_rng(0))
     assert gains == pytest.approx([0.03, 0.0], abs=1e-3)
 
 
@@ -130,22 +130,22 @@ def test_bounds_of_losses_follow_the_losses_that_were_measured() -> None:
 def test_the_nearest_mixes_are_those_of_the_front_by_the_limit() -> None:
     ms, loss = np.arange(20.0, 0.0, -1.0), np.arange(20.0) / 100
     trials = known(ms.tolist(), loss.tolist(), std=0.005)
-    by_budget = nearest(Aim(budget_ms=5.0), trials, np.log(ms), loss)
+    by_budget = nearest(MixGoal(budget_ms=5.0), trials, np.log(ms), loss)
     assert sorted(ms[by_budget].tolist()) == [3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-    by_loss = nearest(Aim(max_loss=0.1), trials, np.log(ms), loss)
+    by_loss = nearest(MixGoal(max_loss=0.1), trials, np.log(ms), loss)
     assert loss[by_loss[0]] == pytest.approx(0.09), "the nearest to 0.1 less the distance to its bound"
 
 
 def test_without_limits_the_knee_is_what_gains() -> None:
     trials = known([10.0, 5.0, 2.0], [0.0, 0.02, 0.1])
-    assert Aim().recommended is Aim(5.0, knee=True).recommended is Goal.KNEE
-    knee = Knee.of(Aim(), trials)
+    assert MixGoal().recommended is MixGoal(5.0, knee=True).recommended is Goal.KNEE
+    knee = Knee.of(MixGoal(), trials)
     assert knee is not None
     assert knee.place == pytest.approx((5.0, 0.02))
     ms = np.array([5.0, 4.0, 9.9])
     gains = knee.worth(Forecast(ms, 1e-6 * ms, np.array([0.02, 0.02, 0.0]), np.full(3, 1e-6)), trials)
     assert gains == pytest.approx([0.0, 1 / 8, 0.0], abs=1e-4)
-    within = Knee.of(Aim(budget_ms=6.0, knee=True), trials)
+    within = Knee.of(MixGoal(budget_ms=6.0, knee=True), trials)
     assert within is not None
     assert within.slow_ms == pytest.approx(5.0)
-    assert Knee.of(Aim(budget_ms=3.0, knee=True), trials) is None
+    assert Knee.of(MixGoal(budget_ms=3.0, knee=True), trials) is None

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.forecast.acquisition import Forecast, Reference, volume
 from search.forecast.forecasts import FORECAST, MEASURED, Predicted, deciding_forecasts
-from search.sampler.goals import Aim, Known, is_improved
+from search.sampler.goals import Known, MixGoal, is_improved
 from search.sampler.loss_bounds import SURE, LossBounds
 from search.space.layout import Costs
 from tests.support.known_problem import Problem, Search, make_problem
@@ -47,31 +47,31 @@ def candidate(ms: float, loss: float) -> Forecast:
 
 def test_a_loss_that_cannot_be_told_from_none_is_no_reason_to_go_on() -> None:
     found = known([10.0, 4.0], [0.0, 0.004], std=0.003)
-    assert not is_improved(Aim(), candidate(6.0, 0.0), found), "slower than INT8, which loses nothing that shows"
-    assert is_improved(Aim(), candidate(3.8, 0.004), found), "faster than INT8"
+    assert not is_improved(MixGoal(), candidate(6.0, 0.0), found), "slower than INT8, which loses nothing that shows"
+    assert is_improved(MixGoal(), candidate(3.8, 0.004), found), "faster than INT8"
     lossy = known([10.0, 4.0], [0.0, 0.1], std=0.003)
-    assert is_improved(Aim(), candidate(6.0, 0.0), lossy)
-    assert not is_improved(Aim(), candidate(11.0, 0.0), lossy)
+    assert is_improved(MixGoal(), candidate(6.0, 0.0), lossy)
+    assert not is_improved(MixGoal(), candidate(11.0, 0.0), lossy)
 
 
 def test_with_limits_only_what_keeps_them_counts() -> None:
     found = known([10.0, 6.0, 4.0], [0.0, 0.02, 0.1], std=0.003)
     outside, inside = candidate(5.0, 0.06), candidate(5.5, 0.02)
-    assert is_improved(Aim(), outside, found)
-    assert not is_improved(Aim(max_loss=0.03), outside, found)
-    assert is_improved(Aim(max_loss=0.03), inside, found)
-    assert not is_improved(Aim(budget_ms=4.5), outside, found)
-    assert is_improved(Aim(budget_ms=4.5), candidate(4.4, 0.06), found)
+    assert is_improved(MixGoal(), outside, found)
+    assert not is_improved(MixGoal(max_loss=0.03), outside, found)
+    assert is_improved(MixGoal(max_loss=0.03), inside, found)
+    assert not is_improved(MixGoal(budget_ms=4.5), outside, found)
+    assert is_improved(MixGoal(budget_ms=4.5), candidate(4.4, 0.06), found)
 
 
 def test_the_pick_counts_by_its_upper_bound_although_the_front_does_not_grow() -> None:
     """The mix of 5.8 ms is on the front, but its loss is known too badly for a pick."""
     found = known([10.0, 6.0, 5.8], [0.0, 0.02, 0.02], std=0.003)
     found = replace(found, upper=np.array([0.006, 0.026, 0.05]))
-    assert not is_improved(Aim(), candidate(5.9, 0.021), found)
-    assert is_improved(Aim(max_loss=0.03), candidate(5.9, 0.021), found)
-    assert not is_improved(Aim(max_loss=0.03), candidate(5.9, 0.029), found), "its bound would miss the limit"
-    assert is_improved(Aim(max_loss=0.001), candidate(9.0, 0.05), found), "while nothing keeps the limit"
+    assert not is_improved(MixGoal(), candidate(5.9, 0.021), found)
+    assert is_improved(MixGoal(max_loss=0.03), candidate(5.9, 0.021), found)
+    assert not is_improved(MixGoal(max_loss=0.03), candidate(5.9, 0.029), found), "its bound would miss the limit"
+    assert is_improved(MixGoal(max_loss=0.001), candidate(9.0, 0.05), found), "while nothing keeps the limit"
 
 
 # -- trials ------------------------------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ def ended_after(search: Search, trials: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("aim", [Aim(), Aim(max_loss=0.02)])
-def test_a_search_of_a_network_that_loses_nothing_ends_within_20_trials(aim: Aim, seed: int) -> None:
+@pytest.mark.parametrize("aim", [MixGoal(), MixGoal(max_loss=0.02)])
+def test_a_search_of_a_network_that_loses_nothing_ends_within_20_trials(aim: MixGoal, seed: int) -> None:
     search = Search(lossless(make_problem(seed=seed)), seed=seed, aim=lambda: aim, latency_band=lambda: BAND)
     assert 3 + FEWEST <= ended_after(search, 24) <= 20
     fastest = min(ms for ms, _ in search.found)

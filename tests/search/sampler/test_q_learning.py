@@ -13,7 +13,7 @@ from optuna.distributions import IntDistribution
 
 from search.forecast.history import Historian
 from search.graph.grouping import Group
-from search.sampler.goals import Aim
+from search.sampler.goals import MixGoal
 from search.sampler.guided import Guidance
 from search.sampler.q_learning import RATE, SWEEPS, QLearningSampler, Walk, kinds_of, learn
 from search.space.layout import make_layout
@@ -185,7 +185,7 @@ def test_what_cannot_be_built_is_not_proposed(problem: Problem) -> None:
 @pytest.mark.parametrize("budget_ms", [5.5, 7.5])
 def test_a_latency_budget_bounds_what_is_proposed(problem: Problem, budget_ms: float) -> None:
     """By the estimates that the uniform assignments give, of which FP32's is scaled to its measured 10 ms."""
-    sampler = sampler_of(problem, aim=lambda: Aim(budget_ms))
+    sampler = sampler_of(problem, aim=lambda: MixGoal(budget_ms))
     nodes = problem.priors().latency.nodes
     found = np.array(proposals(sampler, study_of(problem, *UNIFORM), 15))
     taken = nodes[np.arange(4), found].sum(axis=1) / nodes[:, 0].sum() * 10.0

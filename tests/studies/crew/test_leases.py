@@ -21,7 +21,7 @@ from sqlalchemy import update
 
 from evaluators.diagnose.group_error import GroupError
 from search.values import Failure, FailureKind, Latency, Precision, Stage
-from studies.crew import Alone, Shared
+from studies.crew import Alone, SharedCrew
 from studies.store.database import column_types, database, tables
 from studies.store.records import (
     EXPORT,
@@ -454,7 +454,7 @@ def test_the_tasks_of_a_worker_that_ends_are_free(store: Store, target: int) -> 
 
 
 def test_a_thread_keeps_a_worker_alive(store: Store, target: int) -> None:
-    with Shared(store, target, lease_s=2.0, device="CPU", state="searching") as lease:
+    with SharedCrew(store, target, lease_s=2.0, device="CPU", state="searching") as lease:
         number = begin(store, target, lease.name)
         with lease.try_hold("band") as mine:
             assert mine
@@ -473,7 +473,7 @@ def test_a_thread_keeps_a_worker_alive(store: Store, target: int) -> None:
 
 def test_a_worker_that_fails_says_so(store: Store, target: int) -> None:
     for error, state in ((ValueError, "failed"), (KeyboardInterrupt, "ended")):
-        with pytest.raises(error), Shared(store, target, lease_s=LEASE_S) as lease:
+        with pytest.raises(error), SharedCrew(store, target, lease_s=LEASE_S) as lease:
             raise error
         assert {worker.name: worker.state for worker in store.workers.of_target(target)}[lease.name] == state
 
@@ -498,7 +498,7 @@ def test_one_does_what_is_needed_once_and_the_others_wait(store: Store, target: 
         return "answer" in store.targets.of_study(store.studies.load("demo").id)[0].details
 
     def work() -> str:
-        with Shared(store, target, lease_s=LEASE_S) as lease:
+        with SharedCrew(store, target, lease_s=LEASE_S) as lease:
 
             def make() -> None:
                 made.append(lease.name)
@@ -522,7 +522,7 @@ def test_what_fails_in_one_worker_is_tried_by_the_next(store: Store, target: int
         raise ValueError("no data here")
 
     for make in (fail, lambda: tried.append("made")):
-        with Shared(store, target, lease_s=LEASE_S) as lease:
+        with SharedCrew(store, target, lease_s=LEASE_S) as lease:
             try:
                 lease.once("calibration", lambda: bool(tried), make)
             except ValueError:
@@ -531,7 +531,7 @@ def test_what_fails_in_one_worker_is_tried_by_the_next(store: Store, target: int
 
 
 def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store, target: int) -> None:
-    with Shared(store, target, lease_s=2.0) as lease:
+    with SharedCrew(store, target, lease_s=2.0) as lease:
         assert store.tasks.take(target, "band", "lost", 2.0)
         held: list[TaskRecord] = []
 
@@ -550,7 +550,7 @@ def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store,
 def test_a_worker_outlives_a_server_that_dies() -> None:
     with postgresql_server() as server, Store.open(server.url, create=True) as store:
         target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
-        with Shared(store, target, lease_s=2.0) as lease:
+        with SharedCrew(store, target, lease_s=2.0) as lease:
             wait_until(lambda: lease.steady)
             server.kill()
             wait_until(lambda: not lease.steady)  # it could not beat, so it does not take silent ones for lost

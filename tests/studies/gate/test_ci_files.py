@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from search.values import Target
-from studies.gate.check import Check, Verdict
+from studies.gate.check import GateCheck, GateVerdict
 from studies.gate.files import junit_text, markdown_text
 from studies.gate.report import GateReport
 from studies.gate.side import Side
@@ -22,8 +22,12 @@ from tests.support.paths import ROOT
 
 CI = ROOT / "examples" / "ci"
 SCHEMAS = {"github-actions.yml": "vendor.github-workflows", "gitlab-ci.yml": "vendor.gitlab-ci"}
-LOSS = Check("loss", Verdict.FAILS, 0.01, 0.03, 0.02, 0.04, 0.005, 0.025, "exact test", "900 samples", "too much")
-LATENCY = Check("latency", Verdict.NOT_JUDGED, 0.03, 0.02, -0.01, 0.05, 0.005, 0.06, "t test", "6 processes", "busy")
+LOSS = GateCheck(
+    "loss", GateVerdict.FAILS, 0.01, 0.03, 0.02, 0.04, 0.005, 0.025, "exact test", "900 samples", "too much"
+)
+LATENCY = GateCheck(
+    "latency", GateVerdict.NOT_JUDGED, 0.03, 0.02, -0.01, 0.05, 0.005, 0.06, "t test", "6 processes", "busy"
+)
 REPORT = GateReport(
     candidate=Side("new|<net>\x07", Path("/new.onnx"), "onnxruntime"),
     baseline=Side("old", Path("/old.onnx"), "onnxruntime"),
@@ -54,7 +58,7 @@ def test_junit_has_a_case_per_check() -> None:
 
 
 def test_a_check_that_holds_is_a_plain_case() -> None:
-    held = replace(REPORT, checks=(replace(LOSS, verdict=Verdict.HOLDS),))
+    held = replace(REPORT, checks=(replace(LOSS, verdict=GateVerdict.HOLDS),))
     (suite,) = ElementTree.fromstring(junit_text(held))
     assert [part.tag for part in suite[0]] == ["system-out"]
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 from bitfront import verbs
-from studies.gate.check import Verdict
+from studies.gate.check import GateVerdict
 from tests.support.command_line import copy_finished, finished, invoke, ok, three_layers, write_inputs
 from tests.support.networks import save
 
@@ -119,23 +119,23 @@ def test_studies_and_exports_are_compared_by_their_engines(here: Path) -> None:
     assert found.baseline.name == "small (trial 0)"
     assert found.candidate.target == found.baseline.target == found.target
     assert [check.name for check in found.checks] == ["loss", "latency"]
-    assert found.verdict in Verdict
+    assert found.verdict in GateVerdict
 
 
 def test_metrics_that_compare_outputs_have_a_reference(here: Path) -> None:
     agreement = verbs_gate("other.onnx", "model.onnx", max_drop=0.05, changes={"metric": "agreement"})
-    assert agreement.verdict is Verdict.FAILS
+    assert agreement.verdict is GateVerdict.FAILS
     assert agreement.values["baseline"] == 1.0
     noise = verbs_gate(
         "engine/model.onnx", "other.onnx", max_drop=0.5, changes={"metric": "sqnr"}, reference=Path("model.onnx")
     )
-    assert noise.verdict is Verdict.HOLDS
+    assert noise.verdict is GateVerdict.HOLDS
     assert noise.values["candidate"] > noise.values["baseline"]
 
 
 def test_an_open_batch_takes_the_one_that_is_given(here: Path) -> None:
     found = verbs_gate("open.onnx", "model.onnx", max_drop=0.05, changes={"batch": 4})
-    assert found.verdict is Verdict.HOLDS
+    assert found.verdict is GateVerdict.HOLDS
 
 
 def verbs_gate(candidate: str, baseline: str, **more: Any) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.values import Accuracy
-from studies.inspect.mix.bisection import EVERYTHING, Bisection, Trial, bisect, kinds_of, most_trials
+from studies.inspect.mix.bisection import EVERYTHING, Bisection, BisectionStep, bisect, kinds_of, most_trials
 from studies.inspect.mix.evaluate import allowed_loss, is_undone
 from studies.options.limits import Limits, MetricScale
 from tests.support.networks import loaded
@@ -23,8 +23,8 @@ def planted(
 ) -> Bisection:
     """A bisection where the loss is gone exactly when all culprits are in float."""
 
-    def attempt(name: str, kept: tuple[str, ...]) -> Trial:
-        return Trial(name, kept, None, "", culprits <= set(kept))
+    def attempt(name: str, kept: tuple[str, ...]) -> BisectionStep:
+        return BisectionStep(name, kept, None, "", culprits <= set(kept))
 
     return bisect(lowered, ranked or [], kinds, attempt)
 

@@ -18,7 +18,7 @@ from search.errors import ConfigError
 from search.graph.model import Model, load
 from search.space.choices import Space, make_space
 from search.values import Assignment, Capability, Evaluation, Failure, FailureKind, Precision, Stage
-from studies.inspect.mix.bisection import Bisection, Trial
+from studies.inspect.mix.bisection import Bisection, BisectionStep
 from studies.inspect.mix.evaluate import choose_float, keep_sensitive
 from studies.inspect.mix.read_mix import TargetMix, read_mix
 from studies.inspect.mix.report import LossExplanation
@@ -262,7 +262,7 @@ def test_sensitive_groups_are_kept_by_their_verdict(bisected: tuple[Path, dict[s
         f"{5 - len(report.kept)} int8, {len(report.kept)} fp32",
     ]
 
-    kept = Trial("a few", report.kept, None, "", undone=True)
+    kept = BisectionStep("a few", report.kept, None, "", undone=True)
     failed = replace(
         report.mix, final=None, evaluation=Evaluation(report.mix.evaluation.assignment, Failure(*REFUSED, "no kernel"))
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from studies.judging.rules.feasibility import Near, feasible, nearest, overshoots
 from studies.judging.rules.front import front
-from studies.judging.rules.hypervolume import Reference, hypervolume, hypervolume_history, reference_of
+from studies.judging.rules.hypervolume import Corner, hypervolume, hypervolume_history, reference_of
 from studies.options.limits import Limits
 
 # Sums and differences of small multiples of 1/8 are exact, so that brute force and sweep agree on every tie.
@@ -116,8 +116,8 @@ def test_front_and_history_of_ten_thousand_rows():
     los = 1 / lat + generator.normal(0, 0.01, 10_000)
     on = front(lat, los, 0.001, np.full(10_000, 0.001), np.ones(10_000))
     assert 0 < on.sum() < 10_000
-    history = hypervolume_history(lat, los, np.ones(10_000), Reference(2.04, 1.1))
-    assert history[-1] == pytest.approx(hypervolume(lat, los, Reference(2.04, 1.1)))
+    history = hypervolume_history(lat, los, np.ones(10_000), Corner(2.04, 1.1))
+    assert history[-1] == pytest.approx(hypervolume(lat, los, Corner(2.04, 1.1)))
 
 
 def measures(latency_ms, loss, value=(), memory_bytes=()):
@@ -183,7 +183,7 @@ def test_nearest_keeps_direction_and_needs_a_limit():
 
 
 def test_reference_of_baselines():
-    assert reference_of([1.0, 0.5], [0.0, 0.2]) == Reference(pytest.approx(1.02), pytest.approx(0.21))
+    assert reference_of([1.0, 0.5], [0.0, 0.2]) == Corner(pytest.approx(1.02), pytest.approx(0.21))
     assert reference_of([1.0], [0.0]).loss == 1.0
     assert reference_of([1.0], [-0.1]).loss == 1.0
     with pytest.raises(ValueError, match="at least one baseline"):
@@ -191,7 +191,7 @@ def test_reference_of_baselines():
 
 
 def test_hypervolume_of_known_areas():
-    reference = Reference(float(np.e), 1.0)
+    reference = Corner(float(np.e), 1.0)
     assert hypervolume([1.0], [0.0], reference) == pytest.approx(1.0)
     assert hypervolume([1.0], [-5.0], reference) == pytest.approx(1.0)  # better than FP32 counts as equal to it
     two = hypervolume([1.0, float(np.sqrt(np.e))], [0.5, 0.0], reference)
@@ -204,7 +204,7 @@ def test_hypervolume_of_known_areas():
 def test_history_is_the_hypervolume_of_every_beginning(rows):
     data = np.array(rows, float).reshape(-1, 3)
     lat, los, eligible = data[:, 0], data[:, 1], data[:, 2] > 0
-    reference = Reference(4.0, 1.5)
+    reference = Corner(4.0, 1.5)
     history = hypervolume_history(lat, los, eligible, reference)
     assert (np.diff(history) >= 0).all()
     expected = [hypervolume(lat[:k][eligible[:k]], los[:k][eligible[:k]], reference) for k in range(1, len(lat) + 1)]
@@ -217,4 +217,4 @@ def test_hypervolume_agrees_with_optuna():
     generator = np.random.default_rng(1)
     lat, los = generator.uniform(0.5, 2.5, 60), generator.uniform(0, 0.9, 60)
     theirs = compute_hypervolume(np.column_stack([np.log(lat), los]), np.array([np.log(2.5), 0.9]))
-    assert hypervolume(lat, los, Reference(2.5, 0.9)) == pytest.approx(theirs)
+    assert hypervolume(lat, los, Corner(2.5, 0.9)) == pytest.approx(theirs)

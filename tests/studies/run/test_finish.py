@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from studies.crew import Shared
+from studies.crew import SharedCrew
 from studies.run.finish import Finish
 from studies.store.store import Store
 from tests.support.study_rows import STUDY, TARGET, fresh_url
@@ -27,27 +27,27 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def lease(store: Store) -> Iterator[Shared]:
+def lease(store: Store) -> Iterator[SharedCrew]:
     target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
-    with Shared(store, target, lease_s=LEASE_S, state="finishing") as lease:
+    with SharedCrew(store, target, lease_s=LEASE_S, state="finishing") as lease:
         yield lease
 
 
-def others_go_on(lease: Shared) -> bool:
+def others_go_on(lease: SharedCrew) -> bool:
     work: Any = SimpleNamespace(crew=lease)
     return Finish(work, cast(Any, None), cast(Any, None), cast(Any, None))._others_go_on()
 
 
-def join(store: Store, lease: Shared) -> str:
+def join(store: Store, lease: SharedCrew) -> str:
     return store.workers.join(lease._target, host="h", device="CPU", pid=2, state="searching")
 
 
-def test_a_worker_that_was_lost_just_before_does_not_go_on(store: Store, lease: Shared) -> None:
+def test_a_worker_that_was_lost_just_before_does_not_go_on(store: Store, lease: SharedCrew) -> None:
     join(store, lease)
     assert not others_go_on(lease)
 
 
-def test_one_that_says_that_it_is_alive_goes_on(store: Store, lease: Shared) -> None:
+def test_one_that_says_that_it_is_alive_goes_on(store: Store, lease: SharedCrew) -> None:
     other, over = join(store, lease), threading.Event()
 
     def live() -> None:
@@ -64,7 +64,7 @@ def test_one_that_says_that_it_is_alive_goes_on(store: Store, lease: Shared) -> 
 
 
 def test_a_worker_whose_own_signs_of_life_came_late_waits_until_it_knows(
-    store: Store, lease: Shared, monkeypatch: pytest.MonkeyPatch
+    store: Store, lease: SharedCrew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the server was away for a moment: nobody could say that he was alive, and one was lost."""
     join(store, lease)

@@ -13,7 +13,7 @@ from search.values import Assignment, Evaluation
 from studies.events import Quiet
 from studies.run import loop
 from studies.run.claims.claim import Claim
-from studies.run.claims.claims import Claims
+from studies.run.claims.claims import ClaimSources
 from studies.run.hooks.hook import Hook, Hooks
 from studies.run.pipeline.pipeline import Result
 
@@ -143,7 +143,7 @@ class Failing(Diary):
 
 def run(study: Study, source: Numbers, pipeline: LastFirst, *hooks: Hook, notes: list[str] | None = None) -> str:
     told = [] if notes is None else notes
-    parts: Any = (study, Claims([source]), pipeline, Hooks(hooks, told.append), study, Quiet())
+    parts: Any = (study, ClaimSources([source]), pipeline, Hooks(hooks, told.append), study, Quiet())
     return loop.run(*parts)
 
 

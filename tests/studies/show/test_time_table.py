@@ -13,7 +13,7 @@ import pytest
 from bitfront import verbs
 from evaluators import stopwatch
 from evaluators.stopwatch import Stopwatch, use_stopwatch
-from studies.crew import Shared, presence
+from studies.crew import SharedCrew, presence
 from studies.judging.status.time_table import end_times, table_of, time_rows, time_table
 from studies.options.read_options import read_config
 from studies.run_clock import KINDS
@@ -103,7 +103,7 @@ def test_a_worker_that_is_killed_leaves_what_it_stored_every_few_seconds(
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with use_stopwatch(Stopwatch(now[0] - 30, "start")) as watch:
         with watch.measure("builds"):
-            lease = Shared(store, target, lease_s=60.0)
+            lease = SharedCrew(store, target, lease_s=60.0)
             lease.name = store.workers.join(target, host="here", device="cpu", pid=1)
             lease.store_time()
             assert store.statistics.worker_times(target) == ()  # the first few seconds are not over

@@ -52,7 +52,7 @@ def planted_time(session: OnnxRuntimeSession, count: int) -> NDArray[np.float64]
     return np.full(count, session.planted_ms)  # type: ignore[attr-defined]
 
 
-def planted_block(session: Any, count: int) -> blocks.Block:
+def planted_block(session: Any, count: int) -> blocks.InferenceBlock:
     block = real_block(session, count)
     if "BITFRONT_TEST_REAL_CLOCK" in os.environ:
         return block

@@ -258,13 +258,13 @@ def _load_cut(trt: Any, folder: Path) -> None:
 
 
 def _build_bytes(trt: Any, data: bytes, folder: Path) -> None:
-    from evaluators.backends.tensorrt.builder import Lowered
+    from evaluators.backends.tensorrt.builder import LoweredBytes
     from search.values import Precision
     from tests.support.assignments import uniform
     from tests.support.networks import loaded
 
     assignment = uniform(loaded("residual"), Precision.FP32)
-    _builder(trt, "residual").build(Lowered(assignment, data), folder / "planted")
+    _builder(trt, "residual").build(LoweredBytes(assignment, data), folder / "planted")
 
 
 def _mixed_add() -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from evaluators.backends.fake.backend import FakeBackend
 from evaluators.backends.fake.builder import FakeBuilder
-from evaluators.backends.fake.costs import Costs
+from evaluators.backends.fake.costs import LayerCosts
 from evaluators.backends.fake.options import CAUTION, FakeOptions
 from evaluators.backends.fake.session import FakeSession
 from evaluators.backends.registry import BACKENDS, kind_named
@@ -74,7 +74,7 @@ def test_latency_is_the_sum_of_what_a_profile_shows(tmp_path: Path) -> None:
     made, mix = builder(), lowered_one_by_one(loaded("residual"))[2]
     engine = made.build(made.lower(mix), tmp_path / "e")
     layers = made.profile(engine.path, feeds(made.model), 1)
-    costs = Costs(made.model, 0)
+    costs = LayerCosts(made.model, 0)
     assert sum(layer.ms for layer in layers) == pytest.approx(costs.latency_ms(mix) - 0.1)
     assert {layer.group for layer in layers if not layer.moves} == set(mix)
     assert any(layer.moves for layer in layers)

@@ -20,7 +20,7 @@ import pytest
 
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt.backend import TensorRTBackend
-from evaluators.backends.tensorrt.builder import Lowered
+from evaluators.backends.tensorrt.builder import LoweredBytes
 from evaluators.backends.tensorrt.options import TensorRTOptions
 from evaluators.backends.tensorrt.session import open_plan
 from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
@@ -85,7 +85,7 @@ def exercise(engines: FakeEngines, typing: str, model: Model, folder: Path) -> N
     assert not engines.cuda.memory, "device memory was not given back"
     (folder / "cut.plan").write_bytes((folder / "model.plan").read_bytes()[:-20])
     with pytest.raises(RefusedError, match="parsing with TensorRT"):
-        builder.build(Lowered(assignment, b"no onnx"), folder / "never.plan")
+        builder.build(LoweredBytes(assignment, b"no onnx"), folder / "never.plan")
     with pytest.raises(RefusedError, match=r"cut\.plan cannot be loaded: Serialization assertion failed"):
         builder.load(folder / "cut.plan")
 

@@ -20,7 +20,7 @@ from evaluators.process.handed_metric.metric_calls import MetricFacts
 from evaluators.process.handed_metric.remote_metric import make_remote_metric
 from evaluators.process.handed_metric.scorer import Scorer
 from evaluators.process.handed_metric.shared_arrays import ArrayReader, ArrayWriter
-from evaluators.process.job import Limits
+from evaluators.process.job import StopLimits
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.requests import CALLS, call_handlers
 from search.errors import ConfigError, MetricError
@@ -63,7 +63,7 @@ def score(made: Case, metric: Any, assignment: Precision = Precision.INT8) -> Ac
     name = metric if isinstance(metric, str) else name_metric(metric)
     job = replace(made.job, metric=name, folder=str(made.folder / name))
     with EvaluatorProcess(job, made.folder / "log") as keeper:
-        found = keeper.evaluate(made.uniform(assignment), made.out, Limits())
+        found = keeper.evaluate(made.uniform(assignment), made.out, StopLimits())
     assert found.accuracy is not None, found.failure
     return found.accuracy
 

@@ -11,8 +11,8 @@ from evaluators.calibration.sample_statistics import BINS, SampleStatistics
 from evaluators.measure.intervals import paired_interval
 from studies.inspect.drift.shifts import (
     LEVEL,
+    DriftVerdict,
     LossShift,
-    Verdict,
     chance_of,
     compare_losses,
     judge_drift,
@@ -47,13 +47,13 @@ def test_a_hundred_resamplings_of_the_same_data_raise_no_alarm(population: np.nd
         order = rng.permutation(400)
         before, now = statistics(population[:, order[:150]]), statistics(population[:, order[150:300]])
         verdicts.add(judge_drift(before, now).verdict)
-    assert verdicts == {Verdict.NO_DRIFT}
+    assert verdicts == {DriftVerdict.NO_DRIFT}
 
 
 def test_brightness_that_doubles_is_found(population: np.ndarray) -> None:
     before, now = statistics(population[:, :150]), statistics(2 * population[:, 150:300] + 1)
     found = judge_drift(before, now)
-    assert found.verdict is Verdict.DRIFT
+    assert found.verdict is DriftVerdict.DRIFT
     assert found.shifts[0].drifted
     assert found.shifts[0].moved > 0.1
 
@@ -62,26 +62,26 @@ def test_one_tensor_that_changes_is_found_and_named(population: np.ndarray) -> N
     fresh = population[:, 150:300].copy()
     fresh[7] += 2
     found = judge_drift(statistics(population[:, :150]), statistics(fresh))
-    assert found.verdict is Verdict.DRIFT
+    assert found.verdict is DriftVerdict.DRIFT
     assert {shift.tensor for shift in found.shifts if shift.drifted} == {"t7"}
 
 
 def test_few_samples_are_not_judged(population: np.ndarray) -> None:
     found = judge_drift(statistics(population[:, :150]), statistics(population[:, 150:156]))
-    assert found.verdict is Verdict.NOT_JUDGED
+    assert found.verdict is DriftVerdict.NOT_JUDGED
     assert found.smallest > 0.5
 
 
 def test_few_samples_that_are_quite_different_are_drift(population: np.ndarray) -> None:
     found = judge_drift(statistics(population[:, :150]), statistics(population[:, 150:160] + 50))
-    assert found.verdict is Verdict.DRIFT
+    assert found.verdict is DriftVerdict.DRIFT
 
 
 def test_values_that_are_not_finite_are_drift(population: np.ndarray) -> None:
     fresh = population[:, 150:300].copy()
     fresh[3] = np.inf
     found = judge_drift(statistics(population[:, :150]), statistics(fresh))
-    assert found.verdict is Verdict.DRIFT
+    assert found.verdict is DriftVerdict.DRIFT
     assert next(s for s in found.shifts if s.tensor == "t3" and s.statistic == "mean").to_json()["now"] is None
 
 
@@ -113,7 +113,7 @@ def loss(now: tuple[float, float, float]) -> LossShift:
 def test_a_loss_that_grows_is_drift_by_itself(population: np.ndarray) -> None:
     before, now = statistics(population[:, :150]), statistics(population[:, 150:300])
     found = judge_drift(before, now, loss((0.2, 0.18, 0.22)))
-    assert found.verdict is Verdict.DRIFT
+    assert found.verdict is DriftVerdict.DRIFT
     assert found.loss is not None
     assert found.loss.drifted
     assert not any(shift.drifted for shift in found.shifts)
@@ -121,7 +121,7 @@ def test_a_loss_that_grows_is_drift_by_itself(population: np.ndarray) -> None:
 
 def test_a_loss_that_shrinks_is_none(population: np.ndarray) -> None:
     before, now = statistics(population[:, :150]), statistics(population[:, 150:300])
-    assert judge_drift(before, now, loss((-0.2, -0.22, -0.18))).verdict is Verdict.NO_DRIFT
+    assert judge_drift(before, now, loss((-0.2, -0.22, -0.18))).verdict is DriftVerdict.NO_DRIFT
     assert compare_losses((0.01, 0.0, 0.02), (0.01, 0.0, 0.02), 150) == 0.5
     assert compare_losses((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), 150) == 1.0
     assert compare_losses((0.0, 0.0, 0.0), (0.1, 0.1, 0.1), 150) == 0.0
