@@ -145,8 +145,8 @@ def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
     config = read_config({"model": "model.onnx", "data": "data.npz", "max-drop": f"{LIMIT:g}", "study": name})
     wanted = {**config.to_json(), "trials": 1_000_000}
     facts = {"config": wanted, "data": {}, "metric": METRIC, "model": MODEL, "environment": {}, "state": "running"}
-    study = store.studies.create(StudyRecord(name=name, model_path="model.onnx", model_digest="0" * 64, **facts))
-    store.studies.set_groups(study, [_group(group) for group in groups])
+    new = StudyRecord(name=name, model_path="model.onnx", model_digest="0" * 64, **facts)
+    study = store.studies.create(new, groups=[_group(group) for group in groups])
     target = store.targets.add(study, Target("onnxruntime", "Nobody's", {}, {}, "p20", True), f"{name}@nobody")
     store.targets.settle(target, latency_band=0.01)
     choices = [

@@ -37,10 +37,10 @@ def clear(store: Store, artifacts: Artifacts, *, own: bool) -> None:
     """
     artifacts.remove_half_written()
     drop(store, artifacts, [digest for digest in sorted(store.files.find_unused(STALE_S)) if digest in artifacts])
-    if own and artifacts.remote is None:
-        unknown = artifacts.old() - {record.digest for record in store.files.all()}
-        for digest in sorted(unknown):
-            store.files.forget(digest, artifacts.remove_old)
+    old = artifacts.old() if own and artifacts.remote is None else frozenset()
+    known = {record.digest for record in store.files.all()} if old else frozenset()
+    for digest in sorted(old - known):
+        store.files.forget(digest, artifacts.remove_old)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.levels import check_level
 from studies.run.session.setup import checked
-from studies.run.session.study_rows import add_target, check_unchanged, complete_study, given_options
+from studies.run.session.study_rows import add_target, check_unchanged, given_options
 from studies.run.session.trusted_functions import check_trusted, remember_functions, take_names_again
 from studies.run_clock import limit_start
 from studies.store.database.retries import known_server
@@ -43,15 +43,14 @@ class Wanted:
     target: str | None = None
     new: bool = False
 
-    def of(self, store: Store, study: StudyRecord) -> TargetRecord | None:
-        """Whose options the run starts from; None if the study has no target yet."""
+    def of(self, store: Store, study: StudyRecord) -> TargetRecord:
+        """Whose options the run starts from."""
         if self.new and self.target is not None:
             raise ConfigError(
                 "joining a study: --target and --new-target were both given. Give --target to work for a target that "
                 "the study has, or --new-target to add this host."
             )
-        found = store.targets.of_study(study.id)
-        return choose(found, self.target, study.name) if found else None
+        return choose(store.targets.of_study(study.id), self.target, study.name)
 
 
 def join(
@@ -76,7 +75,7 @@ def join(
         progress.timing(RunTime(limit_start(), config.time_limit_s))
         _check_split_seed(config, stored)
         _check_recover(config, stored)
-        if meant is not None and not which.new and len(store.targets.of_study(study.id)) == 1:
+        if not which.new and len(store.targets.of_study(study.id)) == 1:
             _check_total(store, config, meant)  # before the inputs are opened, which takes a while
         check_artifacts(config)
         config = shipping.here(store, study, config, progress)
@@ -84,7 +83,6 @@ def join(
         with as_in(slots), inputs as good, reported_deletion(store, study):
             check_unchanged(good, study, None if which.target is None else meant)
             remember_functions(config, progress)
-            complete_study(store, good, study.id)
             if which.new:
                 add_target(store, study, good, progress)
             mine = target_of(store, study, good)

@@ -13,7 +13,6 @@ from studies.judging.standing import Standing, standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.options.read_options import change_config
-from studies.store import suggestions
 from studies.store.records import StudyRecord, StudySummary, TargetRecord
 from studies.store.store import Store, default_url
 from studies.store.target_names import choose
@@ -40,13 +39,7 @@ def exists(name: str, *, storage: str | None = None) -> bool:
 
 def find_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:
     """The target of a study that `--target` names, the first where it names none; StudyError where there is none."""
-    targets = store.targets.of_study(study.id)
-    if not targets:
-        raise StudyError(
-            f"reading study {study.name!r}: it was interrupted before it began. Continue it: "
-            f"`{suggestions.command('resume', study.name, storage=store.url)}`."
-        )
-    return choose(targets, wanted, study.name)
+    return choose(store.targets.of_study(study.id), wanted, study.name)
 
 
 def standing_of(

@@ -30,7 +30,7 @@ from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, checked
-from studies.run.session.study_rows import check_unchanged, complete_study, create_study, metric_name, resolved
+from studies.run.session.study_rows import check_unchanged, create_study, metric_name, resolved
 from studies.run.session.trusted_functions import check_trusted
 from studies.store import suggestions
 from studies.store.records import StudyRecord
@@ -96,7 +96,6 @@ def renew_study(
 def _run(store: Store, good: Checked, before: Standing, known: StudyRecord | None, events: SearchEvents) -> StudyRecord:
     """Run the new study, or go on with the one that was begun before, which may have been killed as it was made."""
     if known is not None:
-        complete_study(store, good, known.id)
         run_here(store, good, known, target_of(store, known, good), events)
         return known
     study = _create(store, good, before, events)

@@ -16,7 +16,6 @@ from studies.run.recovery.pick_biases import PickBiases
 from studies.run.work import Work
 from studies.store import suggestions
 from studies.trials.dashboard_notes import StudyNotes, write_front_notes, write_study_note
-from studies.trials.ledger import layer_names
 from studies.trials.open_trials import OpenTrials
 from studies.trials.proposals import Proposals
 
@@ -102,7 +101,7 @@ class Finish:
     def _write_notes(self) -> None:
         """Say in optuna-dashboard's notes which trials are on the front, and what they run in."""
         ledger, notes = self._work.ledger, StudyNotes(self._proposals.study)
-        now, names = self._read_standing(), layer_names(ledger)
+        now, names = self._read_standing(), self._work.problem.layer_names
         points = front_points(now)
         mixes = ledger.store.evaluations.assignments(ledger.target.id, [point.id for point in points])
         write_front_notes(notes, now, points, mixes, names)

@@ -28,7 +28,6 @@ from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store, close_optuna, optuna_reported, optuna_storage
 from studies.store.target_options import remember
 from studies.trials.dashboard_notes import StudyNotes, write_study_note
-from studies.trials.ledger import layer_names
 from studies.trials.proposals import Proposals
 from studies.trials.trial_labels import trial_labels
 
@@ -103,7 +102,7 @@ def _give_up(store: Store, study: StudyRecord) -> None:
 def _proposals(work: Work, database: RDBStorage) -> Proposals:
     from studies.run.guidance.guidance import make_guidance  # takes a while, and other samplers do without
 
-    config, alone, names = work.problem.config, work.crew.alone, layer_names(work.ledger)
+    config, alone, names = work.problem.config, work.crew.alone, work.problem.layer_names
     sampler = config.sampler_kind()
     proposals = Proposals(
         database,

@@ -25,6 +25,11 @@ class Problem:
     space: Space
     model: Model
 
+    @property
+    def layer_names(self) -> dict[str, str]:
+        """Group id → name of its weighted layer."""
+        return {group.id: group.name for group in self.model.groups}
+
 
 @dataclass(frozen=True)
 class Bench:

@@ -18,13 +18,15 @@ def choose(targets: Sequence[TargetRecord], wanted: str | None, study: str) -> T
     """The target that `--target` names.
 
     Args:
-        targets: of the study, in their order; at least one.
+        targets: of the study, in their order.
         wanted: its number in the list, from 1; the start of its fingerprint, at least four digits; or a part of its
             name, in whatever case. None for the first.
 
     Raises:
         StudyError: none or several fit; lists them all.
     """
+    if not targets:
+        raise StudyError(f"reading study {study!r}: it has no target. Delete it, and make it again.")
     if wanted is None:
         return targets[0]
     if wanted.isdigit() and len(wanted) < _LEAST_PREFIX:

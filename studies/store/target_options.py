@@ -16,15 +16,14 @@ _OF_THE_HOST = ("device", "artifacts")
 _OF_THE_STUDY = frozenset({*FILES, "study", "artifacts", "quiet"})
 
 
-def config_of(study: StudyRecord, target: TargetRecord | None, url: str | None = None) -> SearchConfig:
+def config_of(study: StudyRecord, target: TargetRecord, url: str | None = None) -> SearchConfig:
     """What runs of a study on a target were asked to do: the study's options with the target's own over them.
 
     Args:
-        target: None if the study has none yet.
         url: of its database.
     """
-    stored = {**study.config, **((target.options if target is not None else None) or {})}
-    if target is not None and stored.get("optimization_level") is None:
+    stored = {**study.config, **(target.options or {})}
+    if stored.get("optimization_level") is None:
         stored["optimization_level"] = target.optimization_level  # chosen when it was first worked on
     return SearchConfig.from_json(stored) if url is None else SearchConfig.from_json(stored, url)
 
@@ -52,10 +51,11 @@ def remember(
     """
     left_out = frozenset() if moved else frozenset({*FILES, *_OF_THE_HOST})
     told = json.loads(json.dumps({name: value for name, value in given.items() if name not in left_out}))
-    first = target.id == store.targets.of_study(study.id)[0].id
-    of_study = told if first else {name: told[name] for name in FILES if name in told}
+    first = target.options is None
+    known = study.config
+    of_study = {n: v for n, v in told.items() if (first or n in FILES) and (n not in known or known[n] != v)}
     if of_study:
-        store.studies.add_options(study.id, of_study, seen=study.config)
+        store.studies.add_options(study.id, of_study, seen=known)
     if not first:
         options = {name: value for name, value in told.items() if name not in _OF_THE_STUDY}
         store.targets.add_options(target.id, options, seen=target.options or {})

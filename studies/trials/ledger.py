@@ -197,11 +197,6 @@ class Ledger:
             leftovers.drop(self.store, self.artifacts, [record.artifact])
 
 
-def layer_names(ledger: Ledger) -> dict[str, str]:
-    """Group id → name of its weighted layer."""
-    return {group.id: group.name for group in ledger.store.studies.groups(ledger.study.id)}
-
-
 def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[str, str]) -> str:
     """Names an evaluation on its target: assignment, ranges and builder knobs."""
     return digest_of({"assignment": assignment.digest, "ranges": ranges_digest, "knobs": knobs})

@@ -34,8 +34,7 @@ def make(path: Path) -> None:
 
 def fill(store: Store) -> None:
     """One study on one target: an evaluation that ended well, one that failed, and one that a worker has in hand."""
-    study = store.studies.create(STUDY)
-    store.studies.set_groups(study, [group("g000"), group("g001")])
+    study = store.studies.create(STUDY, groups=[group("g000"), group("g001")])
     target = store.targets.add(study, TARGET, "demo/onnxruntime")
     offered = [(f"g00{g}", p) for g in range(2) for p in (Precision.FP32, Precision.INT8)]
     store.spaces.set_choices(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,11 @@ def count(store: Store, table: type[tables.Base]) -> int:
         return connection.scalar(select(func.count()).select_from(table)) or 0
 
 
-def make_study(store: Store, **options: str) -> int:
+def make_study(store: Store, groups: Sequence[Group] = (), **options: str) -> int:
     """A study named `s` with one target; the target's id."""
     config = read_config({"model": "model.onnx", "data": "data.npz", **options})
     new = study_record("s", state="running", config=config.to_json(), metric=METRIC, model=MODEL)
-    return store.targets.add(store.studies.create(new), TARGET, "s@1")
+    return store.targets.add(store.studies.create(new, groups=groups), TARGET, "s@1")
 
 
 def scored(loss: float, half: float, samples: int = 8) -> Accuracy:

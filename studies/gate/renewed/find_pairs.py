@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from search.errors import ConfigError
-from search.space.choices import Space, make_space
+from search.space.choices import Space
 from search.values import Assignment, Ranges
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.locations import open_artifacts
@@ -110,6 +110,5 @@ class _Pairs:
         adopt_ranges(self._good.keeper, folder, ranges)
 
     def _find_space(self) -> Space:
-        config, good = self._good.config, self._good
         ranges = Ranges.from_json(json.loads(self._artifacts.read_bytes(str(self._now.target.ranges_digest))))
-        return make_space(good.model, good.capability, ranges, config.keep, config.granularity)
+        return self._good.space_under(ranges)

@@ -43,8 +43,7 @@ def make_guidance(work: Work) -> Guidance:
     others = siblings.other_targets(work.ledger)
     also = siblings.offered_elsewhere(work.ledger, others)
     layout = make_layout([g.id for g in groups], work.problem.model.edges, space, [g.block for g in groups], also)
-    sensitivities.take(work)
-    noise = _measured_noise(work.ledger, layout)
+    noise = _noise_of(layout, sensitivities.take(work, others))
     source = _Source(work, layout, others, noise)
     return Guidance(
         layout=layout,
@@ -125,19 +124,20 @@ class _Disobeyed:
 
 def _measured_noise(ledger: Ledger, layout: Layout) -> NoisePrior | None:
     """What the stored sensitivities say of each group; None while there are none."""
-    found = ledger.store.spaces.sensitivities(ledger.target.id)
-    return noise_prior(layout, _errors(layout, found)) if found else None
+    return _noise_of(layout, ledger.store.spaces.sensitivities(ledger.target.id))
 
 
-def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64]:
-    """(groups, precisions) relative output error, NaN if not measured."""
+def _noise_of(layout: Layout, found: sensitivities.Errors) -> NoisePrior | None:
+    """Of the output errors by group and precision; None without any."""
+    if not found:
+        return None
     errors = np.full((len(layout.groups), len(layout.palette)), np.nan)
     errors[:, layout.places[REFERENCE]] = 0.0
     finite = [error for error in found.values() if np.isfinite(error)]
     worst = 10 * max([*finite, 0.1])  # outputs that are not finite: worse than anything that was measured
     for (group, precision), error in found.items():
         errors[layout.groups.index(group), layout.places[precision]] = min(error, worst)
-    return errors
+    return noise_prior(layout, errors)
 
 
 class _Source:

@@ -49,21 +49,32 @@ def ensure(work: Work) -> Errors:
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
     """
-    work.crew.once("sensitivity", lambda: is_known(work.ledger), lambda: take(work) or measure(work))
+    from studies.run.guidance.other_targets import other_targets
+
+    def find() -> None:
+        if not take(work, other_targets(work.ledger)):
+            measure(work)
+
+    work.crew.once("sensitivity", lambda: is_known(work.ledger), find)
     return work.ledger.store.spaces.sensitivities(work.ledger.target.id)
 
 
-def take(work: Work) -> bool:
-    """Take what holds on another target of the study, where nothing is there; whether something is there now."""
-    from studies.run.guidance.other_targets import known_sensitivities, other_targets
+def take(work: Work, others: Sequence[TargetRecord]) -> Errors:
+    """The errors that are there; where there are none, those taken over from another target of the study.
 
-    if is_known(work.ledger):
-        return True
-    found = known_sensitivities(work, other_targets(work.ledger))
-    if found:
-        work.events.note("sensitivity: taken over from another target of the study, which rounds in the same way")
-        work.ledger.store.spaces.set_sensitivities(work.ledger.target.id, found, replace=False)
-    return bool(found)
+    Args:
+        others: the study's other targets.
+    """
+    from studies.run.guidance.other_targets import known_sensitivities
+
+    spaces, target = work.ledger.store.spaces, work.ledger.target.id
+    known = spaces.sensitivities(target)
+    found = () if known else known_sensitivities(work, others)
+    if not found:
+        return known
+    work.events.note("sensitivity: taken over from another target of the study, which rounds in the same way")
+    spaces.set_sensitivities(target, found, replace=False)
+    return spaces.sensitivities(target)
 
 
 def is_known(ledger: Ledger) -> bool:
@@ -168,8 +179,7 @@ def of_study(
         wanted: which of the study's targets, see `targets.choose`; None for the first.
 
     Raises:
-        StudyError: no such study or target, one that was interrupted before it began, or model, data or target are not
-            its own.
+        StudyError: no such study or target, or model, data or target are not its own.
         EvaluatorError: the model cannot be run.
     """
     from studies.options.read_options import change_config
@@ -179,10 +189,9 @@ def of_study(
 
     with Store.open(url, write=False) as store:
         study = store.studies.load(name)
-        targets = store.targets.of_study(study.id)
-        target = choose(targets, wanted, name) if targets else None
+        target = choose(store.targets.of_study(study.id), wanted, name)
         config = change_config(config_of(study, target, url), changes)
-        found = None if target is None or again else _stored(store, study, target, thresholds)
+        found = None if again else _stored(store, study, target, thresholds)
     if found is not None and found.rows:
         return found
     with Store.open(url) as store:
@@ -199,7 +208,7 @@ def _stored(store: Store, study: StudyRecord, target: TargetRecord, thresholds: 
 def _measure_study(
     store: Store,
     study: StudyRecord,
-    target: TargetRecord | None,
+    target: TargetRecord,
     config: SearchConfig,
     progress: SearchEvents,
     *,
@@ -212,14 +221,13 @@ def _measure_study(
     from studies.run.session.folders import check_artifacts
     from studies.run.session.join import join_study
     from studies.run.session.setup import checked
-    from studies.run.session.study_rows import check_unchanged, complete_study
+    from studies.run.session.study_rows import check_unchanged
 
     check_artifacts(config)
     config = here(store, study, config, progress)
     inputs = checked(config, events=progress, cache=study_cache(config))
     with inputs as good, reported_deletion(store, study):
         check_unchanged(good, study, target)
-        complete_study(store, good, study.id)
         with join_study(store, good, study, progress) as work:
             notes = measure(work, again=again)
             return work.ledger.target, notes
@@ -234,7 +242,6 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
         InputError: the model, the data, a rule or the target cannot be used.
         EvaluatorError: the model cannot be run.
     """
-    from search.space.choices import make_space
     from studies.run.session.calibration import calibrate_recovered
     from studies.run.session.setup import adopt_ranges, check_searchable, checked
 
@@ -243,7 +250,7 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
         check_searchable(good)
         ranges, record = calibrate_recovered(good, progress)
         adopt_ranges(good.keeper, good.folder, ranges)
-        space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
+        space = good.space_under(ranges)
         return replace(of_checked(good, space, thresholds, progress), recovery=record)
 
 

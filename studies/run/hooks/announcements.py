@@ -32,8 +32,7 @@ def tell_resolution(store: Store, now: Standing, events: Events) -> bool:
     if not found:
         return False
     detail, warning = resolution_text(found, now), coarse_text(found, now)
-    if store.targets.details(now.target.id).get(_TOLD) != [detail, warning]:
-        store.targets.add_details(now.target.id, **{_TOLD: [detail, warning]})
+    if store.targets.add_details(now.target.id, **{_TOLD: [detail, warning]}):
         events.detail(detail)
         if warning:
             events.note(f"WARNING: {warning}")

@@ -14,7 +14,7 @@ from evaluators.cores import usable_processors
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import BitfrontError
-from search.space.choices import Space, make_space
+from search.space.choices import Space
 from search.values import REFERENCE, Assignment
 from studies.run.pipeline.build_hold import BuilderProcess
 from studies.run.session.backend_values import backend_kind
@@ -63,9 +63,8 @@ class FirstBuilds:
         self._target = target
         self._over = threading.Event()
         self._closed = threading.Event()
-        space = make_space(good.model, good.capability, None, good.config.keep, good.config.granularity)
-        lower = _lower(space)
-        mine = [space.uniform(REFERENCE), *([] if builders else lower)]
+        lower = _lower(good.space)
+        mine = [good.space.uniform(REFERENCE), *([] if builders else lower)]
         self._work = [partial(self._build_all, good.keeper, list(dict.fromkeys(mine)), None)]
         for number, builder in enumerate(builders):
             # One of several learns from one precision alone: while it built another, nobody could ask it for a mix.

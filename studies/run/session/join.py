@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from evaluators.stopwatch import time_spent
 from search.errors import ArtifactError, StudyError
-from search.space.choices import Space, make_space
+from search.space.choices import Space
 from search.values import Ranges
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
@@ -63,15 +63,21 @@ def join_study(
         held.enter_context(reported_deletion(store, study))
         if not store.shared:
             held.enter_context(locked_study(local_folder(config), config.storage, study.name))
-        if _is_settled(target):
-            # What is refused is refused with nothing written.
-            _space(store, artifacts, good, target, progress, resumed=True)
+        made: dict[str, Space] = {}
+        if _is_settled(target):  # what is refused is refused with nothing written
+            made.update([_fix_space(store, artifacts, good, target, progress, resumed=True)])
         crew = held.enter_context(_join_crew(store, study, target, good, state, progress))
         _clear_leftovers(store, artifacts, crew, progress, own=config.artifacts is None)
         builders = make_builders(good) if state == "starting" else ()  # else nothing is searched
         for builder in builders:
             held.callback(builder.process.close)
-        target, space = _settle(store, artifacts, good, study, target, crew, progress, builders, held)
+        with time_spent("calibration"):
+            if not made:
+                made.update(_calibrate_once(store, artifacts, good, study, target, crew, progress, builders, held))
+            target = _now(store, study, target)
+            space = made.get(target.ranges_digest or "")
+            if space is None:  # another worker calibrated
+                _, space = _fix_space(store, artifacts, good, target, progress)
         yield Work(
             Problem(config, space, good.model),
             Ledger(store, artifacts, study, target, good.limits, good.keeper.description.knobs),
@@ -122,7 +128,7 @@ def _clear_leftovers(store: Store, artifacts: Artifacts, crew: Crew, progress: E
             progress.note(f"clearing up: {error}")
 
 
-def _settle(
+def _calibrate_once(
     store: Store,
     artifacts: Artifacts,
     good: Checked,
@@ -132,27 +138,31 @@ def _settle(
     progress: SearchEvents,
     builders: Sequence[BuilderProcess],
     held: ExitStack,
-) -> tuple[TargetRecord, Space]:
-    """The target as it is then, and its space, under ranges that one worker calibrates for all."""
-    with time_spent("calibration"):
-        if not _is_settled(target):
-            with calibrating_beside(good, target, builders) as (calibrating, builds):
-                if builds is not None:
-                    held.callback(builds.close)
+) -> dict[str, Space]:
+    """Let one worker calibrate for all.
 
-                def calibrate() -> None:
-                    crew.state("calibrating")
-                    _space(store, artifacts, calibrating, target, progress)
+    Returns:
+        Digest of the ranges → the space that they leave, where this worker made them in the process that measures.
+    """
+    made: dict[str, Space] = {}
+    with calibrating_beside(good, target, builders) as (calibrating, builds):
+        if builds is not None:
+            held.callback(builds.close)
 
-                crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
-                if builds is not None:
-                    progress.doing("building uniform assignments")
-                    builds.wait()
-        settled = _now(store, study, target)
-        return settled, _space(store, artifacts, good, settled, progress)
+        def calibrate() -> None:
+            crew.state("calibrating")
+            digest, space = _fix_space(store, artifacts, calibrating, target, progress)
+            if calibrating is good:
+                made[digest] = space
+
+        crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
+        if builds is not None:
+            progress.doing("building uniform assignments")
+            builds.wait()
+    return made
 
 
-def _space(
+def _fix_space(
     store: Store,
     artifacts: Artifacts,
     good: Checked,
@@ -160,25 +170,29 @@ def _space(
     progress: SearchEvents,
     *,
     resumed: bool = False,
-) -> Space:
-    """Let the evaluator process have the ranges; the space that they leave, which has to be the study's own."""
+) -> tuple[str, Space]:
+    """Let the evaluator process have the ranges, and store the space that they leave, or find it to be the study's.
+
+    Returns:
+        The digest of the ranges, and the space.
+    """
     calibration = calibrated(store, artifacts, good, target, progress, resumed=resumed)
     digest = calibration.ranges_digest
     data = artifacts.read_bytes(digest)
     ranges = Ranges.from_json(json.loads(data))
-    adopt_ranges(good.keeper, good.folder, ranges.with_mixes(read_mixes(store, target.id)))
-    config = good.config
-    space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
+    mixes = read_mixes(store, target.id) if _is_settled(target) else {}
+    adopt_ranges(good.keeper, good.folder, ranges.with_mixes(mixes))
+    space = good.space_under(ranges)
     if target.space_digest is None or calibration.recovery != target.recovery:
         calibration = replace(calibration, statistics_digest=keep_statistics(store, artifacts, good, progress))
-    _fix_space(store, target, space, calibration)
+    _store_space(store, target, space, calibration)
     if digest not in artifacts:  # another study that had the same may have let go of them before we had them
         store.files.add(digest, "ranges", len(data))
         artifacts.put_bytes(data, "ranges")
-    return space
+    return digest, space
 
 
-def _fix_space(store: Store, target: TargetRecord, space: Space, calibration: CalibrationRecord) -> None:
+def _store_space(store: Store, target: TargetRecord, space: Space, calibration: CalibrationRecord) -> None:
     """Store ranges and space of a new study; refuse another space for a study that has one.
 
     Another worker may have stored its own meanwhile, having taken this one for lost: those stay.

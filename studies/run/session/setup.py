@@ -43,13 +43,23 @@ _NO_JOB = Job(model="", data="", folder="")
 
 @dataclass(frozen=True)
 class Checked:
-    """Inputs that have been found good, with the process that found them so."""
+    """What a configuration came to: inputs that have been found good, with the process that found them so.
+
+    Attributes:
+        space: before calibration; see `space_under`.
+        limits: in the unit of the metric, for a whole batch.
+    """
 
     config: SearchConfig
     model: Model
+    space: Space
     keeper: EvaluatorProcess
     folder: Path
     limits: Limits
+
+    def space_under(self, ranges: Ranges) -> Space:
+        """The search space that calibrated ranges leave."""
+        return make_space(self.model, self.capability, ranges, self.config.keep, self.config.granularity)
 
     @property
     def target(self) -> Target:
@@ -133,7 +143,7 @@ def checked(
         if not metric.undeclared:
             _limits(config, asdict(metric), model.batch)  # before anything runs
         _check_choice(config, keeper)
-        make_space(model, keeper.description.capability, None, config.keep, config.granularity)
+        space = make_space(model, keeper.description.capability, None, config.keep, config.granularity)
         if scored:
             try:
                 if setup.try_out() and not metric.ratio:
@@ -142,7 +152,7 @@ def checked(
                 raise ConfigError(f"trying the metric on the float model: {error}") from error
         keeper.limits = _bounds(config)
         limits = _limits(config, {**asdict(metric), "ratio": keeper.job.shares or metric.ratio}, model.batch)
-        yield Checked(config, model, keeper, folder, limits)
+        yield Checked(config, model, space, keeper, folder, limits)
 
 
 def _tell_doing(events: Events, known: set[str], doing: str, holder: str) -> None:
@@ -291,8 +301,7 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
         backend = open_backend(config.backend, device_of(config), backend_options(config), config.capabilities)
         return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
     with checked(config, scored=False) as good:
-        ranges = calibrate(good, config.calibration)
-        return good.model, make_space(good.model, good.capability, ranges, config.keep, config.granularity), good.target
+        return good.model, good.space_under(calibrate(good, config.calibration)), good.target
 
 
 def calibrate(good: Checked, method: str) -> Ranges:
@@ -321,11 +330,10 @@ def check_searchable(good: Checked) -> None:
     Raises:
         ConfigError: every group has one precision left; says why.
     """
-    config = good.config
-    space = make_space(good.model, good.capability, None, config.keep, config.granularity)
-    if space.variables:
+    if good.space.variables:
         return
-    reasons = {f"{c.precision.label}: {c.reason}" for choices in space.choices.values() for c in choices if c.reason}
+    config, choices = good.config, good.space.choices
+    reasons = {f"{c.precision.label}: {c.reason}" for each in choices.values() for c in each if c.reason}
     raise ConfigError(
         f"making the search space: there is nothing to search. Every layer of {config.model} has only one precision "
         "left on "

@@ -12,7 +12,6 @@ from search.references import absolute_reference
 from studies import environment
 from studies.artifacts.locations import artifacts_folder as artifacts_of
 from studies.artifacts.locations import bucket_of
-from studies.crew.deletion import reported_deletion
 from studies.judging.search_events import SearchEvents
 from studies.judging.sentences.cautions import caution_text
 from studies.judging.sentences.unlabelled import unlabelled_text
@@ -37,7 +36,7 @@ def create_study(
     files: Sequence[FileRecord] = (),
     renewed_from: StudyRecord | None = None,
 ) -> StudyRecord:
-    """Write the study's row, its groups and its target: from here on it can be resumed.
+    """Write the study with its groups and its target: from here on it can be resumed.
 
     Args:
         files: of its inputs, that lie among the artifacts.
@@ -59,11 +58,12 @@ def create_study(
         renewed_from=None if renewed_from is None else renewed_from.id,
     )
     remember_functions(config, progress)
-    study_id = store.studies.create(new, dict(good.keeper.description.score_clusters))
+    target = TargetRecord(
+        target=good.target, optuna_study=optuna_name(config.study, good), capability=good.capability, details={}
+    )
+    clusters = dict(good.keeper.description.score_clusters)
+    store.studies.create(new, clusters, groups=good.model.groups, files=files, target=target)
     study = store.studies.load(config.study)
-    with reported_deletion(store, study):
-        store.files.set_inputs(study_id, files)
-        complete_study(store, good, study_id)
     progress.note(f"study {config.study!r} in {store.url}, backend {new.config['backend']}")
     for text in (*new.metric["notes"], caution_text(good.target), _unlabelled_text(good)):
         if text:
@@ -78,13 +78,9 @@ def _unlabelled_text(good: Checked) -> str:
     return unlabelled_text(good.limits, MetricScale.of(good.metric))
 
 
-def complete_study(store: Store, good: Checked, study_id: int) -> None:
-    """Add groups and target to a study that has none: a new one, or one whose process was killed just then."""
-    if store.targets.of_study(study_id):
-        return
-    store.studies.set_groups(study_id, good.model.groups)
-    fingerprint = good.target.fingerprint
-    store.targets.add(study_id, good.target, f"{good.config.study}@{fingerprint[:12]}", capability=good.capability)
+def optuna_name(study: str, good: Checked) -> str:
+    """What Optuna's study of a target is called."""
+    return f"{study}@{good.target.fingerprint[:12]}"
 
 
 def resolved(config: SearchConfig) -> dict[str, Any]:
@@ -121,7 +117,7 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
     """Refuse to continue other inputs than the study was made of.
 
     Args:
-        target: that it has to be; None if the study has none yet, or any.
+        target: that it has to be; None for any.
 
     Raises:
         StudyError: naming all that changed, or how this host differs from the target.
@@ -177,7 +173,7 @@ def add_target(store: Store, study: StudyRecord, good: Checked, progress: Search
         if "optimization-level" not in good.config.given:  # that of another target is no matter of this one
             told["optimization_level"] = study.config.get("optimization_level")
         options = options_of(study, told)
-        name = f"{study.name}@{good.target.fingerprint[:12]}"
+        name = optuna_name(study.name, good)
         store.targets.add(study.id, good.target, name, capability=good.capability, options=options)
     else:
         progress.note(

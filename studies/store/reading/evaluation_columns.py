@@ -62,6 +62,12 @@ def judged_columns(connection: Connection, study_target_id: int, *conditions: An
     return columns
 
 
+def no_columns() -> Arrays:
+    """The columns of `judged_columns` where there is no evaluation."""
+    texts = {name: np.empty(0, dtype=np.str_) for name in ("status", "role")}
+    return {name: _set_type(name, np.empty(0)) for name in JUDGED} | texts
+
+
 def revision_of(connection: Connection, study_target_id: int) -> tuple[int, int]:
     """How often results of a target were stored, and how many evaluations it has.
 

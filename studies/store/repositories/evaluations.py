@@ -25,6 +25,7 @@ from studies.store.reading.evaluation_columns import (
     detail_column,
     detail_rows,
     judged_columns,
+    no_columns,
     renewed_columns,
     revision_of,
 )
@@ -88,6 +89,8 @@ class Evaluations:
     def _judged_columns(self, study_target_id: int, known: EvaluationTable | None) -> tuple[Arrays, Columns, int]:
         with self._database.reading("read the evaluations") as connection:
             revision, count = revision_of(connection, study_target_id)
+            if not count:
+                return no_columns(), round_table([]), revision
             if known is None:
                 columns = judged_columns(connection, study_target_id)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from studies.store import records
 from studies.store.database import tables
@@ -33,12 +33,8 @@ class Files:
         """Store which files of a study lie among the artifacts, replacing what is there."""
         with self._database.writing("store the study's files") as connection:
             table_rows.lock(connection, tables.StudyRecord, study_id)
-            for file in sorted(files, key=lambda file: file.digest):  # in one order, else two that store deadlock
-                row = {"digest": file.digest, "kind": file.role, "key": None, "size_bytes": file.size_bytes}
-                artifacts.hold_artifact(connection, row)
-            table_rows.replace_rows(
-                connection, tables.FileRecord, {"study_id": study_id}, [file.values() for file in files]
-            )
+            connection.execute(delete(tables.FileRecord).where(tables.FileRecord.study_id == study_id))
+            insert_files(connection, study_id, files)
 
     def find(self, key: str) -> records.ArtifactRecord | None:
         """The cache entry with this key, say the ranges of a model, data and method; None when there is none."""
@@ -58,8 +54,8 @@ class Files:
             if key is not None:
                 connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
             row = {"digest": digest, "kind": kind, "key": key, "size_bytes": size_bytes}
-            artifacts.hold_artifact(connection, row)
-            if key is not None:
+            is_new = artifacts.hold_artifact(connection, row)
+            if key is not None and not is_new:
                 connection.execute(update(a).where(a.digest == digest).values(key=key))
 
     def release_engines(self, evaluation_ids: Sequence[int]) -> frozenset[str]:
@@ -120,3 +116,12 @@ class Files:
         """
         with self._database.reading("read the study") as connection:
             return artifacts.unused_artifacts(connection, age_s)
+
+
+def insert_files(connection: Connection, study_id: int, files: Sequence[records.FileRecord]) -> None:
+    """Add the files of a study that lie among the artifacts."""
+    for file in sorted(files, key=lambda file: file.digest):  # in one order, else two that store deadlock
+        row = {"digest": file.digest, "kind": file.role, "key": None, "size_bytes": file.size_bytes}
+        artifacts.hold_artifact(connection, row)
+    if files:
+        connection.execute(insert(tables.FileRecord), [{"study_id": study_id, **file.values()} for file in files])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
@@ -47,9 +47,8 @@ class Spaces:
         ranges_digest = None if calibration is None else calibration.ranges_digest
         t = tables.TargetRecord
         with self._database.writing("store the search space") as connection:
-            table_rows.lock(connection, t, study_target_id)
             known = select(t.space_digest, t.ranges_digest).where(t.id == study_target_id)
-            row = connection.execute(known).one_or_none()
+            row = connection.execute(known.with_for_update(key_share=True)).one_or_none()
             if row is None or row[0] is not None or row[1] not in (None, ranges_digest):
                 return
             if calibration is not None:  # whoever removes them has done so before, or sees that they are in use
@@ -58,8 +57,9 @@ class Spaces:
                     tables.ArtifactRecord.digest.in_(filter(None, held))
                 )
                 connection.execute(artifact.order_by(tables.ArtifactRecord.digest).with_for_update()).all()
-            rows = [choice.values() for choice in choices]
-            table_rows.replace_rows(connection, tables.ChoiceRecord, {"study_target_id": study_target_id}, rows)
+            rows = [{**choice.values(), "study_target_id": study_target_id} for choice in choices]
+            if rows:
+                connection.execute(insert(tables.ChoiceRecord), rows)
             values: dict[str, Any] = {"space_digest": space_digest, "ranges_digest": ranges_digest}
             if calibration is not None:
                 values |= vars(calibration)
@@ -70,7 +70,6 @@ class Spaces:
         """Let a target go on with other ranges, while no evaluation rests on those it has."""
         t = tables.TargetRecord
         with self._database.writing("store the calibration") as connection:
-            table_rows.lock(connection, t, study_target_id)
             connection.execute(update(t).where(t.id == study_target_id).values(**vars(calibration)))
 
     def unbuildable(self, study_target_id: int) -> frozenset[tuple[str, Precision]]:

@@ -17,7 +17,9 @@ from studies.store import records, suggestions
 from studies.store.database import tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
-from studies.store.records import StudyRecord
+from studies.store.records import FileRecord, StudyRecord, TargetRecord
+from studies.store.repositories.files import insert_files
+from studies.store.repositories.targets import ensure_fingerprint
 from studies.store.statements import artifacts, options, table_rows
 
 if TYPE_CHECKING:
@@ -75,18 +77,41 @@ class Studies:
         return f"There is no study {name!r} in {url}. {there}; give another database with --storage."
 
     @retried
-    def create(self, new: StudyRecord, clusters: Mapping[str, NDArray[np.int64]] = MappingProxyType({})) -> int:
-        """Add a study; its id. StudyError when the name is taken or unusable.
+    def create(
+        self,
+        new: StudyRecord,
+        clusters: Mapping[str, NDArray[np.int64]] = MappingProxyType({}),
+        *,
+        groups: Sequence[Group] = (),
+        files: Sequence[FileRecord] = (),
+        target: TargetRecord | None = None,
+    ) -> int:
+        """Add a study with all that it begins with, in one transaction; its id.
 
         Args:
             clusters: `search` and `final` → one integer code per score, the same for scores that belong together;
                 empty if the data have no clusters.
+            groups: of the model, in topological order.
+            files: of its inputs, that lie among the artifacts.
+            target: the first one, with `target`, `optuna_study` and what else is known of it.
+
+        Raises:
+            StudyError: the name is taken or unusable.
         """
         if not new.name.strip() or len(new.name) > MAX_NAME:
             raise StudyError(f"The study name {new.name[:40]!r} cannot be used: expected 1 to {MAX_NAME} characters.")
         try:
             with self._database.writing("create the study") as connection:
-                return _insert_study(connection, new, clusters)
+                number = _insert_study(connection, new, clusters)
+                of_group = tables.GroupRecord.of_group
+                rows = [{"study_id": number, **of_group(group, place).values()} for place, group in enumerate(groups)]
+                if rows:
+                    connection.execute(insert(tables.GroupRecord), rows)
+                insert_files(connection, number, files)
+                if target is not None:
+                    keys = {"study_id": number, "target_id": ensure_fingerprint(connection, target.target)}
+                    table_rows.insert_row(connection, tables.TargetRecord, {**target.values(), **keys})
+                return number
         except IntegrityError:
             known = self.load(new.name)
             if (
@@ -157,19 +182,10 @@ class Studies:
         return {row.split: np.frombuffer(row.codes, dtype="<i4").astype(np.int64) for row in rows}
 
     def groups(self, study_id: int) -> tuple[records.GroupRecord, ...]:
-        """The groups in topological order; empty until `set_groups`."""
+        """The groups in topological order."""
         g = tables.GroupRecord
         query = table_rows.select_all(g, g.study_id == study_id).order_by(g.position)
         return tuple(g.of(row) for row in self._database.rows(query))
-
-    @retried
-    def set_groups(self, study_id: int, groups: Sequence[Group]) -> None:
-        """Store groups in the order given, replacing those there; StudyError when the study is gone."""
-        with self._database.writing("store the groups") as connection:
-            if not table_rows.lock(connection, tables.StudyRecord, study_id):
-                raise StudyError("storing the groups: the study was deleted just now.")
-            rows = [tables.GroupRecord.of_group(group, position).values() for position, group in enumerate(groups)]
-            table_rows.replace_rows(connection, tables.GroupRecord, {"study_id": study_id}, rows)
 
 
 def _insert_study(connection: Connection, new: records.StudyRecord, clusters: Mapping[str, NDArray[Any]]) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from search.values import Capability, Latency, Target
 from studies.store import records
 from studies.store.database import tables
-from studies.store.database.retries import retried
+from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
 from studies.store.reading.repeats import provisional_band
 from studies.store.statements import options, table_rows
@@ -75,8 +75,7 @@ class Targets:
         """
         with self._database.writing("add the target") as connection:
             table_rows.lock(connection, tables.StudyRecord, study_id)
-            description = {"fingerprint": target.fingerprint, "description": target}
-            target_id = table_rows.ensure_row(connection, tables.FingerprintRecord, "fingerprint", description)
+            target_id = ensure_fingerprint(connection, target)
             t = tables.TargetRecord
             known = connection.scalar(select(t.id).where(t.study_id == study_id, t.target_id == target_id))
             if known is not None:
@@ -96,20 +95,23 @@ class Targets:
         t = tables.TargetRecord
         columns = [t.__table__.c[name] for name in fields]
         with self._database.writing("store what is once for all workers") as connection:
-            table_rows.lock(connection, t, study_target_id)
-            row = connection.execute(select(t.details, *columns).where(t.id == study_target_id)).one_or_none()
+            locked = select(t.details, *columns).where(t.id == study_target_id).with_for_update(key_share=True)
+            row = connection.execute(locked).one_or_none()
             if row is not None and all(value is None for value in row[1:]):
                 added = {"details": {**(row[0] or {}), **details}} if details else {}
                 connection.execute(update(t).where(t.id == study_target_id).values(**fields, **added))
 
     @retried
-    def add_details(self, study_target_id: int, **details: Any) -> None:
-        """Add to a target's details, or replace some of them."""
+    def add_details(self, study_target_id: int, **details: Any) -> bool:
+        """Add to a target's details, or replace some of them; whether that changed any."""
         t = tables.TargetRecord
         with self._database.writing("update the target") as connection:
             locked = select(t.details).where(t.id == study_target_id).with_for_update(key_share=True)
             known = connection.scalar(locked) or {}
-            connection.execute(update(t).where(t.id == study_target_id).values(details={**known, **details}))
+            changed = {**known, **details}
+            if changed != known:
+                connection.execute(update(t).where(t.id == study_target_id).values(details=changed))
+            return changed != known or repeated()  # the answer to the change itself may have been lost
 
     @retried
     def add_options(
@@ -137,3 +139,9 @@ class Targets:
         values |= {"raw_ms": latency.raw_ms, "baseline_ms": latency.baseline_ms}
         with self._database.writing("store a repetition") as connection:
             connection.execute(insert(tables.RepeatRecord).values(values))
+
+
+def ensure_fingerprint(connection: Connection, target: Target) -> int:
+    """The id of a target's description, which all studies share; it is added where there is none."""
+    description = {"fingerprint": target.fingerprint, "description": target}
+    return int(table_rows.ensure_row(connection, tables.FingerprintRecord, "fingerprint", description))

@@ -36,10 +36,16 @@ def engine_row(digest: str, size_bytes: int) -> dict[str, Any]:
     return {"digest": digest, "kind": "engine", "key": None, "size_bytes": size_bytes}
 
 
-def hold_artifact(connection: Connection, row: Mapping[str, Any]) -> None:
-    """Make an artifact known, one marked as unused too; until the transaction ends nobody else removes it."""
-    if _locked_kind(connection, row).startswith(UNUSED):
+def hold_artifact(connection: Connection, row: Mapping[str, Any]) -> bool:
+    """Make an artifact known, one marked as unused too; until the transaction ends nobody else removes it.
+
+    Returns:
+        Whether the row is new; one that was there keeps its key and its size.
+    """
+    kind, is_new = _lock_kind(connection, row)
+    if kind.startswith(UNUSED):
         _set_kind(connection, row["digest"], row["kind"])
+    return is_new
 
 
 def mark_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
@@ -62,7 +68,7 @@ def drop_artifact(connection: Connection, digest: str, remove: Callable[[str], o
     Args:
         remove: deletes the file; called while nobody else can make the artifact known.
     """
-    kind = _locked_kind(connection, engine_row(digest, 0))
+    kind, _ = _lock_kind(connection, engine_row(digest, 0))
     if _referred_to(connection, [digest]):
         if kind.startswith(UNUSED):
             _set_kind(connection, digest, kind.removeprefix(UNUSED))
@@ -81,15 +87,15 @@ def unused_artifacts(connection: Connection, age_s: float) -> frozenset[str]:
     return frozenset(connection.scalars(select(a.digest).where(or_(a.kind.like(f"{UNUSED}%"), lost))))
 
 
-def _locked_kind(connection: Connection, row: Mapping[str, Any]) -> str:
-    """The kind of an artifact whose row, inserted if need be, is locked until the transaction ends."""
+def _lock_kind(connection: Connection, row: Mapping[str, Any]) -> tuple[str, bool]:
+    """The kind of an artifact whose row is locked until the transaction ends, and whether it was inserted for that."""
     a = tables.ArtifactRecord
     locked = select(a.kind).where(a.digest == row["digest"]).with_for_update()
     while (kind := connection.scalar(locked)) is None:
         with suppress(IntegrityError), connection.begin_nested():  # another process inserts it just now
             connection.execute(insert(a).values(**row))
-            return str(row["kind"])
-    return kind
+            return str(row["kind"]), True
+    return kind, False
 
 
 def _set_kind(connection: Connection, digest: str, kind: str) -> None:

@@ -37,10 +37,10 @@ def ensure_row(connection: Connection, table: type[Any], key: str, values: Mappi
         return known
     try:
         with connection.begin_nested():
-            connection.execute(insert(table).values(**values))
+            added: Any = connection.execute(insert(table).values(**values)).inserted_primary_key
+            return added[0]
     except IntegrityError:
-        pass
-    return connection.execute(query).scalar_one()
+        return connection.execute(query).scalar_one()
 
 
 def replace_rows(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from studies.store.records import (
     KnownEvaluationError,
     LostEvaluationError,
     TakenOver,
+    TargetRecord,
     TaskRecord,
 )
 from studies.store.repositories.workers import Workers
@@ -336,17 +338,23 @@ def test_measuring_again_at_the_same_time_makes_rounds_of_their_own(store: Store
     assert [found.number for found in store.evaluations.load(number).rounds] == list(range(WORKERS + 1))
 
 
-def test_several_may_complete_a_study_at_once(store: Store) -> None:
+def test_several_may_add_a_target_at_once(store: Store) -> None:
     study = store.studies.create(STUDY)
-    groups = [group(number) for number in range(5)]
-
-    def complete() -> int:
-        store.studies.set_groups(study, groups)
-        return store.targets.add(study, TARGET, "demo/cpu")
-
-    found = at_once(*[complete] * WORKERS)
+    found = at_once(*[lambda: store.targets.add(study, TARGET, "demo/cpu")] * WORKERS)
     assert (len(set(found)), len(store.targets.of_study(study))) == (1, 1)
-    assert [stored.id for stored in store.studies.groups(study)] == [given.id for given in groups]
+
+
+def test_studies_that_are_made_at_once_share_the_description_of_their_target(store: Store) -> None:
+    def make(name: str) -> int:
+        target = TargetRecord(target=TARGET, optuna_study=f"{name}/cpu", details={})
+        return store.studies.create(STUDY.changed(name=name), groups=[group(0), group(1)], target=target)
+
+    made = at_once(*[partial(make, f"s{number}") for number in range(WORKERS)])
+    targets = [store.targets.of_study(study) for study in made]
+    assert {(len(found), found[0].target_id, found[0].optuna_study[2:]) for found in targets} == {
+        (1, targets[0][0].target_id, "/cpu")
+    }
+    assert {tuple(stored.id for stored in store.studies.groups(study)) for study in made} == {("g000", "g001")}
 
 
 @pytest.mark.slow

@@ -51,8 +51,7 @@ def artifacts(tmp_path: Path) -> Artifacts:
 def filled(url: str, artifacts: Artifacts, tmp_path: Path) -> Iterator[Store]:
     """A study of these points with an engine each."""
     with Store.open(url, create=True) as store:
-        fill(store, make_study(store), artifacts, tmp_path)
-        store.studies.set_groups(store.studies.load("s").id, [group(number) for number in range(3)])
+        fill(store, make_study(store, groups=[group(number) for number in range(3)]), artifacts, tmp_path)
         yield store
 
 

@@ -36,8 +36,8 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     config = SearchConfig(model="model.onnx", data="data.npz", study="demo").to_json()
     with Store.open("sqlite:///bitfront.db", create=True) as store:
-        study = store.studies.create(STUDY.changed(metric=METRIC, model=MODEL, config=config))
-        store.studies.set_groups(study, [group(0), group(1)])
+        new = STUDY.changed(metric=METRIC, model=MODEL, config=config)
+        study = store.studies.create(new, groups=[group(0), group(1)])
         target = store.targets.add(study, TENSORRT, "demo/h200")
         choices = [choice_record(f"g00{g}", p, p.id, True) for g in range(2) for p in THREE]
         store.spaces.set_choices(target, "c" * 64, choices)

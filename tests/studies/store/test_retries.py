@@ -23,7 +23,7 @@ from search.values import Precision
 from studies.store.database import database, retries, tables
 from studies.store.database.database import check_shareable, optuna_storage, parse_url
 from studies.store.database.retries import repeated, reported, retried
-from studies.store.records import StoredEvaluation
+from studies.store.records import StoredEvaluation, TargetRecord
 from studies.store.store import Store
 from tests.support.paths import ROOT
 from tests.support.records import choice_record, file_record
@@ -64,9 +64,9 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
         said.append(method(*arguments, **options))
         return said[-1]
 
-    study = do(store.studies.create, STUDY)
+    first = TargetRecord(target=TARGET, optuna_study="demo/cpu", details={})
+    study = do(store.studies.create, STUDY, groups=[group(0)], files=[file_record("k")], target=first)
     target = do(store.targets.add, study, TARGET, "demo/cpu")
-    do(store.studies.set_groups, study, [group(0)])
     do(store.spaces.set_choices, target, "s" * 64, [choice_record("g000", Precision.INT8, 0, True, "")])
     do(store.spaces.mark_unbuildable, target, "g000", Precision.INT8)
     do(store.studies.update, study, state="running")

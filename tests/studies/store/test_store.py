@@ -83,9 +83,9 @@ def test_groups_and_choices_come_back(store: Store, target: int) -> None:
         choice_record("g000", Precision.INT8, None, False, "no kernel"),
     )
     for _ in range(2):
-        store.studies.set_groups(study_id, [group])
         store.spaces.set_choices(target, "c" * 64, choices)
-    (record,) = store.studies.groups(study_id)
+    with_groups = store.studies.create(STUDY.changed(name="with groups"), groups=[group])
+    (record,) = store.studies.groups(with_groups)
     names = ("id", "name", "op", "nodes", "anchors", "shape", "weight_shape", "block")
     assert [getattr(record, name) for name in names] == [getattr(group, name) for name in names]
     assert store.spaces.choices(target) == tuple(choice.changed(study_target_id=target) for choice in choices)
@@ -411,11 +411,11 @@ def test_a_cache_key_moves_to_the_newest_artifact(store: Store) -> None:
     assert store.files.find("other") is None
 
 
-def test_deleting_a_study_takes_all_its_rows(store: Store, target: int) -> None:
+def test_deleting_a_study_takes_all_its_rows(store: Store) -> None:
+    target = store.targets.add(store.studies.create(STUDY, groups=[group(0)]), TARGET, "demo/cpu")
     evaluation_id = finish(store, target, 0, 0, artifact="1" * 64, profile=LAYERS)
     store.evaluations.set_final(evaluation_id, Accuracy("top1", 0.5, 0.25, 0.0, 0.5, 2, 2, np.zeros(2)))
     store.spaces.set_choices(target, "c" * 64, [choice_record("g000", Precision.FP32, 0, True)])
-    store.studies.set_groups(store.studies.load("demo").id, [group(0)])
     store.claims.begin(target, assignment(1), "d" * 64, "w0", 1)
     assert store.studies.delete("demo") == {"1" * 64}
     assert [record.kind for record in store.files.all()] == ["unused engine"]  # its file is to be removed first

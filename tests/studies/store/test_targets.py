@@ -345,7 +345,7 @@ def test_options_of_a_target_go_over_those_of_the_study(tmp_path: Path) -> None:
             1,
             2,
         )
-        assert (target_options.config_of(study, second).device, target_options.config_of(study, None).device) == (
+        assert (target_options.config_of(study, second).device, target_options.config_of(study, first).device) == (
             "cuda",
             "auto",
         )
