@@ -29,7 +29,7 @@ from benchmarks.example import BATCH, load_text, pinned
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.session import open_session
 from evaluators.calibration.activations import collect
-from evaluators.data import open_data
+from evaluators.data.opening import open_data
 from evaluators.measure.latency import measure
 from search.graph.model import load
 from search.space.choices import make_space

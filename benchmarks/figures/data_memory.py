@@ -36,7 +36,8 @@ def step(what: str, folder: Path) -> None:
     """What one fresh process does; prints seconds and MB."""
     import numpy as np
 
-    from evaluators.data import batches, open_data
+    from evaluators.data import batches
+    from evaluators.data.opening import open_data
     from search.graph.model import TensorSpec
 
     inputs = [TensorSpec(INPUT, "float32", (BATCH, *SHAPE))]

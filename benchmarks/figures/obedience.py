@@ -18,7 +18,8 @@ from benchmarks.example import BATCH, DATA, MODEL, load_text
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.builder import OnnxRuntimeBuilder
 from evaluators.calibration.activations import collect
-from evaluators.data import open_data, split
+from evaluators.data import split
+from evaluators.data.opening import open_data
 from search.graph.model import Model, load
 from search.space.choices import Space, make_space
 from search.values import Answer, Assignment, AuditRow, Precision, Ranges

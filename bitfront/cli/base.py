@@ -94,21 +94,22 @@ def progress_for(quiet: bool) -> Iterator[SearchEvents]:
     Raises:
         ConfigError: the log file cannot be written.
     """
-    from bitfront.printing.output import err, is_screen
     from studies.events import Quiet
-    from studies.show.log_file import Logged
-    from studies.show.progress_display import Display, Lines
 
     with ExitStack() as stack:
-        shown: SearchEvents
-        if quiet:
-            shown = Quiet()
-        elif is_screen(err):
-            shown = stack.enter_context(Display(err, verbose=talk().verbose))
-        else:
-            shown = stack.enter_context(Lines(err, verbose=talk().verbose))
+        shown: SearchEvents = Quiet()
+        if not quiet:
+            from bitfront.printing.output import err, is_screen
+            from studies.show.progress_display import Display, Lines
+
+            kind: type[Display] | type[Lines] = Display if is_screen(err) else Lines
+            shown = stack.enter_context(kind(err, verbose=talk().verbose))
         path = talk().log_file
-        yield shown if path is None else stack.enter_context(Logged(shown, path))
+        if path is not None:
+            from studies.show.log_file import Logged
+
+            shown = stack.enter_context(Logged(shown, path))
+        yield shown
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.calibration.graph_sessions import open_session, run_guarded
-from evaluators.calibration.reductions import values_by_name
 from evaluators.data import Batch
+from search.graph.model import values_by_name
 
 _AXES_AS_INPUT = 18  # the first opset in which these reductions read their axes from an input
 _OPS = ("ReduceMin", "ReduceMax", "ReduceSumSquare")

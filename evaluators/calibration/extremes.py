@@ -12,10 +12,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.calibration.graph_sessions import float_tensors, open_chain, open_session, run_chain, run_guarded
-from evaluators.calibration.reductions import append_reductions, must_be_finite, values_by_name
+from evaluators.calibration.reductions import append_reductions, must_be_finite
 from evaluators.calibration.sample_runs import SampleRuns
 from evaluators.data import Batch
 from search.errors import DataError
+from search.graph.model import values_by_name
 from search.values import TensorRange
 
 _FEWEST = 64  # samples that are run in any case

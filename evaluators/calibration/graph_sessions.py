@@ -13,12 +13,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from evaluators.calibration.reductions import values_by_name
 from evaluators.cores import PATIENT
 from evaluators.data import Batch
 from evaluators.lent_constants import session_source
 from search.errors import ModelError, TargetError
-from search.graph.model import Model, TensorSpec
+from search.graph.model import Model, TensorSpec, values_by_name
 from search.installation import install_command
 
 _MOST_COPIED = 2**20  # bytes of constants: a chain is many sessions

@@ -10,18 +10,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from search.graph.model import Model
+from search.graph.model import Model, values_by_name
 
 _AXES_AS_INPUT = {"ReduceMin": 18, "ReduceMax": 18, "ReduceSum": 13}  # the first opset in which it reads its axes
 # What stands in for Inf so that the reduction does not see it.
 _NEUTRAL = {"ReduceMin": np.inf, "ReduceMax": -np.inf, "ReduceSum": 0.0}
-
-
-def values_by_name(graph: ir.Model) -> dict[str, ir.Value]:
-    """Values of the main graph by name, graph inputs and node outputs, in topological order."""
-    inputs = [value for value in graph.graph.inputs if value.name not in graph.graph.initializers]
-    outputs = [value for node in graph.graph for value in node.outputs]
-    return {value.name: value for value in [*inputs, *outputs] if value.name}
 
 
 def must_be_finite(model: Model) -> frozenset[str]:

@@ -7,7 +7,6 @@ a pickle.
 from __future__ import annotations
 
 from evaluators.data.dataset import Batch, Dataset, Indices, batches, gather_forms
-from evaluators.data.opening import open_data
 from evaluators.data.splits import Splits, split
 
-__all__ = ["Batch", "Dataset", "Indices", "Splits", "batches", "gather_forms", "open_data", "split"]
+__all__ = ["Batch", "Dataset", "Indices", "Splits", "batches", "gather_forms", "split"]

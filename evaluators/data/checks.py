@@ -1,11 +1,14 @@
-"""Checks that arrays fit the inputs of the model."""
+"""Checks that data are there, and that arrays fit the inputs of the model."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from evaluators.data.dataset import Arrays
 from evaluators.data.reading.stored_arrays import Rows, blocks
 from search.errors import DataError
 from search.graph.model import TensorSpec
+from search.references import is_file, names_function, parse_call
 
 LABELS = "labels"
 SEVERAL = "labels."  # begins the name of each of several labels
@@ -160,3 +164,51 @@ def _check_finite(array: Rows, name: str, where: str, first: int) -> None:
             sample = first + int(np.argmin(finite))
             raise DataError(f"{where}: input {name!r} holds NaN or Inf, first in sample {sample}: repair or drop it")
         first += len(block)
+
+
+def check_source(source: str) -> None:
+    """Refuse data that are neither a file or folder that is there nor a function; reads and imports nothing.
+
+    Raises:
+        DataError: naming the source and the folder in which it was looked for.
+    """
+    if Path(source).exists():
+        return
+    if not names_function(source):
+        raise missing_source(source)
+    call = parse_call(source, "data")
+    if is_file(call.module) and not Path(call.module).is_file():
+        raise DataError(
+            f"data {source!r}: no such file {call.module!r} (looked from {os.getcwd()}); give the path of the file "
+            f"that has the function {call.function}"
+        )
+
+
+def check_input_names(sources: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse `.npz` files that lack an input of the model, by the lists of their arrays alone.
+
+    Other data, and a file that cannot be read or holds something else, are looked at when they are opened.
+
+    Args:
+        wanted: the names of the model's inputs.
+
+    Raises:
+        DataError: naming the input that is missing.
+    """
+    for path in map(Path, sources):
+        if path.suffix != ".npz" or not path.is_file():
+            continue
+        try:
+            with zipfile.ZipFile(path) as stored:
+                names = stored.namelist()
+        except (OSError, zipfile.BadZipFile):
+            continue
+        if names and all(name.endswith(".npy") for name in names):
+            refuse_missing([name.removesuffix(".npy") for name in names], wanted, path.name)
+
+
+def missing_source(source: str) -> DataError:
+    return DataError(
+        f"data {source!r}: no such file or folder (looked from {os.getcwd()}); give an .npz or .npy file, a folder, "
+        "package.module:function or file.py:function"
+    )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from evaluators.data.arrays import ArrayDataset, folder_shards, function_shards, npy_shard, npz_shard
-from evaluators.data.checks import LABELS, refuse_missing
+from evaluators.data.checks import LABELS, check_source, missing_source
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS
 from evaluators.data.dataset import Dataset
 from evaluators.data.images import ImageDataset, find_images
@@ -17,7 +15,7 @@ from evaluators.data.reading.read_source import write_function
 from evaluators.data.reading.stored_arrays import visible_files
 from search.errors import DataError
 from search.graph.model import TensorSpec
-from search.references import is_file, names_function, parse_call
+from search.references import names_function
 
 
 def open_data(
@@ -85,7 +83,7 @@ def _open(
     if names_function(source):
         check_source(source)
         return _open_function(source, inputs, cache, most)
-    raise _missing_source(source)
+    raise missing_source(source)
 
 
 def _open_function(source: str, inputs: Sequence[TensorSpec], cache: Path | None, most: int | None) -> Dataset:
@@ -94,54 +92,6 @@ def _open_function(source: str, inputs: Sequence[TensorSpec], cache: Path | None
     if not cache.is_dir():
         write_function(source, inputs, cache, most=most)
     return ArrayDataset(folder_shards(cache, source), inputs)
-
-
-def check_source(source: str) -> None:
-    """Refuse data that are neither a file or folder that is there nor a function; reads and imports nothing.
-
-    Raises:
-        DataError: naming the source and the folder in which it was looked for.
-    """
-    if Path(source).exists():
-        return
-    if not names_function(source):
-        raise _missing_source(source)
-    call = parse_call(source, "data")
-    if is_file(call.module) and not Path(call.module).is_file():
-        raise DataError(
-            f"data {source!r}: no such file {call.module!r} (looked from {os.getcwd()}); give the path of the file "
-            f"that has the function {call.function}"
-        )
-
-
-def check_input_names(sources: Sequence[str], wanted: Sequence[str]) -> None:
-    """Refuse `.npz` files that lack an input of the model, by the lists of their arrays alone.
-
-    Other data, and a file that cannot be read or holds something else, are looked at when they are opened.
-
-    Args:
-        wanted: the names of the model's inputs.
-
-    Raises:
-        DataError: naming the input that is missing.
-    """
-    for path in map(Path, sources):
-        if path.suffix != ".npz" or not path.is_file():
-            continue
-        try:
-            with zipfile.ZipFile(path) as stored:
-                names = stored.namelist()
-        except (OSError, zipfile.BadZipFile):
-            continue
-        if names and all(name.endswith(".npy") for name in names):
-            refuse_missing([name.removesuffix(".npy") for name in names], wanted, path.name)
-
-
-def _missing_source(source: str) -> DataError:
-    return DataError(
-        f"data {source!r}: no such file or folder (looked from {os.getcwd()}); give an .npz or .npy file, a folder, "
-        "package.module:function or file.py:function"
-    )
 
 
 def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | None, kept: Path | None) -> Dataset:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.engine import Session
+if TYPE_CHECKING:
+    from evaluators.engine import Session
+
 
 Samples = NDArray[np.float64]
 

@@ -11,11 +11,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.emulation import Emulator
-from evaluators.calibration.reductions import values_by_name
 from evaluators.calibration.scales import activation_scale, weight_scales
 from evaluators.data import Batch
 from evaluators.lowering.placement import Placement
-from search.graph.model import Model
+from search.graph.model import Model, values_by_name
 from search.values import TensorRange
 
 Matrix = NDArray[np.float32]

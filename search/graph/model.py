@@ -235,3 +235,10 @@ def _nothing_to_quantize(model: ir.Model, groups: tuple[Group, ...], path: Path)
         f"looking for layers in {path}: expected at least one Conv, ConvTranspose, Gemm or MatMul with constant "
         f"weights, but {found}. There is no layer to choose a precision for."
     )
+
+
+def values_by_name(graph: ir.Model) -> dict[str, ir.Value]:
+    """Values of the main graph by name, graph inputs and node outputs, in topological order."""
+    inputs = [value for value in graph.graph.inputs if value.name not in graph.graph.initializers]
+    outputs = [value for node in graph.graph for value in node.outputs]
+    return {value.name: value for value in [*inputs, *outputs] if value.name}

@@ -7,8 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from evaluators.diagnose.compare import EngineComparison
-from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES
-from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
+from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES, WrapperComparison
 from evaluators.process.line import EvaluatorLine
 from search.errors import ArtifactError, ConfigError, StudyError
 from search.values import Stage

@@ -14,7 +14,7 @@ from studies.store.records import GroupRecord
 
 if TYPE_CHECKING:
     from evaluators.diagnose.compare import Difference
-    from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
+    from evaluators.diagnose.wrapper.fault import WrapperComparison
 
 PAIRS = {
     "engine-float": "engine against float model",

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the command line takes this module without ONNX
-    from evaluators.diagnose.wrapper.fault import Fault
-    from evaluators.diagnose.wrapper.find_fault import WrapperOutput
-    from evaluators.diagnose.wrapper.input_faults import InputFault
-    from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
+    from evaluators.diagnose.wrapper.fault import Fault, InputFault, WrapperComparison, WrapperOutput
 
 _NAMED = 5  # channels
 _LAYOUTS: dict[tuple[int, ...], str] = {

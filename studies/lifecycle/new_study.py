@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from evaluators.backends.registry import choose_backend
-from evaluators.data.images import classes_text
 from search.errors import ConfigError, RunError, StudyError
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.shipping import put, put_again, ships
@@ -86,7 +85,11 @@ def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents, *,
 
 def _classes_text(config: SearchConfig) -> str:
     """Which class each sub-folder of an image folder is; empty for other data."""
-    return classes_text(Path(config.data)) if config.preprocess and Path(config.data).is_dir() else ""
+    if not config.preprocess or not Path(config.data).is_dir():
+        return ""
+    from evaluators.data.images import classes_text
+
+    return classes_text(Path(config.data))
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 import bitfront as bf
-from evaluators.data import batches, gather_forms, open_data
+from evaluators.data import batches, gather_forms
 from evaluators.data.limited import limit
+from evaluators.data.opening import open_data
 from evaluators.process.score_order import order_scores
 from search.errors import InputError
 from search.graph.model import TensorSpec

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations
-from evaluators.data import Dataset, batches, open_data
+from evaluators.data import Dataset, batches
+from evaluators.data.opening import open_data
 from evaluators.lowering.placement import Placement
 from evaluators.metrics.registry import get_metric
 from evaluators.recovery.recover import Budget, CalibrationSamples, Subject, recover

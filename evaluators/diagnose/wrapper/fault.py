@@ -61,6 +61,60 @@ class Fault:
     other: str = ""
 
 
+@dataclass(frozen=True)
+class WrapperOutput:
+    """One output of the user's own program.
+
+    Attributes:
+        to_evaluation_db, to_float_db: its SQNR against the evaluation's engine and against FP32; minus infinity where
+            its shape is another.
+        evaluation_to_float_db: SQNR of the engine against FP32, which says what quantization alone does.
+        fault: what explains the difference; None if there is none to explain, or nothing does.
+    """
+
+    name: str
+    to_evaluation_db: float
+    to_float_db: float
+    evaluation_to_float_db: float
+    fault: Fault | None
+
+    @property
+    def level_db(self) -> float:
+        """Its SQNR against the nearer of the two."""
+        return max(self.to_evaluation_db, self.to_float_db)
+
+
+@dataclass(frozen=True)
+class InputFault:
+    """What was done to an input of the user's own program, as its outputs say.
+
+    Attributes:
+        input: its name.
+        cause: in words: `its channels are in the order BGR`.
+        before_db, after_db: SQNR of the worst output against the model's on the right input, and on one with the fault.
+    """
+
+    input: str
+    cause: str
+    before_db: float
+    after_db: float
+
+
+@dataclass(frozen=True)
+class WrapperComparison:
+    """Outputs of the user's own program beside those of an evaluation.
+
+    Attributes:
+        samples: that were compared.
+        outputs: in the model's order.
+        input_fault: what was done to an input, where that explains the outputs better than faults of the outputs do.
+    """
+
+    samples: int
+    outputs: Sequence[WrapperOutput]
+    input_fault: InputFault | None = None
+
+
 def level_db(values: NDArray[Any], reference: NDArray[Any]) -> float:
     """Power of the reference over that of the difference, in dB; minus infinity for a reference of zeros alone."""
     theirs = reference.astype(np.float64)

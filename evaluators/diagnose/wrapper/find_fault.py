@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES, Fault, FaultKind, level_db, mends, simplest
+from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES, Fault, FaultKind, WrapperOutput, level_db, mends, simplest
 from evaluators.diagnose.wrapper.layouts import find_layout
 from evaluators.diagnose.wrapper.permutations import find_permutation
 from evaluators.diagnose.wrapper.scaling import find_scaling
@@ -18,29 +17,6 @@ from evaluators.diagnose.wrapper.scaling import find_scaling
 _VALUES = 2**22  # of an output among which faults are looked for
 
 Outputs = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class WrapperOutput:
-    """One output of the user's own program.
-
-    Attributes:
-        to_evaluation_db, to_float_db: its SQNR against the evaluation's engine and against FP32; minus infinity where
-            its shape is another.
-        evaluation_to_float_db: SQNR of the engine against FP32, which says what quantization alone does.
-        fault: what explains the difference; None if there is none to explain, or nothing does.
-    """
-
-    name: str
-    to_evaluation_db: float
-    to_float_db: float
-    evaluation_to_float_db: float
-    fault: Fault | None
-
-    @property
-    def level_db(self) -> float:
-        """Its SQNR against the nearer of the two."""
-        return max(self.to_evaluation_db, self.to_float_db)
 
 
 def find_faults(mine: Outputs, evaluation: Outputs, exact: Outputs, threshold_db: float) -> list[WrapperOutput]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.diagnose.wrapper.fault import LEAST_DB, level_db
+from evaluators.diagnose.wrapper.fault import LEAST_DB, InputFault, level_db
 
 Arrays = Mapping[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]
@@ -22,22 +21,6 @@ _MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
 _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32).reshape(1, 3, 1, 1)
 _CROP = 224 / 256
 _CHANNELS = (1, 3, 4)
-
-
-@dataclass(frozen=True)
-class InputFault:
-    """What was done to an input of the user's own program, as its outputs say.
-
-    Attributes:
-        input: its name.
-        cause: in words: `its channels are in the order BGR`.
-        before_db, after_db: SQNR of the worst output against the model's on the right input, and on one with the fault.
-    """
-
-    input: str
-    cause: str
-    before_db: float
-    after_db: float
 
 
 def find_input_fault(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,29 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data import Batch
-from evaluators.diagnose.wrapper.fault import EQUAL_DB
-from evaluators.diagnose.wrapper.find_fault import WrapperOutput, find_faults
-from evaluators.diagnose.wrapper.input_faults import CLEARLY_DB, MOST_BATCHES, InputFault, find_input_fault
+from evaluators.diagnose.wrapper.fault import EQUAL_DB, WrapperComparison, WrapperOutput
+from evaluators.diagnose.wrapper.find_fault import find_faults
+from evaluators.diagnose.wrapper.input_faults import CLEARLY_DB, MOST_BATCHES, find_input_fault
 from evaluators.diagnose.wrapper.outputs_file import check_shapes, read_outputs
 from evaluators.engine import Session
 from search.errors import DataError
 
 Batches = Callable[[NDArray[np.int64]], Iterable[Batch]]
-
-
-@dataclass(frozen=True)
-class WrapperComparison:
-    """Outputs of the user's own program beside those of an evaluation.
-
-    Attributes:
-        samples: that were compared.
-        outputs: in the model's order.
-        input_fault: what was done to an input, where that explains the outputs better than faults of the outputs do.
-    """
-
-    samples: int
-    outputs: Sequence[WrapperOutput]
-    input_fault: InputFault | None = None
 
 
 def compare_wrapper(

@@ -13,8 +13,9 @@ from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.calibration import activations
 from evaluators.calibration import cache as calibration_cache
 from evaluators.calibration.graph_sessions import float_tensors
+from evaluators.calibration.observe_samples import choose_independent, observe_samples
 from evaluators.calibration.sample_runs import SampleRuns, Steps, runs_of
-from evaluators.calibration.sample_statistics import SampleStatistics, choose_independent, observe_samples
+from evaluators.calibration.sample_statistics import SampleStatistics
 from evaluators.cores import worthwhile_threads
 from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower

@@ -21,7 +21,8 @@ from evaluators.diagnose.compare_run import compare_engine, refusals
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.local_noise import Network
 from evaluators.diagnose.sensitivity import sensitivity
-from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison, compare_wrapper
+from evaluators.diagnose.wrapper.fault import WrapperComparison
+from evaluators.diagnose.wrapper.wrapper_run import compare_wrapper
 from evaluators.engine_files import KnownGroup, read_engine_built_here, with_profile, write_layers
 from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from evaluators import data
 from evaluators.data.clusters import check_apart, check_number, count_clusters
+from evaluators.data.opening import open_data
 from evaluators.data.prefetch import read_ahead
 from evaluators.metrics import default_metric
 from evaluators.metrics.contract import Metric
@@ -235,7 +236,7 @@ def open_job_data(
     Raises:
         DataError: as of `open_data`.
     """
-    return data.open_data(
+    return open_data(
         source,
         inputs,
         preprocess=job.preprocess,

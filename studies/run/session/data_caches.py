@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from evaluators.data.reading.read_source import Told, write_function
 from evaluators.measure.device_lock import locked_file
 from search.errors import DataError
 from search.graph.model import TensorSpec
@@ -49,8 +48,13 @@ def read_sources(
     Raises:
         DataError: a function fails or gives what does not fit the model, or the folder cannot be written.
     """
+    sources = function_sources(config)
+    if not sources:
+        return {}
+    from evaluators.data.reading.read_source import Told, write_function
+
     found: dict[str, str] = {}
-    for source in function_sources(config):
+    for source in sources:
         key = digest_of([absolute_reference(source), config.max_samples])[:16]
         found[source] = str(folder / f"{_PREFIX}{key}")
         with _alone(folder, events) if shared else _make_folder(folder):

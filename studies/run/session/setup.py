@@ -12,18 +12,16 @@ from typing import Any
 
 from evaluators.backends.registry import choose_backend, open_backend
 from evaluators.calibration import cache as calibration_cache
-from evaluators.calibration.reductions import values_by_name
-from evaluators.data.opening import check_input_names, check_source
+from evaluators.data.checks import check_input_names, check_source
 from evaluators.held_folders import held_folder
 from evaluators.metrics.own.handed_metric import find_metric, is_handed
-from evaluators.metrics.registry import get_metric
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import BitfrontError, ConfigError, MetricError
 from search.graph import model as models
 from search.graph.element_types import is_float
-from search.graph.model import Model
+from search.graph.model import Model, values_by_name
 from search.space.choices import Space, make_space
 from search.space.range_rules import check_matches
 from search.space.sample_choice import SampleChoice
@@ -228,6 +226,8 @@ def _check_metric(config: SearchConfig) -> None:
     if config.metric is not None and is_handed(config.metric):
         find_metric(config.metric)
     elif config.metric is not None and function_sources(config):
+        from evaluators.metrics.registry import get_metric  # with all metrics
+
         get_metric(config.metric, config.decode)
 
 

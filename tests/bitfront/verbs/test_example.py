@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bitfront import verbs
 from bitfront.verbs.example import Demo
-from evaluators.data import open_data
+from evaluators.data.opening import open_data
 from evaluators.lowering.lower import lower
 from search.graph.model import Model, load
 from search.values import Precision, Recovery

@@ -20,7 +20,7 @@ from onnxruntime.quantization import CalibrationMethod, create_calibrator
 from evaluators.calibration import histograms
 from evaluators.calibration.activations import cache_key, collect, notes, parse_method
 from evaluators.calibration.scales import BINS, bins_of, entropy_bins, mse_bins
-from evaluators.data import open_data
+from evaluators.data.opening import open_data
 from search.errors import ConfigError, DataError, ModelError
 from search.graph import packed_file
 from search.graph.grouping import find_groups

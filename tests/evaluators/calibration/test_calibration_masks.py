@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.calibration.activations import collect, notes
-from evaluators.data import open_data
+from evaluators.data.opening import open_data
 from search.errors import DataError
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange

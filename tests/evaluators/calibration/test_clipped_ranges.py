@@ -9,7 +9,8 @@ import pytest
 
 from evaluators.calibration import activations
 from evaluators.calibration.activations import collect, collect_clipped
-from evaluators.data import Dataset, open_data
+from evaluators.data import Dataset
+from evaluators.data.opening import open_data
 from search.graph.model import Model, load
 from search.values import Ranges
 from tests.support.networks import NETWORKS, feeds, save

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from evaluators.calibration.activations import collect, collect_clipped
 from evaluators.calibration.extremes import _are_stable
-from evaluators.data import open_data
+from evaluators.data.opening import open_data
 from search.graph.model import Model
 from tests.support.networks import loaded
 

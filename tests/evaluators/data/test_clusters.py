@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluators.data import Splits, open_data, split
+from evaluators.data import Splits, split
+from evaluators.data.opening import open_data
 from evaluators.process.score_order import order_scores
 from search.errors import DataError
 from search.graph.model import TensorSpec, load

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluators.data import arrays, batches, open_data, split
+from evaluators.data import arrays, batches, split
+from evaluators.data.opening import open_data
 from evaluators.data.reading import stored_arrays
 from evaluators.data.reading.stored_arrays import file_name
 from search.errors import DataError

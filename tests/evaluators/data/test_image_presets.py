@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.data import open_data
 from evaluators.data.image_presets import make_preset
+from evaluators.data.opening import open_data
 from search.errors import DataError
 from search.graph.model import TensorSpec
 

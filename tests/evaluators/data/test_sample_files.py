@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from evaluators.data import open_data
 from evaluators.data.limited import limit
+from evaluators.data.opening import open_data
 from evaluators.data.reading import read_source
 from evaluators.data.reading.read_source import Told, write_batches
 from evaluators.data.reading.sample_files import SampleFiles

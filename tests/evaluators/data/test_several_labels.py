@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.data import batches, open_data
+from evaluators.data import batches
+from evaluators.data.opening import open_data
 from evaluators.data.reading.user_batches import batches_of
 from evaluators.metrics.default_metric import default_metric
 from evaluators.metrics.registry import BUILT_IN

@@ -26,6 +26,7 @@ from evaluators import data
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations as calibration
+from evaluators.data.opening import open_data
 from evaluators.diagnose.distributions import Levels, Narrow, OutputError, by_channel, distance, output_error
 from evaluators.diagnose.group_error import GroupError
 from evaluators.diagnose.local_noise import Local, Network
@@ -418,7 +419,7 @@ def test_what_does_not_fit_float16_is_said_and_no_number(tmp_path: Path) -> None
 @pytest.fixture(scope="module")
 def digits() -> tuple[Model, Any, Any]:
     model = load(DIGITS / "digits.onnx", batch=16)
-    dataset = data.open_data(str(DIGITS / "digits.npz"), model.inputs)
+    dataset = open_data(str(DIGITS / "digits.npz"), model.inputs)
     return model, dataset, calibration.collect(model, dataset, np.arange(256), "minmax", threads=2)
 
 
@@ -804,7 +805,7 @@ def searched_after_spoiling(folder: Path, sample: int) -> NDArray[np.int64]:
         spoiled = stored["image"].copy()
     spoiled[sample] *= 1000
     np.savez(folder / "spoiled.npz", image=spoiled)
-    dataset = data.open_data(str(folder / "spoiled.npz"), load(folder / "model.onnx").inputs)
+    dataset = open_data(str(folder / "spoiled.npz"), load(folder / "model.onnx").inputs)
     return data.split(dataset.digest, len(dataset)).search
 
 

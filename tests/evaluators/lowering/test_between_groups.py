@@ -13,6 +13,7 @@ from evaluators import data
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration.activations import collect
+from evaluators.data.opening import open_data
 from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.int8.plan import plan, quantized_tensors
 from evaluators.lowering.lower import lower
@@ -122,7 +123,7 @@ def test_it_rounds_as_the_engine_did(gated: Model, tmp_path: Path) -> None:
     """Q/DQ around the groups alone, or with the depthwise convolution's activation, agree to 22 dB."""
     engine = np.array(json.loads((DATA / "outputs_of_gated_int8.json").read_text())["logits"], np.float32)
     np.savez(tmp_path / "data.npz", image=images(len(engine), shape=(3, 32, 32)))
-    dataset = data.open_data(str(tmp_path / "data.npz"), gated.inputs)
+    dataset = open_data(str(tmp_path / "data.npz"), gated.inputs)
     ranges = collect(gated, dataset, np.arange(len(engine)), "minmax")
     int8, backend = uniform(gated, INT8), OnnxRuntimeBackend("cpu")
     agreed = {}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from evaluators.data import open_data
+from evaluators.data.opening import open_data
 from evaluators.metrics.boxes.overlaps import paired_overlap
 from evaluators.metrics.boxes.suppression import BestDetections, suppress_overlaps
 from evaluators.metrics.contract import Metric

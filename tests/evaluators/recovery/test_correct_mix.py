@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations
-from evaluators.data import open_data
+from evaluators.data.opening import open_data
 from evaluators.metrics.registry import get_metric
 from evaluators.recovery.recover import Budget, CalibrationSamples, Subject, correct_mix
 from search.graph.model import load

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluators.data import open_data
+from evaluators.data.opening import open_data
 from evaluators.lowering.placement import ONNXRUNTIME_CPU
 from evaluators.recovery.registry import steps_of
 from evaluators.recovery.sample_choice import usual_samples

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from evaluators.calibration.activations import collect
-from evaluators.data import open_data
+from evaluators.data.opening import open_data
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from search.graph.element_types import settle_types

@@ -12,8 +12,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.diagnose.wrapper.fault import Fault, FaultKind
-from evaluators.diagnose.wrapper.find_fault import WrapperOutput
+from evaluators.diagnose.wrapper.fault import Fault, FaultKind, WrapperOutput
 from search.graph.model import load
 from studies.inspect.wrapper_text import verdict
 from tests.support.command_line import copy_finished, finished, invoke, ok

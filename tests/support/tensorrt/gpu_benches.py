@@ -19,6 +19,7 @@ from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.builder import TensorRTBuilder
 from evaluators.calibration import activations as calibration
+from evaluators.data.opening import open_data
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import Model, ShapeRequest, load
@@ -102,7 +103,7 @@ def bench(name: str, **knobs: Any) -> Bench:
     network = {**NETWORKS, **ODD, **MADE}[name]()
     model = load(save(network, folder / "net.onnx"), shapes=DYNAMIC if name == "dynamic" else None)
     np.savez(folder / "data.npz", allow_pickle=False, **_samples(model))
-    dataset = data.open_data(str(folder / "data.npz"), model.inputs)
+    dataset = open_data(str(folder / "data.npz"), model.inputs)
     ranges = calibration.collect(model, dataset, np.arange(SAMPLES), "minmax")
     inputs = next(data.batches(dataset, np.arange(SAMPLES), model.batch)).inputs
     here = backend()

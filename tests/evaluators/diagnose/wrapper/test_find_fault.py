@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluators.diagnose.wrapper.fault import Fault, FaultKind
-from evaluators.diagnose.wrapper.find_fault import WrapperOutput, find_faults
+from evaluators.diagnose.wrapper.fault import Fault, FaultKind, WrapperOutput
+from evaluators.diagnose.wrapper.find_fault import find_faults
 
 Array = NDArray[Any]
 SAMPLES = 40

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.diagnose.wrapper.input_faults import InputFault, find_input_fault
+from evaluators.diagnose.wrapper.fault import InputFault
+from evaluators.diagnose.wrapper.input_faults import find_input_fault
 from tests.support.input_faults import DEVIATION, MEAN, cut_middle
 
 Array = NDArray[Any]

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from bitfront import verbs
-from evaluators.calibration.sample_statistics import MOST_SAMPLES, read_statistics, statistics_bytes
+from evaluators.calibration.observe_samples import MOST_SAMPLES
+from evaluators.calibration.sample_statistics import read_statistics, statistics_bytes
 from search.errors import ArtifactError
 from tests.support.command_line import DATABASE, invoke, ok, three_layers, tree, write_inputs
 from tests.support.networks import save
