@@ -102,8 +102,11 @@ def progress_for(quiet: bool) -> Iterator[SearchEvents]:
             from bitfront.printing.output import err, is_screen
             from studies.show.progress_display import Display, Lines
 
-            kind: type[Display] | type[Lines] = Display if is_screen(err) else Lines
-            shown = stack.enter_context(kind(err, verbose=talk().verbose))
+            verbose = talk().verbose
+            if is_screen(err):
+                shown = stack.enter_context(Display(err, verbose=verbose))
+            else:
+                shown = stack.enter_context(Lines(err, verbose=verbose))
         path = talk().log_file
         if path is not None:
             from studies.show.log_file import Logged

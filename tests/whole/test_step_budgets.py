@@ -119,13 +119,13 @@ def test_a_search_takes_no_more_steps_than_it_did(groups: int, tmp_path: Path, m
     reached = {
         "statements of an evaluation": (median(lambda part: len(part.statements)), 42),
         "commits of an evaluation": (median(lambda part: part.commits), 8),
-        "functions of an evaluation": (median(lambda part: len(part.functions)), 900),
-        "files of an evaluation": (median(lambda part: len(part.files)), 125),
-        "statements before the loop": (len(start.statements), 95),
-        "functions before the loop": (len(start.functions), 1600),
-        "files before the loop": (len(start.files), 300),
-        "statements of the search": (sum(len(part.statements) for part in parts), 560),
-        "commits of the search": (sum(part.commits for part in parts), 118),
+        "functions of an evaluation": (median(lambda part: len(part.functions)), 870),
+        "files of an evaluation": (median(lambda part: len(part.files)), 118),
+        "statements before the loop": (len(start.statements), 66),
+        "functions before the loop": (len(start.functions), 1350),
+        "files before the loop": (len(start.files), 240),
+        "statements of the search": (sum(len(part.statements) for part in parts), 530),
+        "commits of the search": (sum(part.commits for part in parts), 112),
     }
     assert {what: pair for what, pair in reached.items() if pair[0] > pair[1]} == {}, reached
     assert rest.statements
