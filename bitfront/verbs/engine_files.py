@@ -82,17 +82,17 @@ def layers_of(config: SearchConfig) -> Layers:
 
 
 def _layers_json(found: Layers) -> Mapping[str, Any]:
-    from studies.run.session.setup import shape_text
+    from studies.run.session.setup import model_notes
     from studies.show.layer_table import edge_rows, layer_rows, left_out_rows
 
     told = {"groups": layer_rows(found), "edges": edge_rows(found), "left_out": left_out_rows(found)}
-    return {"target": found.target.to_json(), **told, "notes": list(filter(None, [shape_text(found.model)]))}
+    return {"target": found.target.to_json(), **told, "notes": model_notes(found.model)}
 
 
 @prints(inspect, kind="Layers", json=_layers_json)
 def _print_layers(found: Layers) -> None:
     from bitfront.printing.output import out, print_table, say
-    from studies.run.session.setup import shape_text
+    from studies.run.session.setup import model_notes
     from studies.show.layer_table import edge_rows, layer_rows, left_out_rows
 
     rows, edges = layer_rows(found), edge_rows(found)
@@ -103,8 +103,8 @@ def _print_layers(found: Layers) -> None:
     out.print()
     for each in left_out_rows(found):
         say(f"{each['name']} ({each['op']}) has weights and stays as it is: {each['why']}")
-    if unknown := shape_text(found.model):
-        say(f"note: {unknown}")
+    for text in model_notes(found.model):
+        say(f"note: {text}")
     say(
         f"{len(rows)} groups, {len(edges)} edges, {len(found.space.variables)} decisions, "
         f"{found.space.size:.3g} assignments on {found.target.backend} ({found.target.device})"

@@ -99,8 +99,9 @@ def weight_pairs(weight: NDArray[Any], axis: int) -> NDArray[Any]:
 def activation_scale(observed: TensorRange, *, signed: bool, symmetric: bool) -> tuple[float, int]:
     """Scale and zero point of an 8-bit activation.
 
-    Symmetric uses 127 levels on each side of zero; asymmetric widens the range to hold zero and spreads it over
-    all 256 levels. Zero is always exactly representable, and x ≈ (q − zero point) · scale.
+    Symmetric uses 127 levels on each side of zero, as for a range that is symmetric itself; asymmetric widens the range
+    to hold zero and spreads it over all 256 levels. Zero is always exactly representable, and
+    x ≈ (q − zero point) · scale.
 
     Args:
         observed: finite range, in the tensor's own unit.
@@ -112,6 +113,7 @@ def activation_scale(observed: TensorRange, *, signed: bool, symmetric: bool) ->
     """
     lowest_level = -128 if signed else 0
     low, high = min(observed.low, 0.0), max(observed.high, 0.0)
+    symmetric = symmetric or -low == high > 0
     scale = observed.magnitude / 127 if symmetric else (high - low) / 255
     scale = float(np.float32(scale)) if scale >= _SMALLEST_SCALE else 1.0
     if symmetric:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values, cut
 from evaluators.calibration.scales import activation_scale
 from evaluators.lowering.constants import array_of, name_of_form, suffix_of
 from evaluators.lowering.edits import Edits
@@ -14,6 +13,7 @@ from evaluators.lowering.int8.nodes import Plan
 from evaluators.lowering.placement import Placement
 from evaluators.lowering.weights import holdable_scales
 from search.errors import ModelError
+from search.graph.floats.bounds import UNBOUNDED, bounds_of_values, cut
 from search.values import Ranges
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from evaluators.lowering.constants import Constants, Names, array_of
 from evaluators.lowering.placement import Placement
-from evaluators.lowering.weights import along, channel_axis, nearest_codes, round_with
+from evaluators.lowering.weights import along, channel_axis, nearest_codes, round_with, symmetric_limits
 from search.errors import ModelError
 from search.graph.grouping import is_constant
 from search.graph.model import Group, Model
@@ -208,7 +208,7 @@ def _write_codes(node: ir.Node, rounding: Array, placement: Placement, constants
     assert value is not None
     weight = array_of(value)
     axis = channel_axis(node, weight)
-    codes = round_with(nearest_codes(node, weight, placement)[0], rounding, placement.weight_bits)
+    codes = round_with(nearest_codes(node, weight, placement)[0], rounding, symmetric_limits(placement.weight_bits))
     others = tuple(i for i in range(weight.ndim) if i != axis) if axis is not None else None
     largest = np.abs(weight).max(axis=others, initial=0.0, keepdims=True)
     limit = 2 ** (placement.weight_bits - 1) - 1

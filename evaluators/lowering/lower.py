@@ -110,7 +110,7 @@ class _Lowering:
         owner = {name: group for group in model.groups for name in group.nodes}
         self._types = FloatTypes(graph, owner, assignment, ranges, placement, self._plan)
         self._activations = Activations(graph, self._edits, self._types, self._plan, ranges, placement)
-        self._weights = Weights(self._edits, placement, owner, corrections)
+        self._weights = Weights(self._edits, placement, owner, corrections, model.own.weights)
 
     def rescale(self, ranges: Ranges) -> bool:
         return self._weights.rescale(self._activations.rescale(ranges))

@@ -51,15 +51,22 @@ class Weights:
     Args:
         owned: names of the nodes of all groups.
         corrections: of INT8 ops by name, of which the roundings are obeyed here.
+        own: scales of weights of INT8 ops by name that a quantized file gives.
     """
 
     def __init__(
-        self, edits: Edits, placement: Placement, owned: Container[str], corrections: Mapping[str, Correction]
+        self,
+        edits: Edits,
+        placement: Placement,
+        owned: Container[str],
+        corrections: Mapping[str, Correction],
+        own: Mapping[str, NDArray[np.float32]],
     ) -> None:
         self._edits = edits
         self._placement = placement
         self._owned = owned
         self._corrections = corrections
+        self._own = own
         self._biases: list[_QuantizedBias] = []
 
     def rescale(self, changed: AbstractSet[ir.Value]) -> bool:
@@ -90,7 +97,8 @@ class Weights:
         assert weight is not None
         array = array_of(weight)
         axis = channel_axis(node, array)
-        scales = _scales_of(node, array, axis, self._placement)
+        own = _own_scales(self._own.get(node.name or ""), axis, array, self._placement)
+        scales = _scales_of(node, array, axis, self._placement) if own is None else own
         bias = find_bias(node, array, self._owned) if self._placement.int32_bias else None
         if bias is not None:
             others = tuple(i for i in range(array.ndim) if i != axis) if axis is not None else None
@@ -99,7 +107,8 @@ class Weights:
             self.narrow(node, [2], dtype)
         correction = self._corrections.get(node.name or "")
         rounding = None if correction is None else correction.rounding
-        codes = _codes(array, scales, axis, rounding, self._placement.weight_bits)
+        limits = symmetric_limits(self._placement.weight_bits) if own is None else (-128, 127)
+        codes = _codes(array, scales, axis, rounding, limits)
         name = (
             f"{weight.name}/int8" if not self._same_weight_other_scale(weight, scales) else f"{node.name}/weight/int8"
         )
@@ -227,14 +236,18 @@ def nearest_codes(
 
 
 def _codes(
-    weight: NDArray[Any], scales: NDArray[np.float32], axis: int | None, rounding: NDArray[Any] | None, bits: int
+    weight: NDArray[Any],
+    scales: NDArray[np.float32],
+    axis: int | None,
+    rounding: NDArray[Any] | None,
+    limits: tuple[int, int],
 ) -> NDArray[np.int8]:
     """The codes of a weight under these scales, as `round_with`; a few rows at a time, which saves memory."""
     steps = np.broadcast_to(along(scales, axis, weight.ndim), weight.shape)
     found = np.empty(weight.shape, np.int8)
     for rows in row_blocks(weight.shape):
         nearest = np.rint(weight[rows] / steps[rows])
-        found[rows] = round_with(nearest, None if rounding is None else rounding[rows], bits)
+        found[rows] = round_with(nearest, None if rounding is None else rounding[rows], limits)
     return found
 
 
@@ -252,12 +265,26 @@ def _scales_of(node: ir.Node, weight: NDArray[Any], axis: int | None, placement:
     return holdable_scales(weight_scales(weight, axis, placement.weight_bits, limit), placement)
 
 
-def round_with(nearest: NDArray[Any], rounding: NDArray[Any] | None, bits: int) -> NDArray[np.int8]:
+def _own_scales(
+    given: NDArray[np.float32] | None, axis: int | None, weight: NDArray[Any], placement: Placement
+) -> NDArray[np.float32] | None:
+    """Scales of a quantized file in the form that is written here; None where it has none, or of another axis."""
+    if given is None or any(size > 1 for i, size in enumerate(given.shape) if i != axis):
+        return None
+    form = () if axis is None else (weight.shape[axis],)
+    return holdable_scales(np.broadcast_to(given.reshape(-1 if form else ()), form), placement)
+
+
+def symmetric_limits(bits: int) -> tuple[int, int]:
+    """The lowest and the highest code of a weight."""
+    return 1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1
+
+
+def round_with(nearest: NDArray[Any], rounding: NDArray[Any] | None, limits: tuple[int, int]) -> NDArray[np.int8]:
     """The codes of a weight: the nearest, changed by a rounding of the same shape where there is one."""
-    limit = 2 ** (bits - 1) - 1
-    codes = np.clip(nearest, -limit, limit)
+    codes = np.clip(nearest, *limits)
     if rounding is not None:
-        codes = np.clip(codes + rounding, -limit, limit)
+        codes = np.clip(codes + rounding, *limits)
     return np.asarray(codes, np.int8)
 
 

@@ -167,6 +167,11 @@ def recover(
             asked,
             notes=("no group of this model can run in INT8, because of the target or of --keep",),
         )
+    given = subject.given
+    if given.own:
+        if all(given.own.owns(group) for group in given.groups if int8[group.id].quantized):
+            return ranges, RecoveryRecord(asked, notes=("all INT8 is the file's own, which is left as it is",))
+        steps = [step for step in steps if not step.exact]  # they would change the constants that the file quantized
     with held_folder() as folder:
         run = _Recovery(subject, emulator, int8, budget, folder, alive)
         found = run.try_steps(steps, ranges, forced=asked != AUTO, done=done)
@@ -335,7 +340,7 @@ class _Recovery:
             threads=worthwhile_threads(),
             progress=lambda done, total: self.context.alive(),
         )
-        return set_ranges(found, self._subject.rules)
+        return set_ranges(self._subject.given.own.fix(found), self._subject.rules)
 
     def _clip(
         self, model: Model, known: Ranges, methods: Sequence[str], tensors: Container[str]

@@ -46,14 +46,7 @@ def clean(model: ir.Model) -> ir.Model:
     BatchNorm fused where a Conv, ConvTranspose or Gemm is its only source; every node has a unique name, the user's
     own where there was one, also among the bodies of If and Loop; nodes in topological order.
     """
-    model = _run(
-        model,
-        passes.InlinePass(),
-        passes.NameFixPass(_Names()),
-        passes.RemoveInitializersFromInputsPass(),
-        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-    )
-    settle_shapes(model)
+    model = lift_constants(model)
     _remove_identities(model)
     write_out_ops(model)
     _spread_resizes(model.graph)
@@ -86,6 +79,19 @@ def clean(model: ir.Model) -> ir.Model:
     model = _run(model, passes.NameFixPass(_Names()))
     _rename_in_bodies(model.graph)
     raise_ir_version(model)
+    return model
+
+
+def lift_constants(model: ir.Model) -> ir.Model:
+    """The model without functions, all its constants initializers, every node named, types and shapes inferred."""
+    model = _run(
+        model,
+        passes.InlinePass(),
+        passes.NameFixPass(_Names()),
+        passes.RemoveInitializersFromInputsPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+    )
+    settle_shapes(model)
     return model
 
 

@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from search.errors import ModelError
 from search.graph import onnx_file
-from search.graph.cleaning import clean, infer_shapes, skeleton
+from search.graph.cleaning import clean, infer_shapes, lift_constants, skeleton
 from search.graph.element_types import settle_types
+from search.graph.floats.half_precision import every_node, uses_halves, widen_halves
+from search.graph.floats.own_scales import OwnScales
+from search.graph.floats.quantized_file import Unquantized, is_quantized_op, take_out_quantization
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
-from search.graph.opset_upgrade import at_least_opset, nodes
+from search.graph.opset_upgrade import at_least_opset
 from search.graph.other_layers import LeftOut, find_left_out
 from search.graph.shapes import (
     ShapeRequest,
@@ -33,11 +36,6 @@ from search.graph.sizes import check_sequences
 from search.values import Recovery, digest_of
 
 __all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
-
-QUANTIZED_OPS = frozenset(
-    "QuantizeLinear DequantizeLinear ConvInteger MatMulInteger DynamicQuantizeLinear DynamicQuantizeMatMul QGemm "
-    "MatMulIntegerToFloat MatMulNBits QAttention".split()
-)
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,8 @@ class Model:
         profiles: MIN, OPT, MAX shapes of inputs that stay dynamic; empty when all shapes are fixed.
         left_out: layers with weights that are in no group.
         measured: of `shapes`, those that inference does not tell and a run has told.
+        own: what a file that is quantized already says of INT8.
+        origin: what the float model was made of, as a sentence; empty where the file is one.
     """
 
     graph: ir.Model
@@ -66,6 +66,8 @@ class Model:
     profiles: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
     left_out: tuple[LeftOut, ...] = ()
     measured: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    own: OwnScales = field(default_factory=OwnScales)
+    origin: str = ""
 
     @property
     def batch(self) -> int:
@@ -141,12 +143,12 @@ def load(
         values: `NAME=VALUE` of inputs that become constants.
 
     Raises:
-        ModelError: the file is missing, not ONNX, damaged, already quantized or in half precision; or it has dynamic
-            dimensions without a given size, an output that is listed twice, or nothing that can be quantized.
+        ModelError: the file is missing, not ONNX, damaged, or quantized in a way that cannot be read as floats; or it
+            has dynamic dimensions without a given size, an output that is listed twice, or nothing that can be
+            quantized.
     """
     request = dict(shapes or {})
     proto = onnx_file.read(path)
-    _refuse_quantized(proto, path)
     _refuse_repeated_outputs(proto, path)
     _refuse_sequences(proto, path)
     fix_inputs(proto, read_input_values(proto, values, path))
@@ -154,10 +156,10 @@ def load(
         graph = onnx_file.to_graph(at_least_opset(proto, path), path)
         profiles = fix_shapes(graph, request, batch, path)
         check_sequences(graph, path)
+        graph, floats = _as_floats(graph)
         graph = clean(graph)
         settle_types(graph)
         onnx_file.check(ir.to_proto(skeleton(graph)), f"what cleaning made of {path}")
-        _refuse_half(graph, path)
         inferred = infer_shapes(graph, profiles)
         check_reshapes(graph.graph, inferred, path)
         groups, edges = find_groups(graph.graph, inferred)
@@ -167,16 +169,48 @@ def load(
         inputs, outputs = measured_shapes(graph.graph, inferred, profiles, path)
     digest = onnx_file.digest(path, request, batch, values)
     left_out = find_left_out(graph.graph, groups)
-    return Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out)
+    own = OwnScales() if floats.codes is None else floats.codes.own_scales(graph.graph, groups)
+    found = Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out, own=own)
+    return replace(found, origin=_origin_text(floats, found))
 
 
-def _refuse_quantized(proto: onnx.ModelProto, path: Path) -> None:
-    for node in (*nodes(proto.graph), *(node for function in proto.functions for node in function.node)):
-        if node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear"):
-            raise ModelError(
-                f"loading {path}: expected a float model, but node {node.name!r} is a {node.op_type}: the model is "
-                "already quantized. Give the float model it was made from."
-            )
+@dataclass(frozen=True)
+class _Floats:
+    """What was made float32: the codes of a quantized file; how many constants were halves, and whether inputs were."""
+
+    codes: Unquantized | None
+    halves: int
+    half_inputs: bool = False
+
+
+def _as_floats(model: ir.Model) -> tuple[ir.Model, _Floats]:
+    """Make a model that is quantized, or in half precision, the float32 model that it stands for."""
+    quantized = any(is_quantized_op(node.op_type) for node in every_node(model))
+    if not quantized and not uses_halves(model):
+        return model, _Floats(None, 0)
+    model = lift_constants(model)
+    types = [value.dtype for value in (*model.graph.inputs, *model.graph.outputs)]
+    constants = widen_halves(model)
+    converted = types != [value.dtype for value in (*model.graph.inputs, *model.graph.outputs)]
+    return model, _Floats(take_out_quantization(model) if quantized else None, constants, converted)
+
+
+def _origin_text(floats: _Floats, model: Model) -> str:
+    """What was done to the file, as a sentence; empty for a float32 file."""
+    told = []
+    if floats.halves:
+        told.append(
+            f"the file is in half precision: FP32 is the model with its {floats.halves} constants widened to float32, "
+            f"exactly{', as its inputs and outputs are' if floats.half_inputs else ''}"
+        )
+    if floats.codes is not None:
+        count = sum(map(model.own.owns, model.groups))
+        told.append(
+            f"the file is quantized: FP32 is the model without its Quantize and Dequantize, INT8 of {count} of "
+            f"{len(model.groups)} groups has the file's own scales, which recovery leaves alone, and all others are "
+            "calibrated"
+        )
+    return "; ".join(told)
 
 
 def _refuse_repeated_outputs(proto: onnx.ModelProto, path: Path) -> None:
@@ -199,18 +233,6 @@ def _refuse_sequences(proto: onnx.ModelProto, path: Path) -> None:
                     f"the kind {str(kind).removesuffix('_type')}. Give a model with a tensor there, for example "
                     "made by ConcatFromSequence or OptionalGetElement."
                 )
-
-
-def _refuse_half(model: ir.Model, path: Path) -> None:
-    """Refuse half-precision weights and activations: a Cast to half is a choice of precision that was made before."""
-    values = [*model.graph.initializers.values(), *model.graph.inputs]
-    values += [value for node in model.graph.all_nodes() for value in node.outputs]
-    half = [v.name for v in values if v.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
-    if half:
-        raise ModelError(
-            f"loading {path}: expected a float32 model, but {half[0]!r} (and {len(half) - 1} more) are in half "
-            "precision. Export the model in float32; bitfront decides what runs in FP16."
-        )
 
 
 def _refuse_non_finite(model: ir.Model, groups: tuple[Group, ...], path: Path) -> None:

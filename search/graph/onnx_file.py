@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import external_data_helper
 
 from search.errors import BitfrontError, ModelError
-from search.graph.opset_upgrade import nodes
+from search.graph.opset_upgrade import nodes, sort_nodes
 from search.graph.shapes import ShapeRequest
 from search.graph.sizes import check_growth
 from search.values import digest_of
@@ -54,6 +54,7 @@ def read(path: Path) -> onnx.ModelProto:
             folder, or the ONNX checker refuses it.
     """
     proto = _parse(path)
+    sort_nodes(proto.graph)
     check_growth(proto, path)
     total = _check_external_data(proto, path)
     _complete_outputs(proto, path)

@@ -1,9 +1,11 @@
-"""Bringing models of old opsets to a newer one, with what ONNX's own converter leaves out."""
+"""Bringing models of old opsets to a newer one, with what ONNX's own converter leaves out; nodes in their order."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,32 @@ def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     if version < _HALF_PIXEL:
         _place_samples(converted, version, path)
     return converted
+
+
+def sort_nodes(graph: onnx.GraphProto) -> None:
+    """Sort nodes in place, each behind what it reads; ONNX Runtime takes them in any order, as converters leave them.
+
+    Nodes that read one another in a circle are left to the checker.
+    """
+    maker = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    needs = {
+        place: {maker[name] for name in _names_read(node) if name in maker} for place, node in enumerate(graph.node)
+    }
+    if all(needed < place for place, some in needs.items() for needed in some):
+        return
+    with suppress(CycleError):
+        order = list(TopologicalSorter(needs).static_order())
+        copies = [onnx.NodeProto.FromString(graph.node[place].SerializeToString()) for place in order]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _names_read(node: onnx.NodeProto) -> Iterator[str]:
+    yield from node.input
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            for inner in body.node:
+                yield from _names_read(inner)
 
 
 def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

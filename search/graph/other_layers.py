@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from search.graph.element_types import is_float
+from search.graph.floats.quantized_file import COMPUTES_ON_CODES
 from search.graph.grouping import TRANSPARENT, WEIGHTED, Group, is_constant
 
 _FUSED = "com.microsoft"
@@ -227,6 +228,8 @@ def _each(graph: ir.Graph, grouped: set[str]) -> Iterator[LeftOut]:
             why = "it is in the body of an If, Loop or Scan, which runs as it is"
         elif node.op_type in WEIGHTED and not node.domain:
             why = "it does not compute in float32 on an activation"
+        elif COMPUTES_ON_CODES.fullmatch(node.op_type):
+            why = "it is quantized in a form that is not read, and runs as it is"
         elif node.op_type == "Einsum":
             why = "its equation is no matrix product of an activation and a constant"
         else:
@@ -238,6 +241,8 @@ def _has_weights(node: ir.Node) -> bool:
     if node.op_type in _NO_PRODUCTS:
         return False
     constants = [value for value in node.inputs if value is not None and is_constant(value)]
+    if COMPUTES_ON_CODES.fullmatch(node.op_type):
+        return any(value.shape is not None and len(value.shape) > 1 for value in constants)
     return any(
         (is_float(value) or value.dtype is ir.DataType.DOUBLE) and value.shape is not None and len(value.shape) > 1
         for value in constants

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.calibration.bounds import Bounds, cut
 from evaluators.calibration.scales import activation_scale, bins_of, clip
 from evaluators.lowering.placement import Placement
 from evaluators.lowering.weights import holdable_scales
 from evaluators.recovery.int8.sample_errors import USUAL
+from search.graph.floats.bounds import Bounds, cut
 from search.values import TensorRange
 
 Array = NDArray[Any]

@@ -89,7 +89,8 @@ class _Rounding:
     def run(self) -> dict[str, Correction]:
         """Corrections of the ops that it helps, by name."""
         int8 = self._context.int8
-        groups = [group for group in self._model.groups if int8[group.id].quantized]
+        model = self._model
+        groups = [group for group in model.groups if int8[group.id].quantized and not model.own.owns(group)]
         single = [group for group in groups if len(group.anchors) == 1]
         if len(single) < len(groups):
             self.notes.append(f"{len(groups) - len(single)} weights that several ops share are unchanged")

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from onnx_ir.convenience import extract
 
 from evaluators.calibration.activations import AUTO
-from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values
 from evaluators.data import Batch
 from evaluators.engine import Arrays
 from evaluators.measure.group_tensors import Piece, batches_in, cut, tensors_of_pieces
@@ -23,6 +22,7 @@ from evaluators.recovery.int8.narrow_ranges import OutputErrors, is_free, scale_
 from evaluators.recovery.int8.range_candidates import MINMAX, Grid, propose_ranges
 from evaluators.recovery.int8.sample_errors import helps, rows_of, sample_errors, sample_weights, usual_power
 from evaluators.recovery.step import Proposal, RecoveryStep
+from search.graph.floats.bounds import UNBOUNDED, bounds_of_values
 from search.values import Ranges, TensorRange
 
 Array = NDArray[Any]

@@ -128,8 +128,8 @@ def checked(
         if events is not None and (text := range_text(model, given)):
             events.note(text)
         caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
-        if events is not None and (text := shape_text(model)):
-            events.note(text)
+        for text in model_notes(model):
+            (events or Quiet()).note(text)
         keeper.job = replace(_job(config, folder), undivided=undivided, caches=caches, known_shapes=model.measured)
         if events is not None:
             keeper.on_doing = partial(_tell_doing, events, set())
@@ -274,6 +274,11 @@ def _with_measured_shapes(config: SearchConfig, model: Model) -> Model:
         with EvaluatorProcess(job, folder / "log", _bounds_of_trying(config)) as process, suppress(BitfrontError):
             return model.with_shapes(process.ask("running the float model for its shapes").builds.measure_shapes())
     return model
+
+
+def model_notes(model: Model) -> list[str]:
+    """What a user should know of how the model was read, one sentence each."""
+    return [text for text in (model.origin, shape_text(model)) if text]
 
 
 def shape_text(model: Model) -> str:

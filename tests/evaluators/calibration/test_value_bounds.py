@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values, cut
+from search.graph.floats.bounds import UNBOUNDED, bounds_of_values, cut
 from search.graph.model import load
 from search.values import TensorRange
 from tests.support.networks import NETWORKS, ODD, Net, loaded, ranged, save

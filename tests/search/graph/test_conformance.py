@@ -31,11 +31,9 @@ PARTS = 4
 WEIGHTED = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 LEAST_SAME = 22
 LOWERED = [(TENSORRT, Precision.FP16), (TENSORRT, Precision.INT8), (ONNXRUNTIME_CPU, Precision.INT8)]
-# Behind an op that only reads a shape nothing depends on the product; quantized models and sequences as inputs and
-# outputs are refused.
+# Behind an op that only reads a shape nothing depends on the product; sequences as inputs and outputs are refused.
 REFUSED = (
     "There is no layer to choose a precision for",
-    "the model is already quantized",
     "expected inputs and outputs that are tensors",
 )
 # Of an opset that ONNX's own inference cannot follow into the function that the op stands for.

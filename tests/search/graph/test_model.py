@@ -240,35 +240,6 @@ def test_nonsense_in_external_data_is_refused(key: str, value: str, tmp_path: Pa
 # -- models that cannot be searched ------------------------------------------------------------------------------------
 
 
-def test_a_quantized_model_is_refused(tmp_path: Path) -> None:
-    n = Net()
-    scale, zero = n.const("scale", np.float32(0.1)), n.const("zero", np.uint8(3))
-    x = n.op("QuantizeLinear", ["image", scale, zero], "q")
-    n.head(n.conv(n.op("DequantizeLinear", [x, scale, zero], "dq"), "stem", 3, C), C)
-    with pytest.raises(ModelError, match="already quantized"):
-        load_proto(n.model([1, 3, 8, 8], "logits", [1, 10]), tmp_path)
-
-
-@pytest.mark.parametrize("constant", [True, False])
-def test_half_precision_is_refused(constant: bool, tmp_path: Path) -> None:
-    n = Net()
-    weight = np.ones((C, 3, 3, 3), np.float16)
-    w = n.op("Constant", [], "w", value=numpy_helper.from_array(weight)) if constant else n.const("w", weight)
-    n.op("Conv", ["image", w], "stem")
-    n.nodes[-1].output[0] = "y"
-    half = TensorProto.FLOAT16
-    with pytest.raises(ModelError, match="half precision"):
-        load_proto(finish(n, {"image": [1, 3, 8, 8]}, {"y": [1, C, 6, 6]}, image=half, y=half), tmp_path)
-
-
-def test_half_precision_inside_is_refused(tmp_path: Path) -> None:
-    n = Net()
-    x = n.op("Cast", [n.conv("image", "stem", 3, C)], "down", to=TensorProto.FLOAT16)
-    n.head(n.op("Cast", [x], "up", to=TensorProto.FLOAT), C)
-    with pytest.raises(ModelError, match="half precision"):
-        load_proto(n.model([1, 3, 8, 8], "logits", [1, 10]), tmp_path)
-
-
 def test_float64_weights_are_refused_by_name(tmp_path: Path) -> None:
     n = Net()
     n.op("Conv", ["image", n.const("w", np.ones((C, 3, 3, 3)))], "stem")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluators.calibration.bounds import UNBOUNDED
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from evaluators.recovery.int8.narrow_ranges import OutputErrors
 from evaluators.recovery.int8.range_candidates import Grid, propose_ranges
 from evaluators.recovery.int8.tensor_ranges import RangesStep, _Choice
+from search.graph.floats.bounds import UNBOUNDED
 from search.graph.model import Model
 from search.values import Ranges, TensorRange
 from tests.support.networks import loaded, observed

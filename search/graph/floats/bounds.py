@@ -36,7 +36,8 @@ _WITHIN_INPUT = frozenset(
 
 def bounds_of_values(graph: ir.Graph) -> dict[str, Bounds]:
     """Lowest and highest value that each output of a node can have, by name; infinite if nothing is known."""
-    found: dict[str, Bounds] = {}
+    single = {name: _single(value.const_value) for name, value in graph.initializers.items()}
+    found: dict[str, Bounds] = {name: (number, number) for name, number in single.items() if number is not None}
     for node in graph:
         inputs = [found.get(value.name or "", UNBOUNDED) if value is not None else UNBOUNDED for value in node.inputs]
         bounds = _bounds_of_outputs(node, inputs) if node.domain in ("", "ai.onnx") else UNBOUNDED
@@ -73,6 +74,13 @@ def _limits(clip: ir.Node) -> Bounds:
     """The limits of a Clip where they are constants, else infinite."""
     low, high = [*(_number(value) for value in clip.inputs[1:3]), None, None][:2]
     return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _single(tensor: ir.TensorProtocol | None) -> float | None:
+    """The number of a float constant that has one."""
+    if tensor is None or tensor.size != 1 or tensor.dtype is not ir.DataType.FLOAT:
+        return None
+    return float(tensor.numpy().item())
 
 
 def _number(value: ir.Value | None) -> float | None:
