@@ -17,6 +17,7 @@ from search.errors import ConfigError, StudyError
 from search.values import Precision
 from studies.judging.rules.picks import NAMES, read_pick
 from studies.judging.selection import find_row
+from studies.judging.sentences.as_given import as_given_text
 from studies.judging.sentences.final_split import final_notes
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_pick import nobody_text
@@ -283,7 +284,14 @@ class Study:
         nearest = [] if self.best is not None else [nobody_text(self._now)]
         early = self.ended_early
         end = "" if early is None else f"{early.text}. Go on with {in_python(early.resume)}"
-        said = (*final_notes(self._now), int8_everywhere_text(self._now), faster_text(self._now), *nearest, end)
+        said = (
+            *final_notes(self._now),
+            as_given_text(self._now),
+            int8_everywhere_text(self._now),
+            faster_text(self._now),
+            *nearest,
+            end,
+        )
         return [text for text in said if text]
 
     def _title(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.lowering.placement import Placement
@@ -122,6 +123,9 @@ class Builder(Protocol):
             RefusedError: the engine's builder refuses the assignment; final, with the group where it names one.
             DeviceError, OutOfMemoryError: this process is done for; the assignment is tried again in a fresh one.
         """
+
+    def build_file(self, graph: ir.Model, out: Path) -> Engine:
+        """Build another model with the same inputs and outputs, in the precisions that it is written in; as `build`."""
 
     def audit(self, engine: Engine, assignment: Assignment) -> Audit:
         """Read back from what was built."""

@@ -17,6 +17,7 @@ from bitfront.printing.talk import talk
 from search.values import Answer
 from studies.judging.findings.rescue_table import HEADER, UNLIMITED, RescueRow, rescue_cells
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
+from studies.judging.sentences.as_given import as_given_text
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
@@ -95,6 +96,7 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
     tied = now.target.band_is_provisional and table.rows and not now.only_fp32
     provisional = band_text(now) if tied else ""
     texts = (
+        as_given_text(now),
         int8_everywhere_text(now),
         faster_text(now),
         no_gain_text(now),

@@ -61,7 +61,8 @@ def inspect(
             "--against-profile was given without --against. Give --against with the engine of that profile."
         )
     engine = _read(file, profile)
-    if engine.kind == FLOAT_ONNX and Path(file).is_file() and profile is None and against is None:
+    is_model = engine.kind == FLOAT_ONNX or (bool(changes) and engine.kind.startswith("ONNX"))
+    if is_model and Path(file).is_file() and profile is None and against is None:
         return layers_of(change_config(SearchConfig(str(file), ""), changes))
     if changes:
         rows = {row.key: row for row in options_of("inspect")}

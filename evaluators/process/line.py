@@ -94,6 +94,9 @@ class BuildRequests(Protocol):
             DeviceError, OutOfMemoryError: this process must be replaced.
         """
 
+    def build_given(self, out: Path) -> None:
+        """Build the user's own file as it is, at the shapes of the job; EvaluatorError where its builder refuses it."""
+
     def rebuild(self, assignment: Assignment, out: Path) -> None:
         """Build the engine of an assignment that was evaluated before; EvaluatorError where its builder refuses it."""
 

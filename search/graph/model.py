@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from search.errors import ModelError
 from search.graph import onnx_file
-from search.graph.cleaning import clean, infer_shapes, lift_constants, skeleton
+from search.graph.cleaning import clean, infer_shapes, lift_constants, raise_ir_version, skeleton
 from search.graph.element_types import settle_types
-from search.graph.floats.half_precision import every_node, uses_halves, widen_halves
+from search.graph.floats.half_precision import cast_ends, every_node, uses_halves, widen_halves
 from search.graph.floats.own_scales import OwnScales
 from search.graph.floats.quantized_file import Unquantized, is_quantized_op, take_out_quantization
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
 from search.graph.opset_upgrade import at_least_opset
 from search.graph.other_layers import LeftOut, find_left_out
 from search.graph.shapes import (
+    Profile,
     ShapeRequest,
     TensorSpec,
     check_reshapes,
@@ -148,13 +149,8 @@ def load(
             quantized.
     """
     request = dict(shapes or {})
-    proto = onnx_file.read(path)
-    _refuse_repeated_outputs(proto, path)
-    _refuse_sequences(proto, path)
-    fix_inputs(proto, read_input_values(proto, values, path))
+    graph, profiles = _read_shaped(path, request, batch, values)
     with onnx_file.understanding(path):
-        graph = onnx_file.to_graph(at_least_opset(proto, path), path)
-        profiles = fix_shapes(graph, request, batch, path)
         check_sequences(graph, path)
         graph, floats = _as_floats(graph)
         graph = clean(graph)
@@ -172,6 +168,37 @@ def load(
     own = OwnScales() if floats.codes is None else floats.codes.own_scales(graph.graph, groups)
     found = Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out, own=own)
     return replace(found, origin=_origin_text(floats, found))
+
+
+def load_as_given(
+    path: Path,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, ShapeRequest] | None = None,
+    values: Sequence[str] = (),
+) -> ir.Model:
+    """The file itself at these shapes, in the precisions that it is written in; inputs and outputs are float32.
+
+    Args, Raises: as `load`.
+    """
+    graph, _ = _read_shaped(path, dict(shapes or {}), batch, values)
+    graph = lift_constants(graph)
+    cast_ends(graph)
+    raise_ir_version(graph)
+    return graph
+
+
+def _read_shaped(
+    path: Path, request: dict[str, ShapeRequest], batch: int | None, values: Sequence[str]
+) -> tuple[ir.Model, dict[str, Profile]]:
+    """The graph of a file with its inputs fixed, and the profiles of those that stay dynamic."""
+    proto = onnx_file.read(path)
+    _refuse_repeated_outputs(proto, path)
+    _refuse_sequences(proto, path)
+    fix_inputs(proto, read_input_values(proto, values, path))
+    with onnx_file.understanding(path):
+        graph = onnx_file.to_graph(at_least_opset(proto, path), path)
+        return graph, fix_shapes(graph, request, batch, path)
 
 
 @dataclass(frozen=True)

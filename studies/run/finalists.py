@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluators.process.connection import ProcessDiedError
 from evaluators.stopwatch import time_spent
-from search.errors import ArtifactError
+from search.errors import ArtifactError, EvaluatorError
 from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
 from studies.run.pace import Pace
+from studies.store.records import AS_GIVEN
 
 if TYPE_CHECKING:
     from studies.run.work import Work
@@ -73,6 +74,29 @@ def confirm(work: Work, now: Standing, rows: Sequence[int], *, timed: bool = Tru
             work.events.note(f"{trial_text(now, row)} fails on the final split, so it is not recommended: {message}")
     work.ledger.store.targets.add_details(work.ledger.target.id, final_reference=found.reference)
     return len(found.failed)
+
+
+@time_spent("finalists")
+def measure_as_given(work: Work, now: Standing) -> None:
+    """Measure the user's own file beside the baseline and score it on *final*, once; nothing of a float32 file.
+
+    What its builder refuses is stored as that.
+    """
+    if not work.problem.model.origin or AS_GIVEN in work.ledger.store.targets.details(work.ledger.target.id):
+        return
+    work.events.note("measuring the file as it was given, beside the baseline, and scoring it on the final samples")
+    out = work.bench.folder / "as_given.engine"
+    line = work.bench.keeper.ask("measuring the file as it was given")
+    try:
+        line.builds.build_given(out)
+        found = line.scores.score_finalists({AS_GIVEN: out}, _ROUNDS, now.table.reference_ms)
+    except EvaluatorError as error:
+        told: dict[str, Any] = {"failure": str(error)}
+    else:
+        told = {"failure": found.failed.get(AS_GIVEN, ""), "latency_ms": found.latency[AS_GIVEN].value_ms}
+        if score := found.accuracy.get(AS_GIVEN):
+            told |= {"loss": score.loss, "loss_low": score.loss_low, "loss_high": score.loss_high}
+    work.ledger.store.targets.add_details(work.ledger.target.id, **{AS_GIVEN: told})
 
 
 def trial_text(now: Standing, row: int) -> str:

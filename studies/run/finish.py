@@ -95,6 +95,7 @@ class Finish:
             settle_doubts(self._work)
             self._closing.begin(confirming)
             self._confirm()
+            finalists.measure_as_given(self._work, self._read_standing())
         self._write_notes()
         ledger.store.targets.add_details(ledger.target.id, **{_CONFIRMED_BY: self._work.crew.name})
 

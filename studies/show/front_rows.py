@@ -14,6 +14,7 @@ from studies.judging.findings.optimization_levels import (
 )
 from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
+from studies.judging.sentences.as_given import as_given_text
 from studies.judging.sentences.final_split import disagreement_text, final_notes
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_pick import nearest_text
@@ -125,7 +126,7 @@ def front_json(
         "evaluations": len(now.table),
         "rows": front_rows(now, mixes),
         "warnings": pick_warnings(now),
-        "notes": [*final_notes(now), *filter(None, [int8_everywhere_text(now), faster_text(now)])],
+        "notes": [*final_notes(now), *filter(None, [as_given_text(now), int8_everywhere_text(now), faster_text(now)])],
         "nearest": [] if best is not None else [nearest_text(now, near) for near in now.judgement.nearest()],
         "ended_early": None if (early := early_end(now)) is None else early.to_json(),
         "stopped_early": [int(trial) for trial in now.table.trial[now.judgement.regained]],

@@ -11,6 +11,7 @@ from typing import Any
 from search.errors import BitfrontError
 from search.values import Accuracy, Assignment, Evaluation, Failure, Latency, RecoveryRecord
 from studies.store.database.tables import (
+    AS_GIVEN,
     CLOSING,
     ArtifactRecord,
     ChoiceRecord,
@@ -25,6 +26,7 @@ from studies.store.database.tables import (
 )
 
 __all__ = [
+    "AS_GIVEN",
     "CLOSING",
     "EXPORT",
     "FAILED",

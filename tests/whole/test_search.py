@@ -18,7 +18,8 @@ import pytest
 from bitfront import verbs
 from studies.judging.study_lookup import read_studies
 from tests.support.command_line import DATABASE, child, copy_finished, finished, invoke, ok, three_layers, write_inputs
-from tests.support.networks import images, mobile_cnn, save, transformer, unet
+from tests.support.networks import images, mobile_cnn, save, sqnr_db, transformer, unet
+from tests.support.quantized_files import quantized
 
 pytestmark = pytest.mark.slow
 
@@ -386,3 +387,19 @@ def test_doctor_and_layers_in_a_process(here: Path) -> None:
     done = child("inspect", "in/model.onnx", "--data", "in/data.npz", "--threads", 1, cwd=here)
     assert "3 groups, 3 edges, 3 decisions, 8 assignments" in done.stdout, done.stderr
     assert {path.name for path in here.iterdir()} == {"in"}
+
+
+def test_a_quantized_file_is_searched_and_the_file_as_given_is_measured_beside(here: Path) -> None:
+    write_inputs(here / "in")
+    path = quantized(onnx.load(here / "in/model.onnx"), here)
+    said = ok("inspect", path, "--backend", "onnxruntime")
+    assert "INT8 of 3 of 3 groups has the file's own scales" in " ".join(said.split())
+    ok("search", path, "--data", here / "in/data.npz", "--trials", 3, "--study", "own")
+    found = front("own")
+    assert re.search(r"The file as given takes [\d.]+ ms \([\d.]+ × FP32\) and loses ", " ".join(found["notes"]))
+    assert "The file as given takes" in ok("front", "own")
+    int8 = next(row["trial"] for row in found["rows"] if row["role"] == "baseline:int8")
+    ok("export", "own", "--trial", int8, "--out", "engine")
+    batch = {"image": np.load(here / "in/data.npz")["image"][:4]}
+    given, own = (onnxruntime.InferenceSession(file).run(None, batch)[0] for file in (path, Path("engine/model.onnx")))
+    assert sqnr_db(given, own) > 25

@@ -84,6 +84,9 @@ class FakeBuilder:
         out.write_text(json.dumps(content, indent=1), encoding="utf-8")
         return Engine(out, self._costs.size_bytes(lowered))
 
+    def build_file(self, graph: ir.Model, out: Path) -> Engine:
+        raise RefusedError("the fake backend builds assignments alone")
+
     def audit(self, engine: Engine, assignment: Assignment) -> Audit:
         disobeying = find_groups(self._faults, AUDITS, self.model.groups, assignment)
         rows = []

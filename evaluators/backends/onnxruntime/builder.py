@@ -49,6 +49,11 @@ class OnnxRuntimeBuilder:
         self._fresh = (out, open_session(self.device, out, options))
         return Engine(out, out.stat().st_size)
 
+    def build_file(self, graph: ir.Model, out: Path) -> Engine:
+        packed_file.write(graph, out)
+        self._fresh = (out, open_session(self.device, out, self.device.session_options()))
+        return Engine(out, out.stat().st_size)
+
     def audit(self, engine: Engine, assignment: Assignment) -> Audit:
         path = _optimized(engine.path)
         try:

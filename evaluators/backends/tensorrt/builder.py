@@ -114,6 +114,13 @@ class TensorRTBuilder:
             notes += self._constrain(network, config, lowered.assignment)
         return self._written(network, config, out, notes, parser, lowered.assignment)
 
+    def build_file(self, graph: ir.Model, out: Path) -> Engine:
+        data = model_bytes(graph)
+        if not self.strong:
+            return self.build_free(out, data)
+        network, parser = self._parsed(data)
+        return self._written(network, self._config(), out, [], parser, None)
+
     def build_free(self, out: Path, onnx: bytes | None = None) -> Engine:
         """TensorRT's own choice among all precisions that this version has, nothing constrained: `trtexec --best`.
 

@@ -81,6 +81,10 @@ class Builds:
     def _what(self, assignment: Assignment) -> _What:
         return assignment, tuple(sorted(self._opened.backend.knobs().items()))
 
+    def build_given(self, out: Path) -> None:
+        with refusals("building the file as it was given", "its builder refuses it"), discarding(out):
+            self._opened.builder.build_file(self._opened.load_as_given(), out)
+
     def rebuild(self, assignment: Assignment, out: Path) -> None:
         with refusals("building an engine again", "its builder refuses it"):
             self._opened.build_audited(assignment, out)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.registry import choose_backend, kind_named, open_backend
 from evaluators.engine import Backend, Builder, Engine, RefusedError
@@ -70,8 +72,7 @@ class OpenModel:
         self.job = job
         self._report = report
         self._said_alive = 0.0
-        shapes = {name: models.ShapeRequest(*map(tuple, parts)) for name, parts in job.shapes.items()}
-        given = models.load(Path(job.model), batch=job.batch, shapes=shapes, values=job.input_values)
+        given = models.load(Path(job.model), batch=job.batch, shapes=_shapes_of(job), values=job.input_values)
         self._given = given.with_shapes(job.known_shapes) if job.known_shapes else given
         self.model = self._recovered()
         self.backend = prepared.backend if prepared is not None and prepared.is_of(job) else open_backend_of(job)
@@ -79,6 +80,11 @@ class OpenModel:
         self.folder = Path(job.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._builder: Builder | None = None
+
+    def load_as_given(self) -> ir.Model:
+        """The user's file itself, at the shapes of the job."""
+        job = self.job
+        return models.load_as_given(Path(job.model), batch=job.batch, shapes=_shapes_of(job), values=job.input_values)
 
     @property
     def given(self) -> Model:
@@ -187,6 +193,10 @@ class OpenModel:
         if now >= self._said_alive + _ALIVE_S:
             self._said_alive = now
             self._report(ALIVE, None)
+
+
+def _shapes_of(job: Job) -> dict[str, models.ShapeRequest]:
+    return {name: models.ShapeRequest(*map(tuple, parts)) for name, parts in job.shapes.items()}
 
 
 def _make_up_ranges(model: Model) -> Ranges:

@@ -62,5 +62,31 @@ def widen_halves(model: ir.Model) -> int:
     return count
 
 
+def cast_ends(model: ir.Model) -> None:
+    """Give inputs and outputs that are in half precision float32, in place, with a Cast behind or in front of each."""
+    graph = model.graph
+    first = graph[0]
+    for i, value in enumerate(graph.inputs):
+        if value.dtype in _HALVES and value.dtype is not None:
+            wide = ir.Value(name=value.name, type=ir.TensorType(ir.DataType.FLOAT), shape=value.shape)
+            cast = _cast(wide, value.dtype, f"{value.name}/half")
+            graph.insert_before(first, cast)
+            value.replace_all_uses_with(cast.outputs[0])
+            graph.inputs[i] = wide
+    for i, value in enumerate(graph.outputs):
+        if value.dtype in _HALVES:
+            name, value.name = value.name, f"{value.name}/half"
+            cast = _cast(value, ir.DataType.FLOAT, name)
+            graph.append(cast)
+            graph.outputs[i] = cast.outputs[0]
+
+
+def _cast(value: ir.Value, to: ir.DataType, name: str | None) -> ir.Node:
+    cast = ir.node("Cast", [value], {"to": int(to)}, name=f"{name}/cast")
+    made = cast.outputs[0]
+    made.name, made.type, made.shape = name, ir.TensorType(to), value.shape
+    return cast
+
+
 def _made(graph: ir.Graph) -> Iterator[ir.Value]:
     return (value for node in graph for value in node.outputs)

@@ -13,6 +13,7 @@ from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.point_lists import best_point, front_points, pick_points
 from studies.judging.points import Point
+from studies.judging.sentences.as_given import as_given_text
 from studies.judging.sentences.evaluations import replaced_text
 from studies.judging.sentences.final_split import final_loss_text, final_notes
 from studies.judging.sentences.flips import flip_texts
@@ -217,7 +218,13 @@ def _warnings(store: Store, now: Standing) -> list[str]:
     if now.picks.best is None:
         near, nothing = [nearest_text(now, near) for near in now.judgement.nearest()], nothing_text(now)
         texts.append(f"{_sentence(nobody_text(now))}. " + ("; ".join(near) or _sentence(nothing)))
-    texts += [int8_everywhere_text(now), _sentence(faster_text(now)), no_gain_text(now), _sentence(regained_text(now))]
+    texts += [
+        as_given_text(now),
+        int8_everywhere_text(now),
+        _sentence(faster_text(now)),
+        no_gain_text(now),
+        _sentence(regained_text(now)),
+    ]
     return [f"{text.rstrip('. ')}." for text in texts if text]
 
 

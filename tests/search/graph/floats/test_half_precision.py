@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from search.graph.model import Model, load
+from search.graph.model import Model, load, load_as_given
 from tests.support.networks import NETWORKS, Net, feeds, finish, plain_session, save, sqnr_db
 
 C = 16
@@ -67,6 +67,17 @@ def test_casts_to_half_and_back_inside_are_left_out(tmp_path: Path) -> None:
     model = load(save(n.model([1, 3, 8, 8], "logits", [1, 10]), tmp_path / "cast.onnx"))
     assert "Cast" not in {node.op_type for node in model.graph.graph}
     assert [group.name for group in model.groups] == ["stem", "fc"]
+
+
+def test_the_file_as_given_computes_in_half_precision_between_float32_ends(tmp_path: Path) -> None:
+    half = convert_float_to_float16(NETWORKS["mobile"](), keep_io_types=False)
+    path = save(half, tmp_path / "half.onnx")
+    batch = feeds(load(path))
+    given = load_as_given(path)
+    assert [value.dtype for value in (*given.graph.inputs, *given.graph.outputs)] == [ir.DataType.FLOAT] * 2
+    narrow = {name: array.astype(np.float16) for name, array in batch.items()}
+    expected = plain_session(half).run(None, narrow)[0].astype(np.float32)
+    np.testing.assert_array_equal(plain_session(ir.to_proto(given)).run(None, batch)[0], expected)
 
 
 def test_a_float32_file_has_no_origin(tmp_path: Path) -> None:
