@@ -17,9 +17,8 @@ from search.errors import ConfigError, StudyError
 from search.values import Precision
 from studies.judging.rules.picks import NAMES, read_pick
 from studies.judging.selection import find_row
-from studies.judging.sentences.as_given import as_given_text
 from studies.judging.sentences.final_split import final_notes
-from studies.judging.sentences.int8_everywhere import int8_everywhere_text
+from studies.judging.sentences.int8_everywhere import as_given_text, int8_everywhere_text
 from studies.judging.sentences.no_pick import nobody_text
 from studies.judging.sentences.picks import faster_text
 from studies.judging.standing import Standing

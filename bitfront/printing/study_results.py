@@ -17,10 +17,9 @@ from bitfront.printing.talk import talk
 from search.values import Answer
 from studies.judging.findings.rescue_table import HEADER, UNLIMITED, RescueRow, rescue_cells
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
-from studies.judging.sentences.as_given import as_given_text
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
-from studies.judging.sentences.int8_everywhere import int8_everywhere_text
+from studies.judging.sentences.int8_everywhere import as_given_text, int8_everywhere_text
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.no_pick import (
     nearest_text,

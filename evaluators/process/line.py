@@ -81,7 +81,7 @@ class SetupRequests(Protocol):
 
 
 class BuildRequests(Protocol):
-    """Engines from assignments."""
+    """Engines from assignments, and one of the user's file as it is."""
 
     def build(self, assignment: Assignment, out: Path) -> Built:
         """Lower, build and audit a candidate. Its own failure is a value, not an exception.
@@ -94,11 +94,9 @@ class BuildRequests(Protocol):
             DeviceError, OutOfMemoryError: this process must be replaced.
         """
 
-    def build_given(self, out: Path) -> None:
-        """Build the user's own file as it is, at the shapes of the job; EvaluatorError where its builder refuses it."""
-
+    def build_given(self, out: Path) -> None: ...
     def rebuild(self, assignment: Assignment, out: Path) -> None:
-        """Build the engine of an assignment that was evaluated before; EvaluatorError where its builder refuses it."""
+        """Build an assignment that was evaluated before; EvaluatorError, as above, where its builder refuses it."""
 
     def build_first(self, assignment: Assignment) -> float:
         """Build an assignment, and keep the engine for the evaluation of it; the seconds that the build took, once.

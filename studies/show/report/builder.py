@@ -13,11 +13,10 @@ from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.point_lists import best_point, front_points, pick_points
 from studies.judging.points import Point
-from studies.judging.sentences.as_given import as_given_text
 from studies.judging.sentences.evaluations import replaced_text
 from studies.judging.sentences.final_split import final_loss_text, final_notes
 from studies.judging.sentences.flips import flip_texts
-from studies.judging.sentences.int8_everywhere import int8_everywhere_text
+from studies.judging.sentences.int8_everywhere import as_given_text, int8_everywhere_text
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing_text, regained_text
 from studies.judging.sentences.picks import band_text, best_label, best_text, faster_text, ties_text

