@@ -120,16 +120,28 @@ def fix_shapes(
     _check_batch(inputs.values(), batch, path)
     profiles: dict[str, Profile] = {}
     shapes = _ask_shapes(inputs, request, batch, path)
+    several = _names_of_several_sizes(inputs, shapes)
     for name, value in inputs.items():
         asked = shapes[name]
         dims = list(value.shape) if value.shape is not None else [None] * len(asked.best)
+        free = [None if str(dim) in several else dim for dim in dims]
         value.shape = ir.Shape(
-            [low if low == high else dim for low, high, dim in zip(asked.low, asked.high, dims, strict=True)]
+            [low if low == high else dim for low, high, dim in zip(asked.low, asked.high, free, strict=True)]
         )
         if not asked.fixed:
             profiles[name] = (asked.low, asked.best, asked.high)
     _forget_output_shapes(model)
     return profiles
+
+
+def _names_of_several_sizes(inputs: Mapping[str, ir.Value], shapes: Mapping[str, ShapeRequest]) -> set[str]:
+    """Names of dynamic sizes that are not one size: ONNX Runtime would take tensors of one name for equally large."""
+    sizes: dict[str, set[int]] = {}
+    for name, value in inputs.items():
+        for dim, size in zip(value.shape or (), shapes[name].best, strict=False):
+            if not isinstance(dim, int):
+                sizes.setdefault(str(dim), set()).add(size)
+    return {name for name, found in sizes.items() if len(found) > 1}
 
 
 def _ask_shapes(

@@ -683,3 +683,22 @@ def test_a_single_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(onnx_file, "_LARGEST_FILE", 1000)
     with pytest.raises(ModelError, match=r"at most 2 GiB.*Save the model with external data"):
         load_proto(residual_cnn(), tmp_path)
+
+
+def test_axes_of_one_name_may_have_several_sizes(tmp_path: Path) -> None:
+    """ONNX Runtime re-uses the buffer of one for the other where their name says that they are equally large."""
+    n = Net()
+    for name in ("a", "b"):
+        n.linear(name, f"{name}/proj", 8, 8)
+        n.op("ReduceMean", [n.nodes[-1].output[0]], f"{name}/mean", axes=[1], keepdims=0)
+    n.gemm(n.op("Add", ["a/mean_out", "b/mean_out"], "sum"), "fc", 8, 10)
+    n.nodes[-1].output[0] = "y"
+    proto = finish(n, {"a": ["N", "seq", 8], "b": ["N", "seq", 8]}, {"y": ["N", 10]})
+    request = {
+        "a": ShapeRequest((1, 4, 8), (4, 12, 8), (8, 16, 8)),
+        "b": ShapeRequest((1, 4, 8), (4, 7, 8), (8, 16, 8)),
+    }
+    model = load(save(proto, tmp_path / "net.onnx"), shapes=request)
+    session = plain_session(ir.to_proto(model.graph))
+    assert session.run(None, feeds(model))[0].shape == (4, 10)
+    assert next(str(dim) for dim in model.graph.graph.inputs[0].shape or ()) == "N", "what is one size keeps its name"
