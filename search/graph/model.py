@@ -33,7 +33,7 @@ from search.graph.shapes import (
     measured_shapes,
     read_input_values,
 )
-from search.graph.sizes import check_sequences
+from search.graph.sizes import check_sequences, moved_batches
 from search.values import Recovery, digest_of
 
 __all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
@@ -152,6 +152,7 @@ def load(
     graph, profiles = _read_shaped(path, request, batch, values)
     with onnx_file.understanding(path):
         check_sequences(graph, path)
+        moved = moved_batches(node.name for node in graph.graph)
         graph, floats = _as_floats(graph)
         graph = clean(graph)
         settle_types(graph)
@@ -167,7 +168,7 @@ def load(
     left_out = find_left_out(graph.graph, groups)
     own = OwnScales() if floats.codes is None else floats.codes.own_scales(graph.graph, groups)
     found = Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out, own=own)
-    return replace(found, origin=_origin_text(floats, found))
+    return replace(found, origin=_origin_text(floats, moved, found))
 
 
 def load_as_given(
@@ -222,7 +223,7 @@ def _as_floats(model: ir.Model) -> tuple[ir.Model, _Floats]:
     return model, _Floats(take_out_quantization(model) if quantized else None, constants, converted)
 
 
-def _origin_text(floats: _Floats, model: Model) -> str:
+def _origin_text(floats: _Floats, moved: Sequence[str], model: Model) -> str:
     """What was done to the file, as a sentence; empty for a float32 file."""
     told = []
     if floats.halves:
@@ -236,6 +237,11 @@ def _origin_text(floats: _Floats, model: Model) -> str:
             f"the file is quantized: FP32 is the model without its Quantize and Dequantize, INT8 of {count} of "
             f"{len(model.groups)} groups has the file's own scales, which recovery leaves alone, and all others are "
             "calibrated"
+        )
+    if moved:
+        told.append(
+            f"{', '.join(moved)} of the file have their batch on another axis: here, and in exports, it is the first "
+            "one, and what a state is for one sample is given as a sample of it"
         )
     return "; ".join(told)
 

@@ -20,7 +20,7 @@ from onnx import external_data_helper
 from search.errors import BitfrontError, ModelError
 from search.graph.opset_upgrade import nodes, sort_nodes
 from search.graph.shapes import ShapeRequest
-from search.graph.sizes import check_growth
+from search.graph.sizes import check_growth, put_batch_first
 from search.values import digest_of
 
 _PACKED = frozenset(
@@ -298,6 +298,7 @@ def _parse(path: Path) -> onnx.ModelProto:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_value < 0:  # how PaddlePaddle spells a dynamic size
                 dim.Clear()
+    put_batch_first(proto.graph)
     return proto
 
 

@@ -148,30 +148,11 @@ def _ask_shapes(
     inputs: Mapping[str, ir.Value], request: Mapping[str, ShapeRequest], batch: int | None, path: Path
 ) -> dict[str, ShapeRequest]:
     """The shape of every input; raises ModelError naming all inputs without a shape or with a wrong one."""
-    problems = [text for name, value in inputs.items() if (text := _batch_elsewhere(value, inputs.values(), path))]
-    if problems:
-        raise ModelError("\n".join(problems))
+    problems: list[str] = []
     found = {name: _ask_shape(value, request.get(name), batch, path, problems) for name, value in inputs.items()}
     if problems:
         raise ModelError("\n".join(problems))
     return {name: asked for name, asked in found.items() if asked is not None}
-
-
-def _batch_elsewhere(value: ir.Value, inputs: Iterable[ir.Value], path: Path) -> str:
-    """What to say of an input whose batch is on another axis, as states of recurrent models have it; else empty."""
-    leading = {str(other.shape[0]) for other in inputs if other.shape and not isinstance(other.shape[0], int)} - {
-        "None"
-    }
-    dims = list(value.shape or ())
-    axes = [axis for axis, dim in enumerate(dims) if axis and str(dim) in leading]
-    if not axes or not isinstance(dims[0], int):
-        return ""
-    return (
-        f"loading {path}: input {value.name!r} has its batch on axis {axes[0]} ({'x'.join(map(_spell, dims))}), but "
-        "samples lie along the first axis: this model cannot be batched as it is. Export it with "
-        "the batch first in that input and the output that it comes from (a Transpose each); or export a whole "
-        "sequence as one sample, with the state inside the model."
-    )
 
 
 def check_reshapes(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -11,9 +11,11 @@ import onnx
 import onnx_ir as ir
 
 from search.errors import ModelError
+from search.graph.opset_upgrade import nodes
 
 _MOST_NODES = 200_000
 _LONGEST_NAME = 4096
+_BATCH_FIRST = "batch-first/"  # begins the name of a Transpose that `put_batch_first` adds
 _LEAST_FOLDED = 1 << 28  # elements that may always be read and written
 _FOLDED_PER_CONSTANT = 8  # of elements in the file's own constants
 _PYTHON_LOOPS = {  # ONNX's reference evaluator takes a step of Python for each element of these
@@ -61,6 +63,73 @@ def check_growth(proto: onnx.ModelProto, path: Path) -> None:
             f"loading {path}: expected at most {_MOST_NODES:,} nodes, but with its functions written out the model has "
             "more. Export it with fewer or smaller functions."
         )
+
+
+def put_batch_first(graph: onnx.GraphProto) -> None:
+    """Let inputs and outputs have their batch on the first axis, in place, by a Transpose each: states of recurrent
+    models have it on another.
+
+    The batch is a size, by name or else by number, that another input begins with. Where no input has it elsewhere,
+    outputs stay as they are.
+    """
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    leading = [dims[0] for value in inputs if (dims := _dims_of(value))]
+    named: list[int | str] = [dim for dim in leading if dim and isinstance(dim, str)]
+    batch = named or [dim for dim in leading[:1] if dim]
+    moved = {value.name: axis for value in inputs if (axis := _batch_axis(_dims_of(value), batch))}
+    if not moved:
+        return
+    for value in inputs:
+        axis = moved.get(value.name, 0)
+        if axis:
+            inner = f"{value.name}/given"
+            _rename(graph, value.name, inner)
+            order = [*range(1, axis + 1), 0, *range(axis + 1, len(_dims_of(value)))]
+            graph.node.insert(0, _transpose(value.name, inner, order))
+            _reorder(value, [axis, *(i for i in range(len(order)) if i != axis)])
+    for value in graph.output:
+        axis = _batch_axis(_dims_of(value), batch)
+        if axis:
+            inner, rank = f"{value.name}/given", len(_dims_of(value))
+            _rename(graph, value.name, inner)
+            order = [axis, *(i for i in range(rank) if i != axis)]
+            graph.node.append(_transpose(inner, value.name, order))
+            _reorder(value, order)
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for node in nodes(graph):
+        node.input[:] = [new if name == old else name for name in node.input]
+        node.output[:] = [new if name == old else name for name in node.output]
+
+
+def moved_batches(names: Iterable[str | None]) -> list[str]:
+    """The inputs and outputs that `put_batch_first` moved, from the names of a model's nodes."""
+    return [name.removeprefix(_BATCH_FIRST) for name in names if name is not None and name.startswith(_BATCH_FIRST)]
+
+
+def _dims_of(value: onnx.ValueInfoProto) -> list[int | str]:
+    return [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
+
+
+def _batch_axis(dims: Sequence[int | str], batch: Sequence[int | str]) -> int:
+    """The axis that the batch is on, where another size of a fixed number stands first; 0 elsewhere."""
+    if not dims or not isinstance(dims[0], int) or dims[0] in batch:
+        return 0
+    return next((axis for axis, dim in enumerate(dims) if axis and dim in batch), 0)
+
+
+def _transpose(source: str, made: str, order: Sequence[int]) -> onnx.NodeProto:
+    outer = source if made.endswith("/given") else made
+    return onnx.helper.make_node("Transpose", [source], [made], f"{_BATCH_FIRST}{outer}", perm=list(order))
+
+
+def _reorder(value: onnx.ValueInfoProto, order: Sequence[int]) -> None:
+    shape = value.type.tensor_type.shape
+    dims = [onnx.TensorShapeProto.Dimension.FromString(shape.dim[i].SerializeToString()) for i in order]
+    del shape.dim[:]
+    shape.dim.extend(dims)
 
 
 class Folding:

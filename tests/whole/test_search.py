@@ -18,7 +18,7 @@ import pytest
 from bitfront import verbs
 from studies.judging.study_lookup import read_studies
 from tests.support.command_line import DATABASE, child, copy_finished, finished, invoke, ok, three_layers, write_inputs
-from tests.support.networks import images, mobile_cnn, save, sqnr_db, transformer, unet
+from tests.support.networks import Net, finish, images, mobile_cnn, plain_session, save, sqnr_db, transformer, unet
 from tests.support.quantized_files import quantized
 
 pytestmark = pytest.mark.slow
@@ -387,6 +387,82 @@ def test_doctor_and_layers_in_a_process(here: Path) -> None:
     done = child("inspect", "in/model.onnx", "--data", "in/data.npz", "--threads", 1, cwd=here)
     assert "3 groups, 3 edges, 3 decisions, 8 assignments" in done.stdout, done.stderr
     assert {path.name for path in here.iterdir()} == {"in"}
+
+
+def recurrent_step(here: Path) -> Path:
+    """A step of a recurrent model, whose state has its batch on the second axis."""
+    n = Net()
+    n.op("Squeeze", ["state", n.const("zero", np.array([0]))], "before")
+    n.op("Add", [n.linear("x", "read", 8, 16), n.linear("before_out", "keep", 16, 16)], "sum")
+    n.op("Tanh", ["sum_out"], "after")
+    n.op("Unsqueeze", ["after_out", "zero"], "state/next")
+    n.nodes[-1].output[0] = "next"
+    n.linear("after_out", "head", 16, 5)
+    n.nodes[-1].output[0] = "y"
+    shapes: dict[str, list[int | str | None]] = {"y": ["N", 5], "next": [1, "N", 16]}
+    return save(finish(n, {"x": ["N", 8], "state": [1, "N", 16]}, shapes), here / "step.onnx")
+
+
+def test_a_recurrent_model_is_searched_by_its_sequences(here: Path) -> None:
+    step = plain_session(onnx.load(recurrent_step(here)))
+    page = (Path(__file__).parents[2] / "docs/search.md").read_text(encoding="utf-8")
+    code = page.partition("## Recurrent models")[2].partition("```python")[2].partition("```")[0]
+    exec(compile(code, "docs/search.md", "exec"), {})  # writes sequence.onnx
+    x = np.random.default_rng(0).normal(size=(64, 16, 8)).astype(np.float32)
+    state = first = np.zeros((1, 64, 16), np.float32)
+    rows = []
+    for i in range(16):
+        y, state = step.run(["y", "next"], {"x": x[:, i], "state": state})
+        rows.append(y)
+    whole = plain_session(onnx.load("sequence.onnx")).run(None, {"x": x, "state": first})[0]
+    np.testing.assert_allclose(whole, np.stack(rows, axis=1), atol=1e-4)
+    np.savez("sequences.npz", x=x, state=np.moveaxis(first, 1, 0))
+    ok(
+        "search",
+        "sequence.onnx",
+        "--data",
+        "sequences.npz",
+        "--batch",
+        1,
+        "--accuracy-limit",
+        "10dB",
+        "--trials",
+        2,
+        "--study",
+        "sequence",
+    )
+    groups = json.loads(ok("show", "sequence", 0, "--json"))["groups"]
+    assert [group["node"] for group in groups] == ["read/0", "keep/0", "head/0"]
+    assert "exported trial" in ok("export", "sequence", "--out", "engine")
+
+
+def test_a_step_with_its_state_runs_through_to_an_export(here: Path) -> None:
+    recurrent_step(here)
+    random = np.random.default_rng(0)
+    x, state = (random.normal(size=shape).astype(np.float32) for shape in ((64, 8), (64, 1, 16)))
+    np.savez("steps.npz", x=x, state=state)
+    ok(
+        "search",
+        "step.onnx",
+        "--data",
+        "steps.npz",
+        "--batch",
+        1,
+        "--accuracy-limit",
+        "10dB",
+        "--trials",
+        2,
+        "--study",
+        "step",
+    )
+    ok("export", "step", "--trial", 0, "--out", "engine")
+    session = onnxruntime.InferenceSession("engine/model.onnx")
+    found = session.run(["y", "next"], {"x": x[:1], "state": state[:1]})
+    given = plain_session(onnx.load("step.onnx")).run(
+        ["y", "next"], {"x": x[:1], "state": np.moveaxis(state[:1], 1, 0)}
+    )
+    np.testing.assert_allclose(found[0], given[0], atol=1e-4)
+    np.testing.assert_allclose(found[1], np.moveaxis(given[1], 1, 0), atol=1e-4)
 
 
 def test_a_quantized_file_is_searched_and_the_file_as_given_is_measured_beside(here: Path) -> None:

@@ -15,7 +15,7 @@ from evaluators.backends.onnxruntime.emulation import open_file
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from search.errors import ModelError
-from search.graph.model import ShapeRequest, load
+from search.graph.model import load
 from search.graph.onnx_file import read_input_shapes
 from search.graph.shapes import read_input_values, suggest_shape
 from search.values import Precision, Ranges, TensorRange
@@ -218,24 +218,35 @@ def test_a_file_with_repeated_node_names_runs(beside: bool, tmp_path: Path) -> N
     assert onnx.load(str(path)).graph.node[0].name == "same"
 
 
-def recurrent(layers: int) -> onnx.ModelProto:
+def recurrent(layers: int, batch: str | int) -> onnx.ModelProto:
     n = Net()
     n.linear("x", "project", 8, 6)
-    n.op("Squeeze", ["state", n.const("zero", np.array([0]))], "last")
+    n.op("ReduceMean", ["state"], "last", axes=[0], keepdims=0)
     n.op("Add", ["project/bias_out", "last_out"], "sum")
     n.nodes[-1].output[0] = "y"
-    inputs: dict[str, list[int | str]] = {"x": ["N", 8], "state": [layers, "N", 6]}
-    return finish(n, inputs, {"y": ["N", 6]})
+    n.op("Add", ["state", n.op("Tanh", ["y"], "squashed")], "update")
+    n.nodes[-1].output[0] = "next"
+    inputs: dict[str, list[int | str]] = {"x": [batch, 8], "state": [layers, batch, 6]}
+    return finish(n, inputs, {"y": [batch, 6], "next": [layers, batch, 6]})
 
 
+@pytest.mark.parametrize("batch", ["N", 4])
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("shapes", [{}, {"state": ShapeRequest((1, 4, 6), (1, 4, 6), (1, 4, 6))}])
-def test_a_state_with_its_batch_on_another_axis_is_refused_at_once(
-    layers: int, shapes: dict[str, ShapeRequest], tmp_path: Path
+def test_a_state_with_its_batch_on_another_axis_is_taken_batch_first(
+    layers: int, batch: str | int, tmp_path: Path
 ) -> None:
-    path = save(recurrent(layers), tmp_path / "net.onnx")
-    with pytest.raises(ModelError, match=rf"'state' has its batch on axis 1 \({layers}xNx6\).*state inside the model"):
-        load(path, batch=4, shapes=shapes)
+    proto = recurrent(layers, batch)
+    model = load(save(proto, tmp_path / "net.onnx"), batch=4)
+    assert [spec.shape for spec in model.inputs] == [(4, 8), (4, layers, 6)]
+    assert [spec.shape for spec in model.outputs] == [(4, 6), (4, layers, 6)]
+    assert read_input_shapes(tmp_path / "net.onnx")["state"] == (batch, layers, 6)
+    assert model.origin.startswith("state, next of the file have their batch on another axis")
+    batch_first = feeds(model)
+    given = {**batch_first, "state": np.moveaxis(batch_first["state"], 0, 1)}
+    y, after = plain_session(proto).run(None, given)
+    np.testing.assert_array_equal(plain_session(ir.to_proto(model.graph)).run(None, batch_first)[0], y)
+    made = plain_session(ir.to_proto(model.graph)).run(None, batch_first)[1]
+    np.testing.assert_array_equal(made, np.moveaxis(after, 1, 0))
 
 
 def with_written_batch(target: list[int], size: int) -> onnx.ModelProto:
