@@ -23,6 +23,7 @@ from search.graph.floats.quantized_file import Unquantized, is_quantized_op, tak
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
 from search.graph.opset_upgrade import at_least_opset
 from search.graph.other_layers import LeftOut, find_left_out
+from search.graph.rewrites.apply import names_of_others
 from search.graph.shapes import (
     Profile,
     ShapeRequest,
@@ -48,8 +49,8 @@ class Model:
         inputs, outputs: at the measured shapes, batch first.
         shapes: shape of every tensor at the measured input shapes, if inference finds it.
         groups, edges: in topological order.
-        digest: 64 hex digits of the user's file, its external data and the requested shapes; for a `scaled` model also
-            of the factors.
+        digest: 64 hex digits of the user's file, its external data, the requested shapes and the rewrites of other
+            packages; for a `scaled` model also of the factors.
         profiles: MIN, OPT, MAX shapes of inputs that stay dynamic; empty when all shapes are fixed.
         left_out: layers with weights that are in no group.
         measured: of `shapes`, those that inference does not tell and a run has told.
@@ -154,7 +155,7 @@ def load(
         check_sequences(graph, path)
         moved = moved_batches(node.name for node in graph.graph)
         graph, floats = _as_floats(graph)
-        graph = clean(graph)
+        graph = clean(graph, rewritten=floats.codes is None)  # scales of the file's own belong to its own tensors
         settle_types(graph)
         onnx_file.check(ir.to_proto(skeleton(graph)), f"what cleaning made of {path}")
         inferred = infer_shapes(graph, profiles)
@@ -165,6 +166,8 @@ def load(
         _refuse_non_finite(graph, groups, path)
         inputs, outputs = measured_shapes(graph.graph, inferred, profiles, path)
     digest = onnx_file.digest(path, request, batch, values)
+    if names := names_of_others():
+        digest = digest_of([digest, names])
     left_out = find_left_out(graph.graph, groups)
     own = OwnScales() if floats.codes is None else floats.codes.own_scales(graph.graph, groups)
     found = Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out, own=own)

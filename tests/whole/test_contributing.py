@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from search.graph.model import load
 from studies.options.limits import LIMITS, register_limit
+from tests.support.chains import Chain
 from tests.support.command_line import ok, write_inputs
 from tests.support.docs_pages import read
+from tests.support.extensions import install
 from tests.support.paths import ROOT
 
 TOUR, GUIDE = (ROOT / "docs" / "development" / name for name in ("tour.md", "extending.md"))
@@ -72,3 +75,23 @@ def test_the_recovery_step_of_the_guide_is_tried(here: Path) -> None:
     (here / f"{name}.py").write_text(text)
     found = json.loads(ok("recover", "model.onnx", "--data", "data.npz", "--recover", f"{name}:Percentile", "--json"))
     assert [step["name"] for step in found["recovery"]["steps"]] == ["percentile"]
+
+
+def test_the_rewrite_that_is_shown_changes_a_model_where_it_is_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = Chain()
+    chain.conv()
+    chain.add("Clip")
+    chain.add("Relu")
+    path = chain.save(tmp_path / "m.onnx")
+    before = load(path)
+    module, text = example("An exact rewrite")
+    source = tmp_path / f"{module}.py"
+    source.write_text(text)
+    install(str(source), tmp_path / "site", "bitfront.rewrites", "mine", f"{module}:remove_dead_clips")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    after = load(path)
+    assert [node.op_type for node in before.graph.graph] == ["Conv", "Clip", "Relu"]
+    assert [node.op_type for node in after.graph.graph] == ["Conv", "Relu"]
+    assert before.digest != after.digest

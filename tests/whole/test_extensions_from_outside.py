@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import environment, invoke, ok, write_inputs
-from tests.support.extensions import toy_limit, toy_sampler, toy_step
+from tests.support.extensions import install, toy_limit, toy_sampler, toy_step
 from tests.support.forks.processes import run_python
 
 FAKE = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 6, "--quiet")
@@ -24,15 +24,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def install(module: str, site: Path, group: str, name: str, reference: str) -> None:
-    """Lay a module out as a package that is installed in a folder, with an entry point."""
-    info = site / "toy-1.0.dist-info"
-    info.mkdir(parents=True)
-    shutil.copy(module, site)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {reference}\n")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
+from onnxscript.rewriter import pattern, rewrite
 
 from evaluators.backends.onnxruntime.audit import audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
@@ -24,6 +25,7 @@ from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Ranges
 
 _PROFILE_WARM_UP = 3
+_MICROSOFT = "com.microsoft"  # ONNX has Gelu from opset 20 on, which would move every other op too
 
 
 class OnnxRuntimeBuilder:
@@ -40,7 +42,8 @@ class OnnxRuntimeBuilder:
         self._fresh: tuple[Path, OnnxRuntimeSession] | None = None
 
     def lower(self, assignment: Assignment) -> ir.Model:
-        return lower(self.model, assignment, self.ranges, self.placement)
+        lowered = lower(self.model, assignment, self.ranges, self.placement)
+        return lowered if self.device.cuda else join_gelu(lowered)
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
         packed_file.write(lowered, out)
@@ -95,7 +98,7 @@ class OnnxRuntimeBuilder:
         return True
 
     def write_source(self, assignment: Assignment, out: Path) -> None:
-        onnx_file.write_any_size(self.lower(assignment), out)
+        onnx_file.write_any_size(lower(self.model, assignment, self.ranges, self.placement), out)
 
     def timing_cache(self) -> None:
         return None
@@ -115,3 +118,53 @@ def _write_optimized(options: Any, path: Path, graph: ir.Model) -> None:
 
 def _optimized(path: Path) -> Path:
     return path.with_name(path.name + ".optimized.onnx")
+
+
+def join_gelu(model: ir.Model) -> ir.Model:
+    """The model with `0.5 · x · (1 + erf(x ÷ √2))` of a dequantized x as one op, with the name of the last one.
+
+    ONNX Runtime makes one op of a GELU that is written out, but not behind a DequantizeLinear: it first gives each
+    reader a DequantizeLinear of its own, and then finds two inputs where the pattern has one. Six convolutions of 32
+    channels with GELUs between them took 7.3 ms in INT8, and 6.4 ms so (one core of an AMD EPYC). The given model must
+    not be used afterwards.
+    """
+    if not any(node.op_type == "Erf" for node in model.graph):
+        return model
+    names = {node.outputs[0].name: node.name for node in model.graph if node.outputs}
+    model = rewrite(model, pattern_rewrite_rules=_RULES)
+    for node in model.graph:
+        if node.op_type == "Gelu" and node.domain == _MICROSOFT:
+            node.name = names.get(node.outputs[0].name, node.name)
+    return model
+
+
+def _inner(op: Any, x: Any, divided: bool) -> Any:
+    scaled = op.Div(x, 2**0.5) if divided else op.Mul(x, 0.5**0.5)
+    return op.Add(op.Erf(scaled), 1.0)
+
+
+def _forms(divided: bool) -> list[Any]:
+    return [
+        lambda op, x: op.Mul(op.Mul(x, _inner(op, x, divided)), 0.5),
+        lambda op, x: op.Mul(op.Mul(x, 0.5), _inner(op, x, divided)),
+        lambda op, x: op.Mul(x, op.Mul(_inner(op, x, divided), 0.5)),
+    ]
+
+
+def _join(op: Any, x: ir.Value) -> Any:
+    return op.Gelu(x, _domain=_MICROSOFT, _version=1)
+
+
+def _is_dequantized(context: Any, x: ir.Value, **_: Any) -> bool:
+    maker = x.producer()
+    return maker is not None and maker.op_type == "DequantizeLinear" and x.dtype in (None, ir.DataType.FLOAT)
+
+
+_RULES = pattern.RewriteRuleSet(
+    [
+        pattern.RewriteRule(form, _join, _is_dequantized, name="gelu")
+        for divided in (True, False)
+        for form in _forms(divided)
+    ],
+    commute=True,
+)

@@ -1,0 +1,218 @@
+"""Exact rewrites: factors and offsets beside layers, activations written out, moves that undo each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search.graph.model import Model, load
+from tests.support.chains import Chain
+from tests.support.networks import plain_session
+
+
+def loaded(chain: Chain, folder: Path, opset: int = 17) -> Model:
+    """The clean model, which is valid and computes what the file does."""
+    path = chain.save(folder / "m.onnx", opset)
+    model = load(path)
+    proto = ir.to_proto(model.graph)
+    onnx.checker.check_model(proto, full_check=True)
+    x = np.random.default_rng(1).normal(size=chain.shape).astype(np.float32)
+    (expected,) = plain_session(onnx.load(path)).run(None, {"x": x})
+    (found,) = plain_session(proto).run(None, {"x": x})
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * float(np.abs(expected).max()))
+    return model
+
+
+def ops(model: Model) -> list[str]:
+    return [node.op_type for node in model.graph.graph]
+
+
+def test_what_stands_behind_a_layer_is_taken_into_it(tmp_path: Path) -> None:
+    chain = Chain()
+    for bias in (True, False):
+        chain.conv(bias=bias, size=3, pads=[1, 1, 1, 1])
+        chain.add("Mul", chain.constant([1.7]))
+        chain.add("Add", chain.random(4, 1, 1))
+        chain.add("Div", chain.random(1, 4, 1, 1))
+        chain.add("Sub", chain.constant(0.25))
+        chain.add("Relu")
+    model = loaded(chain, tmp_path)
+    assert ops(model) == ["Conv", "Relu", "Conv", "Relu"]
+    assert [group.name for group in model.groups] == ["n0", "n6"]
+
+
+def test_what_stands_before_a_layer_is_taken_into_it_and_of_one_that_pads_the_factor_alone(tmp_path: Path) -> None:
+    chain = Chain()
+    chain.add("Relu")
+    chain.add("Mul", chain.random(4, 1, 1))
+    chain.add("Add", chain.random(1, 4, 1, 1))
+    chain.conv(group=2)
+    chain.add("Relu")
+    chain.add("Mul", chain.constant([0.6]))
+    chain.add("Add", chain.constant([-0.3]))
+    chain.conv(size=3, pads=[1, 1, 1, 1])
+    assert ops(loaded(chain, tmp_path)) == ["Relu", "Conv", "Relu", "Add", "Conv"]
+
+
+def test_products_and_transposed_convolutions(tmp_path: Path) -> None:
+    chain = Chain()
+    chain.add("Relu")
+    chain.add("Mul", chain.random(4, 1, 1))
+    chain.add("ConvTranspose", chain.random(4, 3, 2, 2), strides=[2, 2], group=2)
+    chain.add("Mul", chain.random(6, 1, 1))
+    chain.add("Add", chain.random(6, 1, 1))
+    chain.add("Relu")
+    chain.add("Flatten")
+    for turned in (0, 1):
+        chain.add("Mul", chain.random(864) if not turned else chain.random(5))
+        chain.add("Sub", chain.constant(0.5))
+        size = (5, 5) if turned else (864, 5)
+        chain.add("Gemm", chain.random(*size), chain.random(5), transB=turned)
+        chain.add("Div", chain.random(5))
+        chain.add("Relu")
+    chain.add("Mul", chain.random(5))
+    chain.add("MatMul", chain.random(5, 3))
+    chain.add("Mul", chain.random(3))
+    expected = ["Relu", "ConvTranspose", "Relu", "Flatten", "Gemm", "Relu", "Gemm", "Relu", "MatMul"]
+    assert ops(loaded(chain, tmp_path)) == expected
+
+
+@pytest.mark.parametrize("opset", [9, 12, 17])
+@pytest.mark.parametrize("last", ["Div", "Mul"])
+def test_activations_that_are_written_out_become_one_node(tmp_path: Path, opset: int, last: str) -> None:
+    chain = Chain()
+    limits = (lambda: {"min": 0.0, "max": 6.0}) if opset < 11 else dict
+    six = chain.constant(6 if last == "Div" else 1 / 6)
+    for product_first in (True, False):
+        x = chain.conv()
+        chain.add("Add", chain.constant(3))
+        bounds = [chain.constant(0), chain.constant(6)] if opset >= 11 else []
+        gate = chain.add("Clip", *bounds, **limits())
+        if product_first:
+            chain.add("Mul", gate, first=x)
+            chain.add(last, six)
+        else:
+            gate = chain.add(last, six)
+            chain.add("Mul", gate, first=x)
+    assert ops(loaded(chain, tmp_path, opset)) == ["Conv", "HardSwish", "Conv", "HardSwish"]
+
+
+def test_what_others_read_too_stays(tmp_path: Path) -> None:
+    chain = Chain()
+    layer = chain.conv()
+    chain.add("Mul", chain.constant(2))
+    chain.add("Add", layer)
+    scaled = chain.add("Mul", chain.constant(0.5))
+    chain.conv()
+    chain.add("Add", scaled)
+    shifted = chain.add("Add", chain.constant(3))
+    chain.add("Clip", chain.constant(0), chain.constant(6))
+    clipped = chain.add("Mul", chain.constant(1 / 6))
+    chain.add("Add", shifted)
+    chain.add("Mul", clipped)
+    chain.add("Div", chain.constant(0.0001))
+    chain.add("Add", chain.random(4, 6, 1))
+    chain.conv()
+    kept = ops(loaded(chain, tmp_path))
+    assert kept.count("Mul") == 4
+    assert "HardSwish" not in kept
+
+
+def test_the_parts_of_a_gelu_and_of_a_layer_norm_stay_together(tmp_path: Path) -> None:
+    chain = Chain((4, 6))
+    x = chain.add("MatMul", chain.random(6, 5))
+    chain.add("Div", chain.constant(2**0.5))
+    chain.add("Erf")
+    chain.add("Add", chain.constant(1))
+    chain.add("Mul", x)
+    chain.add("Mul", chain.constant(0.5))
+    x = chain.add("MatMul", chain.random(5, 6))
+    mean = chain.add("ReduceMean", axes=[-1])
+    chain.add("Sub", mean, first=x)
+    centred = chain.last
+    chain.add("Mul", centred)
+    chain.add("ReduceMean", axes=[-1])
+    chain.add("Add", chain.constant(1e-5))
+    deviation = chain.add("Sqrt")
+    chain.add("Div", deviation, first=centred)
+    chain.add("Mul", chain.random(6))
+    chain.add("Add", chain.random(6))
+    chain.add("MatMul", chain.random(6, 3))
+    assert ops(loaded(chain, tmp_path)) == [node.op_type for node in chain.nodes]
+
+
+def test_moves_that_undo_each_other_go(tmp_path: Path) -> None:
+    chain = Chain()
+    chain.conv()
+    chain.add("Transpose", perm=[0, 2, 3, 1])
+    chain.add("Transpose", perm=[0, 3, 1, 2])
+    chain.add("Transpose", perm=[0, 1, 2, 3])
+    chain.add("Relu")
+    chain.add("Transpose", perm=[0, 2, 3, 1])
+    chain.add("Transpose", perm=[0, 2, 3, 1])
+    chain.add("Relu")
+    assert ops(loaded(chain, tmp_path)) == ["Conv", "Relu", "Transpose", "Transpose", "Relu"]
+
+
+def test_a_result_of_the_model_keeps_its_name_and_a_tensor_its_meaning(tmp_path: Path) -> None:
+    chain = Chain()
+    chain.conv()
+    made = chain.add("Mul", chain.constant(3))
+    chain.add("Relu")
+    chain.add("Mul", chain.constant(2))
+    chain.conv(size=3, pads=[1, 1, 1, 1])
+    result = chain.add("Add", chain.constant(1))
+    model = loaded(chain, tmp_path)
+    assert [spec.name for spec in model.outputs] == [result]
+    assert next(iter(model.graph.graph)).outputs[0].name == made
+
+
+def test_a_factor_of_zero_or_infinity_and_a_number_that_makes_more_of_a_tensor_stay(tmp_path: Path) -> None:
+    chain = Chain()
+    chain.conv()
+    chain.add("Mul", chain.constant([0]))
+    chain.conv()
+    chain.add("Mul", chain.random(1, 1, 1, 1, 1))
+    chain.add("Relu")
+    assert ops(loaded(chain, tmp_path)).count("Mul") == 2
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["Mul", "Add", "Sub", "Div", "Relu", "conv", "padded", "depthwise", "skip"]),
+        st.sampled_from([(), (1,), (4, 1, 1), (1, 4, 1, 1), (6,), (1, 1, 1, 1)]),
+    ),
+    min_size=2,
+    max_size=10,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS, seed=st.integers(0, 1000))
+def test_any_chain_computes_the_same(tmp_path_factory: pytest.TempPathFactory, steps: Any, seed: int) -> None:
+    chain = Chain(seed=seed)
+    before = "x"
+    for op, shape in [*steps, ("conv", ())]:
+        here = chain.last
+        if op == "conv":
+            chain.conv(bias=bool(seed % 2))
+        elif op == "padded":
+            chain.conv(size=3, pads=[1, 1, 1, 1])
+        elif op == "depthwise":
+            chain.conv(size=3, group=4, auto_pad="SAME_UPPER")
+        elif op == "Relu":
+            chain.add("Relu")
+        elif op == "skip":
+            chain.add("Add", before)
+        else:
+            chain.add(op, chain.constant(chain.rng.uniform(0.5, 2, shape)))
+        before = here
+    loaded(chain, tmp_path_factory.mktemp("chain"))
