@@ -266,7 +266,7 @@ def _run(study: RunningStudy, callbacks: Sequence[Callback], progress: bool | st
     try:
         with (
             python_words(study.resume_arguments()),
-            interrupts.handled(),
+            interrupts.handle_interrupts(),
             listening(study, callbacks, progress) as events,
         ):
             done = run(events)

@@ -107,11 +107,11 @@ def _keep(cpu: int) -> bool:
     import fcntl
 
     with contextlib.suppress(OSError):
-        descriptor = _opened(cpu)
+        descriptor = _open_lock(cpu)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.truncate(descriptor, 0)
-            os.pwrite(descriptor, _parent(), 0)
+            os.pwrite(descriptor, _parent_mark(), 0)
         except OSError:
             os.close(descriptor)
             raise
@@ -129,7 +129,7 @@ def _kept_by_parent(cpus: Sequence[int]) -> int | None:
             descriptor = _open_plain(_path(cpu), os.O_RDONLY)
             try:
                 # Only a file that names our parent is tried: a lock held for a moment looks like one that is kept.
-                if os.pread(descriptor, 64, 0) == _parent():
+                if os.pread(descriptor, 64, 0) == _parent_mark():
                     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # nobody keeps it: what it says is old
             except BlockingIOError:
                 return cpu
@@ -138,12 +138,12 @@ def _kept_by_parent(cpus: Sequence[int]) -> int | None:
     return None
 
 
-def _parent() -> bytes:
+def _parent_mark() -> bytes:
     """The parent process as processes of all containers tell it apart, whose numbers may be the same."""
     return f"{os.getppid()} of {os.stat('/proc/self/ns/pid').st_ino}".encode()
 
 
-def _opened(cpu: int) -> int:
+def _open_lock(cpu: int) -> int:
     path = _path(cpu)
     with contextlib.suppress(FileNotFoundError):
         return _open_plain(path, os.O_RDWR)

@@ -57,10 +57,10 @@ class Extensible(Generic[Kind]):
             DataError: the module of the class cannot be imported.
         """
         if name in self.shipped:
-            return _shipped(self.shipped[name])  # type: ignore[no-any-return]
+            return _make_shipped(self.shipped[name])  # type: ignore[no-any-return]
         if names_function(name):
             return self._instance(import_function(name, self.option), name)
-        if name in (registered := _registered(self.group)):
+        if name in (registered := _list_registered(self.group)):
             return self._instance(load_entry_point(registered[name], self.error), name)
         known = ", ".join((*self.others, *self.names()))
         what = self.noun or self.option.removeprefix("--")
@@ -84,7 +84,7 @@ class Extensible(Generic[Kind]):
 
 def registered_names(shipped: Collection[str], group: str) -> tuple[str, ...]:
     """The names of the shipped classes, followed by those that other packages register by a group of entry points."""
-    return (*shipped, *sorted(_registered(group).keys() - {*shipped}))
+    return (*shipped, *sorted(_list_registered(group).keys() - {*shipped}))
 
 
 def load_registered(group: str, error: type[BitfrontError]) -> list[tuple[str, Any]]:
@@ -93,7 +93,7 @@ def load_registered(group: str, error: type[BitfrontError]) -> list[tuple[str, A
     Raises:
         BitfrontError: of class `error`: one of them cannot be imported.
     """
-    return [(name, load_entry_point(point, error)) for name, point in sorted(_registered(group).items())]
+    return [(name, load_entry_point(point, error)) for name, point in sorted(_list_registered(group).items())]
 
 
 def load_entry_point(point: EntryPoint, error: type[BitfrontError]) -> Any:
@@ -112,17 +112,17 @@ def load_entry_point(point: EntryPoint, error: type[BitfrontError]) -> Any:
 
 
 @cache
-def _shipped(reference: str) -> Any:
+def _make_shipped(reference: str) -> Any:
     module, _, attribute = reference.partition(":")
     return getattr(import_module(module), attribute)()
 
 
-def _registered(group: str) -> dict[str, EntryPoint]:
-    return {point.name: point for point in _installed(tuple(sys.path)).select(group=group)}
+def _list_registered(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in _read_entry_points(tuple(sys.path)).select(group=group)}
 
 
 @cache
-def _installed(_path: tuple[str, ...]) -> SelectableGroups:
+def _read_entry_points(_path: tuple[str, ...]) -> SelectableGroups:
     """All entry points on this module path, kept because finding them reads a file of every installed package."""
     from importlib.metadata import entry_points
 

@@ -49,9 +49,9 @@ def changed_text(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _cpu() -> dict[str, Any]:
     info = _read("/proc/cpuinfo")
-    flags = set(_field(info, "flags", "Features").split())
+    flags = set(_read_field(info, "flags", "Features").split())
     return {
-        "model": _field(info, "model name") or platform.processor() or platform.machine(),
+        "model": _read_field(info, "model name") or platform.processor() or platform.machine(),
         "architecture": platform.machine(),
         "flags": [flag for flag in FLAGS if flag in flags],
         "cores": psutil.cpu_count(logical=False),
@@ -60,7 +60,7 @@ def _cpu() -> dict[str, Any]:
     }
 
 
-def _field(info: str, *names: str) -> str:
+def _read_field(info: str, *names: str) -> str:
     """The first value of one of these keys in the text of /proc/cpuinfo."""
     for line in info.splitlines():
         key, _, value = line.partition(":")

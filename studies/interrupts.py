@@ -72,7 +72,7 @@ def held_back() -> Iterator[None]:
 
 
 @contextmanager
-def handled() -> Iterator[None]:
+def handle_interrupts() -> Iterator[None]:
     """Handle Ctrl-C and SIGTERM by `interrupt`; raise again what a finalizer or a weak reference's callback dropped.
 
     In another thread than the main one it does nothing.
@@ -106,7 +106,7 @@ def handled() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def interrupted(error: BaseException | None, before: BaseException | None = None) -> bool:
+def came_of_interrupt(error: BaseException | None, before: BaseException | None = None) -> bool:
     """Whether an error came of an interrupt: was raised while that was on its way.
 
     Args:

@@ -31,7 +31,7 @@ def escaped_controls(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The message of an error; of the system's, what was used, why not, and what to do."""
     if not isinstance(error, OSError):
         return str(error)

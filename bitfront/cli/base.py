@@ -26,7 +26,7 @@ def verb(function: Verb) -> Verb:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
-            with interrupts.handled():
+            with interrupts.handle_interrupts():
                 function(*args, **kwargs)
                 if sys.stdout is not None:
                     sys.stdout.flush()  # where nobody handles it any more, a full disk would be told by a traceback
@@ -39,7 +39,7 @@ def verb(function: Verb) -> Verb:
             raise typer.Exit(1) from None
         except (BitfrontError, OSError) as error:
             outputs.give_up()
-            _print_error(outputs.told(error), "error: ")
+            _print_error(outputs.error_text(error), "error: ")
             raise typer.Exit(outputs.exit_code(error)) from None
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
@@ -140,4 +140,4 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
     except (RunError, OSError) as error:
         if not exists(study, storage=storage):
             raise
-        raise RunError(f"{outputs.told(error)}\n{way}") from error
+        raise RunError(f"{outputs.error_text(error)}\n{way}") from error

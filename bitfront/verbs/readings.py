@@ -363,12 +363,12 @@ def _print_watched(found: Iterator[StudyStatus]) -> None:
     from rich.live import Live
 
     from bitfront.printing.output import is_screen, out
-    from studies.show.status_text import drawing
+    from studies.show.status_text import draw_status
 
     if is_screen(out):
         with Live(console=out, auto_refresh=False) as live:
             for now in found:
-                live.update(drawing(now, out.width), refresh=True)
+                live.update(draw_status(now, out.width), refresh=True)
         return
     before = None
     for now in found:

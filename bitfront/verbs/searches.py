@@ -154,12 +154,12 @@ def _join(
         moved: as of `join`.
     """
     from studies.fleet.join import Wanted, join
-    from studies.monitoring import monitored
+    from studies.monitoring import serve_metrics
     from studies.store.store import default_url
 
     storage, target, new_target = where
     which = Wanted(target, new_target)
-    with monitored(events or Quiet(), changes.get("metrics_port")) as shown:
+    with serve_metrics(events or Quiet(), changes.get("metrics_port")) as shown:
         return join(name, changes, storage or default_url(), shown, which, moved=moved, own_sampler=own_sampler)
 
 

@@ -105,7 +105,7 @@ class _Runs:
             recorders = {FLOAT: ClassRecorder(float_session), ENGINE: ClassRecorder(engine)}
             counts: list[int] = []
             sessions: dict[str, Runner] = {**recorders, EMULATED: emulation}
-            found = differences(sessions, names, _counting(self._batches(), counts), self._count)
+            found = differences(sessions, names, _count_rows(self._batches(), counts), self._count)
             exact_classes, classes = (recorder.classes(counts) for recorder in recorders.values())
             self.classes = None if exact_classes is None or classes is None else (exact_classes, classes)
             return found
@@ -115,7 +115,7 @@ class _Runs:
         self._done(samples)
 
 
-def _counting(batches: Iterable[ComparedBatch], counts: list[int]) -> Iterator[ComparedBatch]:
+def _count_rows(batches: Iterable[ComparedBatch], counts: list[int]) -> Iterator[ComparedBatch]:
     """The batches; `counts` gets the real rows of each."""
     for batch in batches:
         counts.append(batch.count)

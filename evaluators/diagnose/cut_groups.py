@@ -14,7 +14,7 @@ from evaluators.measure.group_tensors import Piece
 from search.values import Assignment, Precision, Ranges
 
 
-def lowered(piece: Piece, precision: Precision, ranges: Ranges, placement: Placement) -> ir.Model:
+def lower_piece(piece: Piece, precision: Precision, ranges: Ranges, placement: Placement) -> ir.Model:
     """The piece in a precision, with the outputs of the float piece.
 
     Raises:

@@ -90,7 +90,7 @@ def distance(rows: NDArray[Any], grid: Levels | Narrow) -> Distance:
     Args:
         rows: (channels, values) of finite floats.
     """
-    kl, overlap = compared(rows, grid.rounded(rows))
+    kl, overlap = compare_histograms(rows, grid.rounded(rows))
     return Distance(kl, overlap, grid.saturated(rows), *tails(rows), channel_ratio(rows))
 
 
@@ -120,7 +120,7 @@ def by_channel(values: NDArray[Any], axis: int) -> NDArray[Any]:
     return thin
 
 
-def compared(rows: NDArray[Any], rounded: Floats, cut: float = 0.0) -> tuple[float, float]:
+def compare_histograms(rows: NDArray[Any], rounded: Floats, cut: float = 0.0) -> tuple[float, float]:
     """KL divergence and overlap of (channels, values) and their rounded values, mean over the channels that vary.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.emulation import Emulator
-from evaluators.diagnose.cut_groups import grids, lowered
+from evaluators.diagnose.cut_groups import grids, lower_piece
 from evaluators.diagnose.distributions import Distance, OutputError, by_channel, distance, output_error
 from evaluators.diagnose.weight_divergence import weight_divergence
 from evaluators.engine import Arrays
@@ -101,7 +101,7 @@ def _look_or_note(
 
 
 def _look(emulator: Emulator, network: Network, piece: Piece, precision: Precision, tensors: Sequence[Arrays]) -> Local:
-    graph = lowered(piece, precision, network.ranges, network.placement_of(precision))
+    graph = lower_piece(piece, precision, network.ranges, network.placement_of(precision))
     weight_kl = weight_divergence(piece.model.graph, graph, piece.group.anchors)
     session = emulator.open(graph)
     outputs = [session.run({name: t[name] for name in piece.inputs}, [piece.output])[piece.output] for t in tensors]

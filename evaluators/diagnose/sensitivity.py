@@ -130,7 +130,7 @@ class Prober:
 
     def parts(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> list[Part]:
         """Batches of the samples to compare outputs on, hard ones among them."""
-        wanted = self._wanted(len({group for group, _ in pairs}), next(iter(batches(pool))))
+        wanted = self._choose_sample_count(len({group for group, _ in pairs}), next(iter(batches(pool))))
         subset = self._subset(pairs, pool[: _POOL * wanted], wanted, batches)
         parts, at = [], 0
         for batch in batches(subset.indices):
@@ -140,7 +140,7 @@ class Prober:
             self.not_finite += subset.indices[here][~_finite(parts[-1])].tolist()
         return parts
 
-    def _wanted(self, groups: int, first: Batch) -> int:
+    def _choose_sample_count(self, groups: int, first: Batch) -> int:
         """As many samples as every group can be measured on in time, in whole batches."""
         outputs = self.exact.run(first.inputs)  # the first run also settles memory
         start = time.monotonic()
@@ -161,7 +161,7 @@ class Prober:
             return self.exact.run(batch.inputs)
 
         try:
-            rough = self._lowered(lowest)
+            rough = self._open_lowered(lowest)
         except (ModelError, EvaluatorError) as error:
             self.notes.append(f"the samples are random ones, none chosen for being hard: {error}")
             return choose(pool[:wanted], wanted, batches, exact, exact, lambda: False)
@@ -175,12 +175,12 @@ class Prober:
         Raises:
             ModelError, EvaluatorError: it cannot be run so.
         """
-        session, noise = self._lowered(dict(pairs)), OutputNoise()
+        session, noise = self._open_lowered(dict(pairs)), OutputNoise()
         for part in parts:
             _count(noise, session.run(part.inputs), part)
         return Probe(pairs, Measured(noise.error, noise.flipped, sum(len(part.weights) for part in parts)))
 
-    def _lowered(self, changes: dict[str, Precision]) -> Emulated:
+    def _open_lowered(self, changes: dict[str, Precision]) -> Emulated:
         network = self.network
         placement = network.placement_of(min(changes.values()))
         assignment = self.floats.replace(changes)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from evaluators.diagnose.distributions import by_channel, compared
+from evaluators.diagnose.distributions import by_channel, compare_histograms
 from search.graph.grouping import is_constant
 
 _CUT = 0.01  # one far weight would put all others of its channel into one bin
@@ -52,10 +52,10 @@ def read_constant(value: ir.Value | None) -> NDArray[Any] | None:
     if node.op_type == "Cast":
         inner = read_constant(node.inputs[0])
         return None if inner is None else inner.astype(ir.DataType(node.attributes["to"].as_int()).numpy())
-    return _dequantized(node) if node.op_type == "DequantizeLinear" else None
+    return _dequantize(node) if node.op_type == "DequantizeLinear" else None
 
 
-def _dequantized(node: ir.Node) -> NDArray[Any] | None:
+def _dequantize(node: ir.Node) -> NDArray[Any] | None:
     parts = [read_constant(value) for value in node.inputs]
     if any(part is None for part in parts):
         return None
@@ -77,5 +77,5 @@ def _divergence(weight: NDArray[Any], rounded: NDArray[Any] | None) -> float | N
     for axis in (0, 1):
         if weight.shape[axis] > 1:
             rows = by_channel(weight, axis)
-            found.append(compared(rows, by_channel(rounded, axis).astype(np.float64), _CUT)[0])
+            found.append(compare_histograms(rows, by_channel(rounded, axis).astype(np.float64), _CUT)[0])
     return max(found)

@@ -47,7 +47,7 @@ def read_engine_built_here(path: Path, kind: str) -> EngineFile:
         kind: what the engine is to be called.
     """
     if _head(path).lstrip()[:1] == b"{":
-        return _listing(path, _text(path), kind)
+        return _read_listing(path, _text(path), kind)
     proto = onnx.load(str(path), load_external_data=False)
     return EngineFile(str(path), kind, onnx_layers.read_running_layers(proto))
 
@@ -74,7 +74,7 @@ def _read(path: Path, head: bytes, inspect_plan: InspectPlan) -> EngineFile:
     if not head:
         raise InputError(f"inspecting {path}: expected {_KINDS}; the file is empty. Write it again.")
     if head.startswith(_PLAN) or path.suffix in kind_named("tensorrt").engine_suffixes:
-        return _listing(path, inspect_plan(path), "TensorRT plan")
+        return _read_listing(path, inspect_plan(path), "TensorRT plan")
     owner = kind_of_file(path)
     if owner is not None and owner.name not in BACKENDS.shipped:
         return owner.read_engine(path)
@@ -102,7 +102,7 @@ def _read_json(path: Path, text: str) -> EngineFile:
     """The layers of an export, or those that TensorRT tells."""
     data = json.loads(text, strict=False)
     if not isinstance(data, dict) or "layers" not in data:
-        return _listing(path, text, "layers of a TensorRT engine")
+        return _read_listing(path, text, "layers of a TensorRT engine")
     try:
         return EngineFile.from_json(str(path), data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -112,7 +112,7 @@ def _read_json(path: Path, text: str) -> EngineFile:
         ) from error
 
 
-def _listing(path: Path, text: str, kind: str) -> EngineFile:
+def _read_listing(path: Path, text: str, kind: str) -> EngineFile:
     try:
         layers = tensorrt_layers.read_layers(text)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

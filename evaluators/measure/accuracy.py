@@ -173,7 +173,7 @@ def evaluate(
     excerpt = resemblance.Excerpt(rows)
     end = _End(metric, reference, clusters, allowed_drop, subset, max_samples)
     with ScoreTally(metric) as tally:
-        for index, batch in enumerate(_matching(batches, reference)):
+        for index, batch in enumerate(_check_counts(batches, reference)):
             began = time.perf_counter()
             with time_spent("run"):
                 outputs = run_real_rows(session, batch)
@@ -254,7 +254,7 @@ def _real(name: str, array: NDArray[Any], rows: int, count: int) -> NDArray[Any]
     )
 
 
-def _matching(batches: Iterable[SampleBatch], reference: ReferenceScores) -> Iterator[SampleBatch]:
+def _check_counts(batches: Iterable[SampleBatch], reference: ReferenceScores) -> Iterator[SampleBatch]:
     """The batches, each checked to be as large as the one FP32 saw; raises DataError where they are not."""
     counts = iter(reference.counts)
     for index, batch in enumerate(batches):

@@ -48,7 +48,7 @@ def device_lock(device: str, timeout_s: float = 600.0, on_wait: OnWait = lambda 
             _acquire_in_turn(lock, turn, timeout_s, lambda: on_wait(_holder(path)))
     except filelock.Timeout:
         raise DeviceBusyError(
-            f"waited {timeout_s:g} s to measure latency on {device}: {_named(_holder(path))} holds {path}. "
+            f"waited {timeout_s:g} s to measure latency on {device}: {_process_text(_holder(path))} holds {path}. "
             "Wait for the other process, or end it."
         ) from None
     except OSError as error:
@@ -74,7 +74,7 @@ def locked_file(path: Path, on_wait: Callable[[str], object]) -> Iterator[None]:
         OSError: the file cannot be opened.
     """
     lock = filelock.FileLock(path)
-    _acquire(lock, -1, lambda: on_wait(_named(_holder(path))))
+    _acquire(lock, -1, lambda: on_wait(_process_text(_holder(path))))
     try:
         yield
     finally:
@@ -120,10 +120,10 @@ def _holder(path: Path) -> int | None:
     return next((pid for pid in pids if pid > 0), None)
 
 
-def _named(pid: int | None) -> str:
+def _process_text(pid: int | None) -> str:
     return "another process" if pid is None else f"process {pid}"
 
 
 def holder_text(pid: int | None, device: str) -> str:
     """`process 4711, which measures on cpu`."""
-    return f"{_named(pid)}, which measures on {device}"
+    return f"{_process_text(pid)}, which measures on {device}"

@@ -29,18 +29,18 @@ def count_flips(
     differs = exact != other
     if labels is None or labels.shape != exact.shape or labels.dtype.kind not in "iu":
         none = FlippedSamples(0, [])
-        return Flips(len(exact), None, none, none, _named(differs, indices))
+        return Flips(len(exact), None, none, none, _list_samples(differs, indices))
     right, now_right = exact == labels, other == labels
     return Flips(
         len(exact),
         int(right.sum()),
-        lost=_named(right & differs, indices),
-        gained=_named(now_right & differs, indices),
-        moved=_named(differs & ~right & ~now_right, indices),
+        lost=_list_samples(right & differs, indices),
+        gained=_list_samples(now_right & differs, indices),
+        moved=_list_samples(differs & ~right & ~now_right, indices),
     )
 
 
-def _named(those: NDArray[np.bool_], indices: NDArray[np.int64]) -> FlippedSamples:
+def _list_samples(those: NDArray[np.bool_], indices: NDArray[np.int64]) -> FlippedSamples:
     found = np.sort(indices[those])
     return FlippedSamples(len(found), found[:_FIRST].tolist())
 

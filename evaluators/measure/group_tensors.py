@@ -77,7 +77,7 @@ def tensors_of_pieces(
 ) -> Iterator[tuple[Piece, list[Arrays]]]:
     """Every piece with the float tensors that it reads and makes, batch by batch; few are held at a time."""
     made = dict.fromkeys(name for piece in pieces for name in _tensors(piece) if name not in batches[0])
-    session = emulator.open(_exposing(model, list(made)))
+    session = emulator.open(_expose_only(model, list(made)))
     for some in _chunks(model.shapes, pieces, len(batches)):
         names = list(dict.fromkeys(name for piece in some for name in _tensors(piece) if name in made))
         tensors = [{**inputs, **session.run(inputs, names)} for inputs in batches]
@@ -101,7 +101,7 @@ def _tensors(piece: Piece) -> tuple[str, ...]:
     return (*piece.inputs, piece.output)
 
 
-def _exposing(model: Model, names: Sequence[str]) -> ir.Model:
+def _expose_only(model: Model, names: Sequence[str]) -> ir.Model:
     """A copy of the float model whose outputs are those tensors."""
     copy = model.graph.clone()
     values = {value.name: value for node in copy.graph for value in node.outputs}

@@ -33,7 +33,7 @@ from evaluators.measure.blocks import (
     warm_up_shortly,
 )
 from evaluators.measure.intervals import Z95, student_point
-from evaluators.measure.latency_scale import off_reference, scaled, share_text
+from evaluators.measure.latency_scale import off_reference, scale_latencies, share_text
 from search.values import THREAD_CLOCK, WALL_CLOCK, Latency
 
 State = Callable[[], Mapping[str, Any]]
@@ -114,11 +114,11 @@ def measure(
             break
         again = _measure_once(session, baseline, replace(plan, seconds=2 * seconds))
         best = min(again, best, key=lambda latency: (_doubtful(latency, plan), latency.spread))
-    warnings = (*best.warnings, *_unmended(best, plan))
+    warnings = (*best.warnings, *_list_lasting_doubts(best, plan))
     return replace(best, warnings=warnings, around_ms=dict(session.around()))
 
 
-def interleaved(
+def time_interleaved(
     sessions: Mapping[str, Session],
     rounds: int,
     *,
@@ -155,7 +155,7 @@ def measure_together(
     again: bool = True,
     alive: Callable[[], None] = lambda: None,
 ) -> dict[str, Latency]:
-    """Measure several engines in turn, as `interleaved` runs them; all once more where one of them is doubtful.
+    """Measure several engines in turn, as `time_interleaved` runs them; all once more where one of them is doubtful.
 
     Doubtful is what is so to `measure`. The engines are compared with each other, so one measurement is kept as a
     whole: the second, of twice the rounds, unless it is the more doubtful.
@@ -180,7 +180,7 @@ def measure_together(
         second = _together_once(everyone, reference, 2 * rounds, plan, alive)
         best = min(second, best, key=lambda found: _doubtfulness(found, plan))
     return {
-        name: replace(latency, warnings=(*latency.warnings, *_unmended(latency, plan)))
+        name: replace(latency, warnings=(*latency.warnings, *_list_lasting_doubts(latency, plan)))
         for name, latency in best.items()
     }
 
@@ -272,14 +272,14 @@ def _doubtfulness(found: Mapping[str, Latency], plan: _Plan) -> tuple[int, float
 
 def _latency_of(rows: list[list[InferenceBlock]], stable: bool, conditions: Mapping[str, Any], plan: _Plan) -> Latency:
     """Of the blocks of a candidate and, where there is one, of its baseline; `warnings` say what is doubtful."""
-    samples = [_undisturbed(blocks) for blocks in rows]
+    samples = [_select_undisturbed(blocks) for blocks in rows]
     raw_ms = statistic_of(samples[0], plan.statistic)
     baseline_ms = statistic_of(samples[1], plan.statistic) if len(samples) > 1 else None
     beside = np.nan if baseline_ms is None else baseline_ms
     good = np.concatenate([block.undisturbed for block in rows[0]])
     counts = {} if good.all() else {"interrupted": int((~good).sum()), "undisturbed": int(good.sum())}
     return Latency(
-        value_ms=float(scaled(raw_ms, beside, plan.reference_ms)),
+        value_ms=float(scale_latencies(raw_ms, beside, plan.reference_ms)),
         raw_ms=raw_ms,
         spread=_spread(rows),
         baseline_ms=baseline_ms,
@@ -291,7 +291,7 @@ def _latency_of(rows: list[list[InferenceBlock]], stable: bool, conditions: Mapp
     )
 
 
-def _undisturbed(blocks: Sequence[InferenceBlock]) -> Samples:
+def _select_undisturbed(blocks: Sequence[InferenceBlock]) -> Samples:
     """Samples that no other process stretched; all of them where there are no such."""
     samples = np.concatenate([block.ms for block in blocks])
     good = np.concatenate([block.undisturbed for block in blocks])
@@ -307,9 +307,9 @@ def _stretch(blocks: Sequence[InferenceBlock]) -> float:
 def _spread(rows: Sequence[Sequence[InferenceBlock]]) -> float:
     """Of the candidate's samples, held against the baseline of the same round where there is one."""
     if len(rows) == 1 or any(not np.all(block.ms > 0) for block in rows[1]):
-        return spread_of(_undisturbed(rows[0]))
+        return spread_of(_select_undisturbed(rows[0]))
     held = [replace(one, ms=one.ms / np.mean(other.ms)) for one, other in zip(*rows, strict=True)]
-    return spread_of(_undisturbed(held))
+    return spread_of(_select_undisturbed(held))
 
 
 def _ratio_error(rows: Sequence[Sequence[InferenceBlock]]) -> float:
@@ -329,7 +329,7 @@ def _doubts(rows: list[list[InferenceBlock]], warm: bool, plan: _Plan) -> Iterat
         if error > RATIO_LIMIT:
             yield f"the ratio to FP32 is known to ± {share_text(error)} only, more than ± {share_text(RATIO_LIMIT)}"
         return
-    spread, drift = spread_of(_undisturbed(rows[0])), _drift(rows, plan.statistic)
+    spread, drift = spread_of(_select_undisturbed(rows[0])), _drift(rows, plan.statistic)
     if not warm:
         yield f"warm-up never became stable: blocks differed by more than {share_text(WARM_UP_TOLERANCE)}"
     if spread > plan.spread_limit:
@@ -349,13 +349,14 @@ def _drift(rows: list[list[InferenceBlock]], statistic: str) -> float:
     if middle < 2:
         return 0.0
     ratios = [
-        statistic_of(_undisturbed(blocks[-middle:]), statistic) / statistic_of(_undisturbed(blocks[:middle]), statistic)
+        statistic_of(_select_undisturbed(blocks[-middle:]), statistic)
+        / statistic_of(_select_undisturbed(blocks[:middle]), statistic)
         for blocks in rows
     ]
     return ratios[0] / (ratios[1] if len(ratios) > 1 else 1.0) - 1
 
 
-def _unmended(latency: Latency, plan: _Plan) -> Iterator[str]:
+def _list_lasting_doubts(latency: Latency, plan: _Plan) -> Iterator[str]:
     """What is doubtful and would be so again: other processes on the device, too few samples before time was up."""
     others = max(latency.conditions.get(when, {}).get("other_processes", 0) for when in ("before", "after"))
     if others:

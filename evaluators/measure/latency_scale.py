@@ -39,7 +39,7 @@ def _median(values: NDArray[np.float64]) -> float:
     return float(np.partition(values, middle)[middle].sum() / 2)
 
 
-def scaled(raw_ms: ArrayLike, baseline_ms: ArrayLike, reference_ms: float | None) -> NDArray[np.float64]:
+def scale_latencies(raw_ms: ArrayLike, baseline_ms: ArrayLike, reference_ms: float | None) -> NDArray[np.float64]:
     """Latencies in milliseconds: raw × reference ÷ baseline; as timed where there was no baseline, or no reference."""
     raw, times = np.asarray(raw_ms, dtype=np.float64), np.asarray(baseline_ms, dtype=np.float64)
     if reference_ms is None:

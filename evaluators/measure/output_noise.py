@@ -101,12 +101,12 @@ class OutputNoise:
         for name in names:
             noise, power = channel_squares(outputs[name], reference[name])
             if not self._by_channel:
-                noise, power = folded(noise), folded(power)
+                noise, power = sum_channels(noise), sum_channels(power)
             each = np.full(len(noise), weights.sum() / max(1, len(noise)))
             if len(noise) == rows:
                 noise, power, each = noise[: len(weights)], power[: len(weights)], weights
-            self._noise[name] = _added(self._noise.get(name), each @ noise)
-            self._power[name] = _added(self._power.get(name), each @ power)
+            self._noise[name] = _add_channels(self._noise.get(name), each @ noise)
+            self._power[name] = _add_channels(self._power.get(name), each @ power)
         self._count_classes(outputs[names[0]], reference[names[0]], weights)
 
     def _count_classes(self, values: NDArray[Any], reference: NDArray[Any], weights: Floats) -> None:
@@ -149,12 +149,12 @@ def channel_squares(values: NDArray[Any], reference: NDArray[Any]) -> tuple[Floa
     return np.where(np.isnan(noise), np.inf, noise), np.square(theirs).sum(axis=2)
 
 
-def folded(squares: Floats) -> Floats:
+def sum_channels(squares: Floats) -> Floats:
     """(rows, 1) of all channels together."""
     return np.asarray(squares.sum(axis=1, keepdims=True))
 
 
-def _added(known: Floats | None, more: Floats) -> Floats:
+def _add_channels(known: Floats | None, more: Floats) -> Floats:
     """(channels,) sums; of all channels together where batches differ in their number, as those of tokens may."""
     if known is None or len(known) == len(more):
         return more if known is None else known + more

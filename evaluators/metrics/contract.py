@@ -124,7 +124,7 @@ class Metric:
             raise TypeError(f"metric {self.name} is accumulating: it has no per-sample scores")
         where = f"on samples {first} to {first + count - 1}"
         self._check_rows(outputs, count)
-        scores = self._checked(self._call(where, self.score, dict(outputs), labels, reference), count, first)
+        scores = self._check_scores(self._call(where, self.score, dict(outputs), labels, reference), count, first)
         return self._check_shares(scores, first)
 
     def accumulator(self) -> Gathering:
@@ -176,7 +176,7 @@ class Metric:
             told = own_error_text(error, arguments) if self.is_own else "Correct the metric."
             raise MetricError(f"metric {self.name} raised {type(error).__name__} {where}: {error}. {told}") from error
 
-    def _checked(self, raw: Any, rows: int, first: int) -> Scores:
+    def _check_scores(self, raw: Any, rows: int, first: int) -> Scores:
         try:
             scores = np.asarray(raw, dtype=np.float64)
         except (TypeError, ValueError) as error:

@@ -55,11 +55,11 @@ def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -
     maps = len(floats) == 1 and len(floats[0].shape) == 4 and floats[0].shape[1] >= 2
     if maps and labels is not None and are_masks(labels, floats[0].shape):
         return DefaultChoice(
-            BUILT_IN["miou"], f"{_form(labels)} give each position of the output {_told(floats[0])} a class"
+            BUILT_IN["miou"], f"{_form(labels)} give each position of the output {_spec_text(floats[0])} a class"
         )
     unused = "the data have no labels" if labels is None else _misfit(labels, floats)
     if classes:
-        found = f"{_told(floats[0])} is read as scores of {floats[0].shape[1]} classes"
+        found = f"{_spec_text(floats[0])} is read as scores of {floats[0].shape[1]} classes"
         refusal = _refuse_several(labels) or _refuse_classes(labels, floats[0])
         return DefaultChoice(BUILT_IN["agreement"], f"{unused}, and the output {found}", refusal)
     refusal = _refuse_several(labels) or (_refuse_masks(labels, floats[0]) if maps else "")
@@ -140,11 +140,11 @@ def _form(labels: NDArray[Any]) -> str:
 
 def _no_classes(floats: Sequence[TensorSpec]) -> str:
     if len(floats) == 1:
-        return f"the output {_told(floats[0])} is not of shape (n, classes) with two classes or more"
+        return f"the output {_spec_text(floats[0])} is not of shape (n, classes) with two classes or more"
     if not floats:
         return "the model has no float output"
-    return f"the model has {len(floats)} float outputs, {', '.join(_told(spec) for spec in floats)}"
+    return f"the model has {len(floats)} float outputs, {', '.join(_spec_text(spec) for spec in floats)}"
 
 
-def _told(spec: TensorSpec) -> str:
+def _spec_text(spec: TensorSpec) -> str:
     return f"{spec.name!r} {spec.shape}"

@@ -46,7 +46,7 @@ class Child:
                     stderr=output,
                     pass_fds=(requests_read, answers_write),
                     start_new_session=True,
-                    env=_environment(),
+                    env=_child_variables(),
                 )
         except BaseException:
             self._close_pipes()
@@ -152,7 +152,7 @@ def python_path() -> list[str]:
     return path if root in path else [root, *path]
 
 
-def _environment() -> dict[str, str]:
+def _child_variables() -> dict[str, str]:
     """Whatever it prints is in the log when it dies: unbuffered, in UTF-8, a fault of native code too."""
     readable = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONFAULTHANDLER": "1"}
     return {**os.environ, **readable}

@@ -199,7 +199,9 @@ class Connection:
         self._preparing = False
         child = self._child
         assert child is not None
-        watch = Watch(self._ended, self.pid, PREPARE, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews)
+        watch = Watch(
+            self._close_as_ended, self.pid, PREPARE, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews
+        )
         try:
             while not _ENDS & wire.loads(child.receive(watch)).keys():
                 watch.heard()
@@ -257,7 +259,9 @@ class Connection:
         assert child is not None
         line = wire.dumps({"request": request, "arguments": dict(arguments)}) + "\n"
         doing = request.rpartition(".")[2]
-        watch = Watch(self._ended, self.pid, doing, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews)
+        watch = Watch(
+            self._close_as_ended, self.pid, doing, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews
+        )
         try:
             child.send(line.encode(), watch)
             while not _ENDS & (message := wire.loads(child.receive(watch))).keys():
@@ -271,7 +275,9 @@ class Connection:
                 if not child.has_more():
                     watch()
         except GoneError:
-            raise self._ended(FailureKind.CRASHED, f"the evaluator process died ({child.how_it_ended()})") from None
+            raise self._close_as_ended(
+                FailureKind.CRASHED, f"the evaluator process died ({child.how_it_ended()})"
+            ) from None
         except BaseException:
             # Whatever interrupts the conversation (Ctrl-C too) leaves it out of step: start anew.
             self.close()
@@ -297,14 +303,14 @@ class Connection:
         if message["replace"]:
             lack = message["error"] in ("OutOfMemoryError", "MemoryError")
             kind = FailureKind.OUT_OF_MEMORY if lack else FailureKind.CRASHED
-            raise self._ended(kind, message["message"])
+            raise self._close_as_ended(kind, message["message"])
         raised = getattr(errors, message["error"], None)
         if isinstance(raised, type) and issubclass(raised, BitfrontError):
             cause, self._metric_error = self._metric_error, None
             raise raised(message["message"]) from cause  # whose traceback shows the user's own line
         raise EvaluatorError(f"the evaluator process failed: {message['message']}{_last_lines(self.log_tail())}.")
 
-    def _ended(self, kind: FailureKind, reason: str) -> EvaluatorError:
+    def _close_as_ended(self, kind: FailureKind, reason: str) -> EvaluatorError:
         self.close()
         if self._cut_off:
             return CutOffError("the request was cut off, because nobody waits for its answer any more")

@@ -94,7 +94,7 @@ def discard(out: Path) -> None:
 
 
 @contextmanager
-def discarding(out: Path) -> Iterator[None]:
+def discard_on_error(out: Path) -> Iterator[None]:
     """Leave nothing at `out` where the context ends with an error."""
     try:
         yield

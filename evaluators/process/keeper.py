@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from evaluators.process.connection import LOG_TAIL, Connection, OnEvent, ProcessDiedError, ProcessLimits, TimeBounds
-from evaluators.process.job import Job, StopLimits, discard, discarding
+from evaluators.process.job import Job, StopLimits, discard, discard_on_error
 from evaluators.process.line import PROGRESS, STAGE, WAIT, EvaluatorLine
 from evaluators.process.requests import connect
 from evaluators.process.results import Built
@@ -133,7 +133,7 @@ class EvaluatorProcess(Connection):
             MetricError, ArtifactError, InputError: what no other candidate would survive either.
             EvaluatorError: fresh processes die again and again before they get anywhere.
         """
-        with self._turn, discarding(out):
+        with self._turn, discard_on_error(out):
             found, deaths = self._attempt(
                 lambda line: line.candidates.evaluate(assignment, out, limits, profile), Stage.LOWER, on_event
             )
@@ -143,7 +143,7 @@ class EvaluatorProcess(Connection):
 
     def build(self, assignment: Assignment, out: Path, on_event: OnEvent | None = None) -> Built:
         """Lower, build and audit one candidate, for `measure` here or in another process; as `evaluate`."""
-        with self._turn, discarding(out):
+        with self._turn, discard_on_error(out):
             found, deaths = self._attempt(lambda line: line.builds.build(assignment, out), Stage.LOWER, on_event)
             if found is None:
                 return Built(_with_deaths(Evaluation(assignment), deaths, out, finished=False), None)
@@ -164,7 +164,7 @@ class EvaluatorProcess(Connection):
         if out is None:
             return built.evaluation
         took_s = built.evaluation.total_s or 0.0
-        with self._turn, discarding(out):
+        with self._turn, discard_on_error(out):
             found, deaths = self._attempt(
                 lambda line: line.candidates.measure(built, limits, profile), Stage.AUDIT, on_event, took_s
             )

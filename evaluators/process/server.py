@@ -86,20 +86,20 @@ def _answer(service: _Service, request: dict[str, Any]) -> str:
     try:
         return wire.dumps({"result": service.answer(request["request"], request["arguments"])})
     except (DeviceError, OutOfMemoryError, MemoryError) as error:
-        return _failed(type(error).__name__, str(error) or "out of memory", replace=True)
+        return _dump_failure(type(error).__name__, str(error) or "out of memory", replace=True)
     except BitfrontError as error:
-        return _failed(_class_of(error), str(error))
+        return _dump_failure(_class_of(error), str(error))
     except (Exception, SystemExit) as error:
         with suppress(OSError):  # the disk may be full
             traceback.print_exc()
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-            return _failed("OutOfMemoryError", str(error), replace=True)
+            return _dump_failure("OutOfMemoryError", str(error), replace=True)
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return _failed("ArtifactError", f"writing a file: {error}. Free some space, then try again.")
-        return _failed("Unexpected", f"{type(error).__name__}: {error}")
+            return _dump_failure("ArtifactError", f"writing a file: {error}. Free some space, then try again.")
+        return _dump_failure("Unexpected", f"{type(error).__name__}: {error}")
 
 
-def _failed(error: str, message: str, *, replace: bool = False) -> str:
+def _dump_failure(error: str, message: str, *, replace: bool = False) -> str:
     return wire.dumps({"error": error, "message": message, "replace": replace})
 
 

@@ -85,7 +85,7 @@ class StepTrials:
         notes = list(self._held_out.notes)
         if not self._forced and now.stages and self._held_out.is_worse(plain, now.outcome):
             notes.append("nothing is kept, because all steps together increase the loss by more than chance")
-            return KeptSteps(ranges, tuple(map(_dropped, now.records)), (), tuple(notes))
+            return KeptSteps(ranges, tuple(map(_drop_step, now.records)), (), tuple(notes))
         return KeptSteps(now.ranges, tuple(now.records), tuple(now.stages), tuple(notes))
 
     def _try(self, step: RecoveryStep, now: _KeptSoFar) -> StepRecord:
@@ -173,5 +173,5 @@ def _finite(error: float) -> float | None:
     return error if math.isfinite(error) else None
 
 
-def _dropped(record: StepRecord) -> StepRecord:
+def _drop_step(record: StepRecord) -> StepRecord:
     return replace(record, kept=False)

@@ -24,7 +24,14 @@ from evaluators.engine import Arrays, Runner
 from evaluators.measure import accuracy
 from evaluators.measure.intervals import signed_rank_interval
 from evaluators.measure.mean_bounds import batch_losses, reverse_units, sample_losses
-from evaluators.measure.output_noise import OutputNoise, channel_squares, compared_names, folded, mean_ratio, split_rows
+from evaluators.measure.output_noise import (
+    OutputNoise,
+    channel_squares,
+    compared_names,
+    mean_ratio,
+    split_rows,
+    sum_channels,
+)
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.contract import Metric
 from search.errors import DataError, MetricError
@@ -136,11 +143,11 @@ class HeldOut:
         scored = None
         try:
             if self._reference is None:
-                for batch in self._deciding():
+                for batch in self._deciding_batches():
                     watched.run(batch.inputs)
             else:
                 scored = accuracy.evaluate(
-                    watched, self._metric, self._scored(), self._reference, clusters=self._score_clusters()
+                    watched, self._metric, self._scored_batches(), self._reference, clusters=self._score_clusters()
                 )
         except NonFiniteError:
             return HeldOutErrors(np.full(max(1, self._total_units()), np.inf), None)
@@ -156,7 +163,7 @@ class HeldOut:
             EvaluatorError: the model cannot be run.
         """
         noise = OutputNoise(by_channel=False)
-        for batch, (_, reference), count in zip(self._deciding(), self._outputs, self._counts, strict=True):
+        for batch, (_, reference), count in zip(self._deciding_batches(), self._outputs, self._counts, strict=True):
             outputs = session.run(batch.inputs)
             if any(outputs[name].shape != array.shape for name, array in reference.items()):
                 return math.inf
@@ -216,17 +223,17 @@ class HeldOut:
 
     def _score_float(self, session: Runner, folder: Path) -> accuracy.ReferenceScores | None:
         try:
-            return accuracy.reference(session, self._metric, self._scored(), folder)
+            return accuracy.reference(session, self._metric, self._scored_batches(), folder)
         except (DataError, MetricError, NonFiniteError) as error:
             self.notes.append(f"losses on calibration samples are not known: {error}")
             return None
 
-    def _deciding(self) -> Iterator[Batch]:
+    def _deciding_batches(self) -> Iterator[Batch]:
         return islice(self._samples(), len(self._counts))
 
-    def _scored(self) -> Iterator[Batch]:
+    def _scored_batches(self) -> Iterator[Batch]:
         """Those that decide, then others."""
-        return chain(self._deciding(), islice(self._others(), self._more))
+        return chain(self._deciding_batches(), islice(self._others(), self._more))
 
     def _usual_power(self, name: str) -> Floats:
         """(channels,) of an output over the samples.
@@ -236,7 +243,7 @@ class HeldOut:
         """
         each = [self._squares(rows, found[name], found[name])[1] for rows, found in self._outputs]
         if len({powers.shape[1] for powers in each}) > 1:
-            each = [folded(powers) for powers in each]
+            each = [sum_channels(powers) for powers in each]
         powers = np.concatenate(each)
         if powers.shape[1] > 1:
             return np.asarray(np.where(np.isfinite(powers), powers, 0.0).mean(axis=0))
@@ -255,7 +262,7 @@ class HeldOut:
                 found += 1 / len(self._power)
                 continue
             noise, _ = self._squares(rows, outputs[name], reference[name])
-            noise = folded(noise) if len(power) == 1 else noise
+            noise = sum_channels(noise) if len(power) == 1 else noise
             each = noise[:count] if self._by_sample else noise.mean(axis=0, keepdims=True)
             found += mean_ratio(each, power) / len(self._power)
         return np.where(np.isfinite(found), found, np.inf)

@@ -45,7 +45,7 @@ def choose_samples(
     if choice.count >= len(indices):
         return indices
     if choice.kind == "diverse":
-        features = _stacked([_features(exact.run(batch.inputs), batch) for batch in batches])
+        features = _stack_features([_features(exact.run(batch.inputs), batch) for batch in batches])
         places = farthest_first(features, choice.count)
     else:
         rough = open_int8() if choice.kind == "worst" else None
@@ -118,7 +118,7 @@ def _features(outputs: Arrays, batch: Batch) -> Floats:
     return np.concatenate(parts, axis=1) if parts else np.zeros((count, 1))
 
 
-def _stacked(parts: Sequence[Floats]) -> Floats:
+def _stack_features(parts: Sequence[Floats]) -> Floats:
     """The features of all samples; those of small outputs have zeros where larger ones have values."""
     width = max(part.shape[1] for part in parts)
     return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])

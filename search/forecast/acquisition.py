@@ -107,7 +107,7 @@ def expected_improvements(forecast: Forecast, budget_ms: float, best_loss: float
     relative = _deviation(forecast.ms_std / np.maximum(forecast.ms, 1e-12))
     kept = (np.log(budget_ms) - np.log(np.maximum(forecast.ms, 1e-12))) / relative
     gained = _below(most if best_loss is None else best_loss, forecast.loss, _deviation(forecast.loss_std))
-    return _weighed(gained, log_ndtr(kept), best_loss is not None)
+    return _weigh_gains(gained, log_ndtr(kept), best_loss is not None)
 
 
 def expected_speedups(forecast: Forecast, log_kept: Floats, best_log_ms: float | None, most: float) -> Floats:
@@ -119,10 +119,10 @@ def expected_speedups(forecast: Forecast, log_kept: Floats, best_log_ms: float |
     """
     relative = _deviation(forecast.ms_std / np.maximum(forecast.ms, 1e-12))
     log_ms, best = np.log(np.maximum(forecast.ms, 1e-12)), most if best_log_ms is None else best_log_ms
-    return _weighed(improvement(best - log_ms, relative), log_kept, best_log_ms is not None)
+    return _weigh_gains(expected_improvement(best - log_ms, relative), log_kept, best_log_ms is not None)
 
 
-def _weighed(gained: Floats, log_kept: Floats, absolute: bool) -> Floats:
+def _weigh_gains(gained: Floats, log_kept: Floats, absolute: bool) -> Floats:
     """Gains times the chance that a limit is kept; if all chances are tiny, relative to the largest of them."""
     logs = np.log(np.maximum(gained, 1e-300)) + log_kept
     return np.asarray(np.exp(logs if absolute else logs - logs.max(initial=-np.inf)))
@@ -130,10 +130,14 @@ def _weighed(gained: Floats, log_kept: Floats, absolute: bool) -> Floats:
 
 def _below(best: float, mean: Floats, std: Floats) -> Floats:
     """(n,) expected max(best − max(X, 0), 0) of Gaussian X."""
-    return np.maximum(improvement(best - mean, std) - improvement(-mean, std), 0.0) if best > 0 else 0.0 * mean
+    return (
+        np.maximum(expected_improvement(best - mean, std) - expected_improvement(-mean, std), 0.0)
+        if best > 0
+        else 0.0 * mean
+    )
 
 
-def improvement(ahead: Floats, std: Floats) -> Floats:
+def expected_improvement(ahead: Floats, std: Floats) -> Floats:
     """(n,) expected max(Z, 0) of Gaussians around `ahead`."""
     from scipy.special import ndtr
 

@@ -113,13 +113,13 @@ def deciding_forecasts(trials: Sequence[FrozenTrial], since: int, band: float) -
     last = [(t, each) for t, each in told if each.how == "gain"][-count:]
     if len(last) < count or any(each.promising for _, each in last):
         return 0
-    missed = np.array([_missed(t, each, band) for t, each in last])
+    missed = np.array([_is_missed(t, each, band) for t, each in last])
     error = np.median([abs(t.values[0] / each.ms - 1) for t, each in last])
     right = (missed.sum(axis=0) <= count // _FIFTH).all() and error <= max(_CLOSE, band)
     return count if right else 0
 
 
-def _missed(trial: FrozenTrial, told: Predicted, band: float) -> tuple[bool, bool]:
+def _is_missed(trial: FrozenTrial, told: Predicted, band: float) -> tuple[bool, bool]:
     """Whether latency and loss lie outside of their 90 % intervals by more than can be measured.
 
     A loss of some of the samples is another quantity than the one predicted, so it proves nothing wrong.

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from search.forecast import acquisition
 from search.forecast.forecasts import MEASURED
 from search.space.layout import Codes, Layout, Precisions
-from search.space.trial_codes import codes_in, held
+from search.space.trial_codes import codes_in, read_parameters
 from search.values import Precision
 
 # Most rows that the models are fitted to, since the time grows with their cube; and how many of the first, which are
@@ -95,7 +95,7 @@ class Historian:
         read = [found for trial in trials if (found := self._read(trial)) is not None]
         asked = [found.codes for found in read]
         answered, built = list(asked), [found.built for found in read]
-        changed = self._changed(asked, unbuildable)
+        changed = self._repair_asked(asked, unbuildable)
         for place, codes in changed.items():
             answered[place], built[place] = bytes(codes.tolist()), self.layout.precisions(codes[None]).tobytes()
         # What answered several trials counts once, by its latest word: it may be scored to the end by now.
@@ -107,18 +107,18 @@ class Historian:
         ms = np.array([known_ms.get(number, own) for number, own in zip(numbers, ms, strict=True)], dtype=float)
         pending = [place for place, found in enumerate(read) if found.trial.state is TrialState.RUNNING]
         return History(
-            self._stacked([built[place] for place in rows]),
+            self._stack_precisions([built[place] for place in rows]),
             ms,
             loss,
             spread,
             loss_std,
             whole > 0,
-            self._stacked([built[place] for place in pending]),
+            self._stack_precisions([built[place] for place in pending]),
             frozenset(answered).union(asked if changed else ()),
             frozenset(read[place].trial.number for place in changed),
         )
 
-    def _stacked(self, built: Sequence[bytes]) -> Precisions:
+    def _stack_precisions(self, built: Sequence[bytes]) -> Precisions:
         return np.frombuffer(b"".join(built), np.int8).reshape(len(built), len(self.layout.groups))
 
     def _read(self, trial: FrozenTrial) -> _Read | None:
@@ -126,15 +126,15 @@ class Historian:
         kept = self._kept.get(trial.number)
         if kept is not None and kept[0] is trial:
             return kept[1]
-        named, found = codes_in(held(trial), self.layout.space), None
+        named, found = codes_in(read_parameters(trial), self.layout.space), None
         if named is not None:
             row = np.array([list(named.values())], dtype=np.int64)
-            found = _Read(trial, bytes(row[0].tolist()), self.layout.precisions(row).tobytes(), _measured(trial))
+            found = _Read(trial, bytes(row[0].tolist()), self.layout.precisions(row).tobytes(), _read_values(trial))
         if trial.state.is_finished():
             self._kept[trial.number] = trial, found
         return found
 
-    def _changed(self, asked: Sequence[bytes], unbuildable: Set[tuple[str, Precision]]) -> dict[int, Codes]:
+    def _repair_asked(self, asked: Sequence[bytes], unbuildable: Set[tuple[str, Precision]]) -> dict[int, Codes]:
         """The codes of those that are repaired, by their place."""
         if not unbuildable:
             return {}
@@ -180,7 +180,7 @@ def relevant(history: History) -> NDArray[np.int64]:
     return np.sort(np.argsort(best, kind="stable")[:_MOST_ROWS])
 
 
-def _measured(trial: FrozenTrial) -> tuple[float, ...] | None:
+def _read_values(trial: FrozenTrial) -> tuple[float, ...] | None:
     """Its values and what is known of their noise; None if it did not run as requested, or was not measured.
 
     Optuna accepts any values from a program that adds a trial.

@@ -85,11 +85,11 @@ class LatencyModel:
         total = total + self._design.regions.features(precisions) @ self._posterior.mean[self._design.mixed]
         if self.tuning.shared > 0 and self.rows:
             weights = self._shared_ms**2 * self._posterior.error_weights
-            total = total + self._compared.weighted(precisions, weights)
+            total = total + self._known_mixes.weighted(precisions, weights)
         return np.asarray(total)
 
     @cached_property
-    def _compared(self) -> KnownMixes:
+    def _known_mixes(self) -> KnownMixes:
         return KnownMixes(self._design.similarity(self.tuning.kind), self._known)
 
     def mean(self) -> Costs:
@@ -117,21 +117,21 @@ class LatencyModel:
 
     def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """Predict measurements: (n, groups) int8 to (n,) milliseconds and their (n,) standard deviations."""
-        return self._predicted(precisions, self.tuning.noise)
+        return self._predict(precisions, self.tuning.noise)
 
     def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """Predict true latencies: (n, groups) int8 to (n,) milliseconds and their (n,) standard deviations.
 
         Of the deviation from the costs, `repeat_std` is noise of the measurement; the rest belongs to the assignment.
         """
-        return self._predicted(precisions, float(np.sqrt(max(self.tuning.noise**2 - self.repeat_std**2, 0.0))))
+        return self._predict(precisions, float(np.sqrt(max(self.tuning.noise**2 - self.repeat_std**2, 0.0))))
 
-    def _predicted(self, precisions: Precisions, noise: float) -> tuple[Floats, Floats]:
+    def _predict(self, precisions: Precisions, noise: float) -> tuple[Floats, Floats]:
         features = self._design.features(precisions)
         mean = np.asarray(features @ self._posterior.mean)
         if not self.tuning.shared > 0 or not self.rows:
             return mean, np.hypot(self._posterior.std(features), noise * mean)
-        across = self._shared_ms**2 * self._compared.between(precisions)
+        across = self._shared_ms**2 * self._known_mixes.between(precisions)
         std = self._posterior.std(features, across, np.full(len(precisions), self._shared_ms**2))
         mean = mean + across @ self._posterior.error_weights
         return mean, np.hypot(std, noise * mean)
@@ -180,9 +180,9 @@ def fit_latency(
     design = Design(layout, prior, sums_alone)
     features = design.features(precisions)
     doubt = latency_ms * _weights(spread, len(latency_ms))
-    tuning = _tuned(design, features, latency_ms, doubt, repeat)
+    tuning = _tune(design, features, latency_ms, doubt, repeat)
     if _LEAST_TUNED <= len(latency_ms) <= MOST_SHARING and not sums_alone:
-        tuning = _shared(design, precisions, features, latency_ms, doubt, tuning, repeat)
+        tuning = _tune_shared(design, precisions, features, latency_ms, doubt, tuning, repeat)
     posterior = Posterior(
         design.prior(tuning),
         features,
@@ -296,7 +296,7 @@ def _weights(spread: Floats | None, rows: int) -> Floats:
     return np.asarray(np.sqrt((1 + np.clip(relative, 0.0, 20.0) ** 2) / 2))
 
 
-def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, repeat: float) -> LatencyTuning:
+def _tune(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, repeat: float) -> LatencyTuning:
     """Maximize the likelihood over one hyperparameter at a time, with a penalty for unusual values."""
     usual = LatencyTuning(noise=max(LatencyTuning.noise, repeat))
     if len(latency_ms) < _LEAST_TUNED:
@@ -313,10 +313,10 @@ def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, 
         factors = (t.noise / usual.noise, t.nodes, t.edges)
         return log_evidence(gram, residual) - 0.5 * float(np.sum(np.log(factors) ** 2))
 
-    return _climbed(score, usual, np.unique(np.maximum(usual.noise * np.array(_NOISES), repeat)))
+    return _climb(score, usual, np.unique(np.maximum(usual.noise * np.array(_NOISES), repeat)))
 
 
-def _climbed(score: Callable[[LatencyTuning], float], best: LatencyTuning, noises: Floats) -> LatencyTuning:
+def _climb(score: Callable[[LatencyTuning], float], best: LatencyTuning, noises: Floats) -> LatencyTuning:
     best = max((replace(best, noise=float(noise)) for noise in noises), key=score)
     best = max((replace(best, nodes=scale) for scale in _SCALES), key=score)
     best = max((replace(best, edges=scale) for scale in _SCALES), key=score)
@@ -332,7 +332,7 @@ def _errors(design: Design, tuning: LatencyTuning, precisions: Precisions, laten
     return np.asarray((tuning.shared * design.typical(latency_ms)) ** 2 * alike)
 
 
-def _shared(
+def _tune_shared(
     design: Design,
     precisions: Precisions,
     features: Floats,

@@ -13,7 +13,7 @@ from search.forecast.latency_model import check_rows
 from search.forecast.loss_maps import Decibels, Map, Saturating
 from search.forecast.priors import NoisePrior
 from search.regression.pairs import Pairs
-from search.regression.posterior import Posterior, Prior, SharedErrors, log_evidence, log_held_out, solved
+from search.regression.posterior import Posterior, Prior, SharedErrors, log_evidence, log_held_out, solve_covariance
 from search.regression.similarity import MOST_SHARING
 from search.space.layout import Costs, Layout, Precisions
 
@@ -233,7 +233,7 @@ class LossProblem:
         self.prior = Prior(mean, np.concatenate([map_std, tuning.groups * np.array(own)]))
 
     @cached_property
-    def _believed(self) -> tuple[Floats, Floats]:
+    def _bounds(self) -> tuple[Floats, Floats]:
         """(parameters,) lower and upper bound of each."""
         reach = _FARTHEST * self.prior.std
         return self.prior.mean - reach, self.prior.mean + reach
@@ -298,14 +298,16 @@ class LossProblem:
 
         def cost(at: Floats) -> float:
             missed = loss - self.loss(at, precisions)
-            fits = (missed / doubt) @ (missed / doubt) if errors is None else missed @ solved(weighing, missed)
+            fits = (
+                (missed / doubt) @ (missed / doubt) if errors is None else missed @ solve_covariance(weighing, missed)
+            )
             return float(fits + (((at - self.prior.mean) / self.prior.std) ** 2).sum())
 
         now = cost(at)
         for _ in range(_STEPS):
             here = self._around(at, precisions, loss, doubt)
             # Losses that no map explains, as some below zero, would drive the map's parameters to infinity.
-            aimed = np.clip(Posterior(self.prior, here.jacobian, here.target, doubt, shared).mean, *self._believed)
+            aimed = np.clip(Posterior(self.prior, here.jacobian, here.target, doubt, shared).mean, *self._bounds)
             steps = (at + size * (aimed - at) for size in _STEP_SIZES)
             better = next(((tried, less) for tried in steps if (less := cost(tried)) < now), None)
             if better is None:
@@ -316,7 +318,7 @@ class LossProblem:
         found = self._around(at, precisions, loss, doubt)
         if errors is None:
             return found
-        return replace(found, errors=errors, sizes=sizes, weights=solved(weighing, loss - found.expected))
+        return replace(found, errors=errors, sizes=sizes, weights=solve_covariance(weighing, loss - found.expected))
 
     def _errors(self, sizes: Floats, precisions: Precisions) -> Floats:
         """(n, n) covariance of the errors that rows share, of (n,) standard deviations."""

@@ -65,7 +65,7 @@ class Models:
         return self.latency.expected(precisions)
 
 
-def fitted(layout: Layout, priors: Priors, history: History, band: float | None) -> Models:
+def fit_models(layout: Layout, priors: Priors, history: History, band: float | None) -> Models:
     """Fit both models to a history.
 
     Args:

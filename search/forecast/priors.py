@@ -184,14 +184,14 @@ def _nodes(layout: Layout, baselines: Sequence[Baseline], share: Floats, changes
         # An engine of several precisions may break up what others fuse; among fused groups one takes another time.
         known = profiled and (_is_uniform(baseline) or not fused)
         std[places, baseline.precisions] = np.minimum(at, _PROFILED if known else _SHARED)
-    return _filled(layout, total, weight), std
+    return _fill_means(layout, total, weight), std
 
 
 def _is_uniform(baseline: Baseline) -> bool:
     return bool((baseline.precisions == baseline.precisions[0]).all())
 
 
-def _filled(layout: Layout, total: Floats, weight: Floats) -> Floats:
+def _fill_means(layout: Layout, total: Floats, weight: Floats) -> Floats:
     """Means; for a precision that a group was not measured in, from its other precisions and their usual ratios."""
     usual = np.array([precision.usual_time for precision in layout.palette])
     mean = total / np.maximum(weight, 1e-300)
@@ -209,7 +209,7 @@ def _times(layout: Layout, baseline: Baseline, share: Floats) -> tuple[Floats, b
             return visible + rest * hidden / hidden.sum(), False
         return share, False
     place = {group: i for i, group in enumerate(layout.groups)}
-    mixed, own = bool(_changed(layout, baseline).any()), _own(layout, baseline)
+    mixed, own = bool(_find_changes(layout, baseline).any()), _own(layout, baseline)
     times, before, waiting = np.zeros(len(place)), None, 0.0
     for layer in baseline.profile:
         if layer.moves and mixed:  # these are what the changes cost, which edges stand for
@@ -327,7 +327,7 @@ def _per_byte(layout: Layout, profiled: Sequence[Baseline], size: Floats) -> flo
     return float(np.median(found))
 
 
-def _changed(layout: Layout, baseline: Baseline) -> NDArray[np.bool_]:
+def _find_changes(layout: Layout, baseline: Baseline) -> NDArray[np.bool_]:
     """(edges,) whether the precision changes on an edge."""
     ends = baseline.precisions[layout.edges]
     return np.asarray(ends[:, 0] != ends[:, 1])
@@ -337,7 +337,7 @@ def _seen(layout: Layout, profiled: Sequence[Baseline], constant: Floats, moved:
     """Measured over expected time of conversions, in baselines where some group keeps a higher precision."""
     moves: Mapping[bool, list[tuple[float, float]]] = {False: [], True: []}
     for baseline in profiled:
-        changed = _changed(layout, baseline)
+        changed = _find_changes(layout, baseline)
         ends = baseline.precisions[layout.edges]
         expected = (constant + moved[np.arange(len(ends)), ends[:, 0], ends[:, 1]])[changed].sum()
         took = _scale(baseline) * sum(layer.ms for layer in baseline.profile if layer.moves)

@@ -75,7 +75,9 @@ class Elsewhere:
         return replace(self, **{name: getattr(self, name)[kept] for name in names})
 
 
-def transferred(layout: Layout, own: LatencyPrior, baselines: Sequence[Baseline], elsewhere: Elsewhere) -> LatencyPrior:
+def transfer_prior(
+    layout: Layout, own: LatencyPrior, baselines: Sequence[Baseline], elsewhere: Elsewhere
+) -> LatencyPrior:
     """The prior of latency on this target, improved by another target.
 
     Args:

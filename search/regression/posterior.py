@@ -158,7 +158,7 @@ def log_held_out(covariance: Floats, residual: Floats) -> float:
     return float(np.mean(0.5 * np.log(precision) - 0.5 * missed**2 * precision))
 
 
-def solved(covariance: Floats, right: Floats) -> Floats:
+def solve_covariance(covariance: Floats, right: Floats) -> Floats:
     """(n,) x with covariance · x = right."""
     return _solve(_cholesky(covariance), right)
 

@@ -72,7 +72,7 @@ class Similarity:
         return found.astype(np.float64)
 
     @cached_property
-    def _joined(self) -> NDArray[np.bool_]:
+    def _joins_previous(self) -> NDArray[np.bool_]:
         """(groups,) whether a group reads what the one before it writes."""
         joined = np.zeros(len(self.layout.groups), dtype=bool)
         following = self.layout.edges[:, 1] == self.layout.edges[:, 0] + 1
@@ -86,7 +86,7 @@ class Similarity:
         """
         rows, count = precisions.shape
         breaks = np.ones((rows, count), dtype=bool)
-        breaks[:, 1:] = (precisions[:, 1:] != precisions[:, :-1]) | ~self._joined[1:]
+        breaks[:, 1:] = (precisions[:, 1:] != precisions[:, :-1]) | ~self._joins_previous[1:]
         row, first = np.nonzero(breaks)
         last = np.append(first[1:], 0) - 1  # every row begins with a run, and there its last one ends
         last[last < 0] = count - 1
@@ -113,13 +113,13 @@ class KnownMixes:
             return np.asarray(np.exp((np.minimum(self.similarity.alike(mixes, self.known), 1.0) - 1.0) / reach))
         if not len(mixes) or not len(self.known):
             return np.zeros((len(mixes), len(self.known)))
-        return np.asarray((self._shared(mixes) @ self._holding).toarray())
+        return np.asarray((self._share_runs(mixes) @ self._holds_run).toarray())
 
     def weighted(self, mixes: Precisions, weights: Floats) -> Floats:
         """The (m,) sums of covariances times (n,) weights; fast where runs are compared."""
         if self.similarity.kind.reach > 0 or not len(mixes) or not len(self.known):
             return np.asarray(self.between(mixes) @ weights)
-        return np.asarray(self._shared(mixes) @ (self._holding @ weights))
+        return np.asarray(self._share_runs(mixes) @ (self._holds_run @ weights))
 
     @cached_property
     def _of_known(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
@@ -131,7 +131,7 @@ class KnownMixes:
         return np.unique(self._of_known[1])
 
     @cached_property
-    def _holding(self) -> csr_array:
+    def _holds_run(self) -> csr_array:
         """(runs, n) sparse: 1 where a known mix has a run."""
         from scipy.sparse import csr_array
 
@@ -139,7 +139,7 @@ class KnownMixes:
         places = np.searchsorted(self._runs, runs), row
         return csr_array((np.ones(len(row)), places), shape=(len(self._runs), len(self.known)))
 
-    def _shared(self, mixes: Precisions) -> csr_array:
+    def _share_runs(self, mixes: Precisions) -> csr_array:
         """(m, runs) sparse: the share of the cost in those of its runs that known mixes have."""
         from scipy.sparse import csr_array
 

@@ -94,7 +94,7 @@ class Pool:
     ) -> None:
         self.layout = layout
         self._tried = tried
-        self.barred = _barred(layout, unbuildable | _others(layout, fixed or {}))
+        self.barred = _bar_pairs(layout, unbuildable | _others(layout, fixed or {}))
         self._kept = {} if kept is None else kept
 
     @cached_property
@@ -113,23 +113,23 @@ class Pool:
         every, scope = self._scopes(models)
         effort = _effort(every.layout, models)
         points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
-        found = [every.expanded(self._stacked([point.codes for point in points], every.layout))]
+        found = [every.expanded(self._stack_codes([point.codes for point in points], every.layout))]
         points = [HullPoint(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
         exact_s = _SOLVE_S if bounds.strict else 0.0
         found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
         if drawn:
-            found.append(self._drawn(scope, models, points, rng, effort))
+            found.append(self._draw_minima(scope, models, points, rng, effort))
             if bounds.strict:  # draws differ as much as bounds do, and every bound takes as long as all else
                 first = Bounds(bounds.ms[:1], bounds.noise[:1])
                 found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0))
         ties = self._ties(models)
         found += self._whole(ties, models, effort, rng, drawn=drawn)
-        grown = self._grown(models, history, bounds)
-        ends = np.concatenate([self._thinned(points), found[1], grown])
+        grown = self._best_measured(models, history, bounds)
+        ends = np.concatenate([self._thin_front(points), found[1], grown])
         found.append(self._given_back(ends, models))
         found.append(self._neighbours(grown, rng))
-        found.append(self._flipped(grown, ties, rng))
-        found.append(self._paired(grown, rng))
+        found.append(self._flip_regions(grown, ties, rng))
+        found.append(self._change_pairs(grown, rng))
         codes, precisions = self.new(np.concatenate(found))
         # Of a small space all that was good may have been tried.
         return (codes, precisions) if len(codes) else self.new(self._next_best(models, points))
@@ -138,7 +138,7 @@ class Pool:
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds
     ) -> tuple[Codes, Precisions]:
         """The same, but only single, paired and region changes of the best measured mixes."""
-        return self.around(self._grown(models, history, bounds), models, rng)
+        return self.around(self._best_measured(models, history, bounds), models, rng)
 
     def polishing(
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, mixes: Precisions
@@ -149,7 +149,7 @@ class Pool:
             mixes: (m, groups) precisions of the measured mixes.
         """
         _, scope = self._scopes(models)
-        grown = self._stacked([self._codes(precisions) for precisions in mixes])
+        grown = self._stack_codes([self._codes(precisions) for precisions in mixes])
         first = Bounds(bounds.ms[:1], bounds.noise[:1])
         found = [
             self._within(scope, models.latency.mean(), models.loss.mean(), bounds, _SOLVE_S),
@@ -163,40 +163,42 @@ class Pool:
         """Single, region and paired changes of (n, decisions) candidates, of those that were not tried."""
         changed = [
             self._neighbours(codes, rng),
-            self._flipped(codes, self._ties(models), rng),
-            self._paired(codes, rng),
+            self._flip_regions(codes, self._ties(models), rng),
+            self._change_pairs(codes, rng),
         ]
         return self.new(np.concatenate(changed))
 
-    def _stacked(self, codes: list[NDArray[np.int64]], layout: Layout | None = None) -> Codes:
+    def _stack_codes(self, codes: list[NDArray[np.int64]], layout: Layout | None = None) -> Codes:
         return np.array(codes, dtype=np.int64).reshape(len(codes), len((layout or self.layout).members))
 
     def _scopes(self, models: Models) -> tuple[Tied, Tied]:
         """Units to decide on: blocks are divided where that promises a gain, as far as it can be solved quickly."""
         everything = np.arange(len(self.layout.members))
         if len(everything) <= blocks.LARGE:
-            return (blocks.tied(self.layout, everything, self.barred),) * 2
-        [coarse] = self._remembered(
-            "blocks", (), lambda: [blocks.tied(self.layout, blocks.block_owners(self.layout), self.barred)]
+            return (blocks.tie_decisions(self.layout, everything, self.barred),) * 2
+        [coarse] = self._reuse_ties(
+            "blocks", (), lambda: [blocks.tie_decisions(self.layout, blocks.block_owners(self.layout), self.barred)]
         )
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
         points = _front(coarse.layout, latency, noise, _effort(coarse.layout, models).points)
         every, some = blocks.taken_apart(self.layout, coarse, latency, noise, points)
-        return blocks.tied(self.layout, every, self.barred), blocks.tied(self.layout, some, self.barred)
+        return blocks.tie_decisions(self.layout, every, self.barred), blocks.tie_decisions(
+            self.layout, some, self.barred
+        )
 
     def _ties(self, models: Models) -> list[Tied]:
         """One decision for each region, for every division of the network into regions."""
         divisions = models.latency.regions.divisions
         key = tuple(division.tobytes() for division in divisions)
-        return self._remembered("regions", key, lambda: list(self._of_regions(divisions)))
+        return self._reuse_ties("regions", key, lambda: list(self._of_regions(divisions)))
 
     def _of_regions(self, divisions: Sequence[NDArray[np.int64]]) -> Iterator[Tied]:
         first = np.array([members[0] for members in self.layout.members], dtype=np.int64)
         for owners in (division[first] for division in divisions):
             if len(np.unique(owners)) < len(owners):
-                yield blocks.tied(self.layout, owners, self.barred)
+                yield blocks.tie_decisions(self.layout, owners, self.barred)
 
-    def _remembered(self, kind: str, key: Any, make: Callable[[], list[Tied]]) -> list[Tied]:
+    def _reuse_ties(self, kind: str, key: Any, make: Callable[[], list[Tied]]) -> list[Tied]:
         """The latest ties of a kind, which are made again if the key, or what cannot be built, changed."""
         key = key, self.barred.nodes.tobytes()
         if kind not in self._kept or self._kept[kind][0] != key:
@@ -211,13 +213,13 @@ class Pool:
         for tied in ties:
             latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
             points = _front(tied.layout, latency, noise, effort.points // 2)
-            found.append(tied.expanded(self._stacked([point.codes for point in points], tied.layout)))
+            found.append(tied.expanded(self._stack_codes([point.codes for point in points], tied.layout)))
             if drawn:
                 few = _Effort(effort.points, 1, effort.weights)
-                found.append(self._drawn(tied, models, points, rng, few))
+                found.append(self._draw_minima(tied, models, points, rng, few))
         return found
 
-    def _flipped(self, grown: Codes, ties: list[Tied], rng: np.random.Generator) -> Codes:
+    def _flip_regions(self, grown: Codes, ties: list[Tied], rng: np.random.Generator) -> Codes:
         """Measured points with one region changed as a whole."""
         moves = [
             (decisions, row)
@@ -234,11 +236,11 @@ class Pool:
             found[:, place, decisions] = row
         return np.asarray(found.reshape(-1, len(self.layout.members)))
 
-    def _paired(self, grown: Codes, rng: np.random.Generator) -> Codes:
+    def _change_pairs(self, grown: Codes, rng: np.random.Generator) -> Codes:
         """Measured points with two decisions changed, drawn at random."""
         sizes = self.layout.entries.sizes
         if not len(grown) or len(sizes) < 2:
-            return self._stacked([])
+            return self._stack_codes([])
         found = grown[rng.integers(len(grown), size=_PAIRED)].copy()
         for _ in range(2):
             decisions = rng.integers(len(sizes), size=_PAIRED)
@@ -256,15 +258,15 @@ class Pool:
                 left_s = max(end - time.monotonic(), 0.0)
                 solution = within(objective, limited, limit, _GAP, left_s, looked_at=looked_at, exact=False)
                 found += [solution.codes] if solution is not None else []
-        return scope.expanded(self._stacked(found, layout))
+        return scope.expanded(self._stack_codes(found, layout))
 
-    def _drawn(
+    def _draw_minima(
         self, scope: Tied, models: Models, points: list[HullPoint], rng: np.random.Generator, effort: _Effort
     ) -> Codes:
         """The best under draws from the posterior, for weights at which the front has its corners."""
         weights = _weights(points, effort.weights)
         if not len(weights):
-            return self._stacked([])
+            return self._stack_codes([])
         pairs = [
             (scope.layout.pairwise(models.latency.draw(rng).plus(self.barred)), scope.layout.pairwise(draw))
             for draw in (models.loss.draw(rng) for _ in range(effort.draws))
@@ -275,10 +277,10 @@ class Pool:
         ]
         return scope.expanded(minima(structure, np.array(terms), exact=False)[0])
 
-    def _thinned(self, points: list[HullPoint]) -> Codes:
+    def _thin_front(self, points: list[HullPoint]) -> Codes:
         """Some of the predicted points, evenly over the front."""
         places = np.unique(np.linspace(0, len(points) - 1, min(_GIVING, len(points))).round().astype(int))
-        return self._stacked([points[place].codes for place in places])
+        return self._stack_codes([points[place].codes for place in places])
 
     def _given_back(self, ends: Codes, models: Models) -> Codes:
         """Good mixes, with every higher precision that is predicted to take no time.
@@ -289,7 +291,7 @@ class Pool:
         changes = Changes(self.layout, models.latency.mean().plus(self.barred), models.loss.mean())
         slack = 0.5 * models.latency.noise_std
         ends = np.unique(ends, axis=0)  # one that was measured before a pair was found unbuildable stays as it is
-        return self._stacked([changes.given_back(codes, slack) for codes in ends[self._allowed(ends)]])
+        return self._stack_codes([changes.given_back(codes, slack) for codes in ends[self._can_be_built(ends)]])
 
     def _neighbours(self, grown: Codes, rng: np.random.Generator) -> Codes:
         """Single changes of measured points, or some of them where there are many."""
@@ -309,14 +311,14 @@ class Pool:
         found = [
             best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen, exact=False) for weight in weights
         ]
-        return self._stacked([codes for codes in found if codes is not None])
+        return self._stack_codes([codes for codes in found if codes is not None])
 
-    def _grown(self, models: Models, history: History, bounds: Bounds) -> Codes:
+    def _best_measured(self, models: Models, history: History, bounds: Bounds) -> Codes:
         """The best measured mixes of the whole front, and of those that keep the limits."""
-        rows = dict.fromkeys([*self._keeping(models, history, bounds), *self._best(models, history)])
-        return self._stacked([self._codes(history.precisions[row]) for row in rows])
+        rows = dict.fromkeys([*self._rows_within_limits(models, history, bounds), *self._best(models, history)])
+        return self._stack_codes([self._codes(history.precisions[row]) for row in rows])
 
-    def _keeping(self, models: Models, history: History, bounds: Bounds) -> NDArray[np.int64]:
+    def _rows_within_limits(self, models: Models, history: History, bounds: Bounds) -> NDArray[np.int64]:
         """The best few rows that keep the limits; none without limits."""
         kept, order = np.zeros(len(history), dtype=bool), history.loss
         if bounds.strict and len(bounds.ms):
@@ -344,10 +346,10 @@ class Pool:
             row: place for place in range(len(rows) - 1, -1, -1) if (row := rows[place].tobytes()) not in self._tried
         }
         codes = codes[np.sort(np.fromiter(fresh.values(), dtype=np.int64, count=len(fresh)))]
-        codes = codes[self._allowed(codes)]
+        codes = codes[self._can_be_built(codes)]
         return codes, self.layout.precisions(codes)
 
-    def _allowed(self, codes: Codes) -> NDArray[np.bool_]:
+    def _can_be_built(self, codes: Codes) -> NDArray[np.bool_]:
         """(n,) whether (n, decisions) codes can be built."""
         return np.isfinite(self.layout.values(self.barred, self.layout.precisions(codes)))
 
@@ -382,7 +384,7 @@ def _others(layout: Layout, fixed: Mapping[int, int]) -> set[tuple[str, Precisio
     }
 
 
-def _barred(layout: Layout, unbuildable: Set[tuple[str, Precision]]) -> Costs:
+def _bar_pairs(layout: Layout, unbuildable: Set[tuple[str, Precision]]) -> Costs:
     """Costs with +inf at forbidden pairs of group and precision."""
     size = len(layout.palette)
     nodes = np.zeros((len(layout.groups), size))

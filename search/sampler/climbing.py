@@ -21,7 +21,7 @@ _RISE = 1.02  # of the gain, below which another round is not worth its time
 _EFFORT = 800  # most decisions times rounds: the time of a round grows with the decisions, and above 800 there is none
 
 
-def climbed(
+def climb(
     codes: Codes,
     gains: NDArray[np.float64],
     around: Callable[[Codes], tuple[Codes, Precisions]],

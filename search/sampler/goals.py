@@ -164,29 +164,31 @@ def nearest(aim: MixGoal, known: Known, log_ms: Floats, loss: Floats) -> NDArray
 def _gained_loss(budget_ms: float, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
     """(n,) expected reductions of the least upper bound of a loss within the budget."""
     forecast, upper = replace(forecast, loss=known.bounds.upper(forecast.loss)), known.bounds.upper(known.loss)
-    kept = _kept(known.log_ms, known.log_ms_std, float(np.log(budget_ms)), rng)
+    kept = _draw_kept(known.log_ms, known.log_ms_std, float(np.log(budget_ms)), rng)
     most = float(known.bounds.upper(np.array([known.corner.loss]))[0])
     bests, shares = _bests(upper, kept, most)
 
     def gains(best: float | None) -> Floats:
         return acquisition.expected_improvements(forecast, budget_ms, best, most)
 
-    return _averaged(gains, bests - known.resolution / 8, shares, known.resolution)
+    return _average_gains(gains, bests - known.resolution / 8, shares, known.resolution)
 
 
 def _gained_speed(max_loss: float, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
     """(n,) expected reductions of the least log milliseconds within the allowed loss."""
-    kept = _kept(known.loss, known.loss_std, max_loss, rng) & (known.upper <= max_loss)
+    kept = _draw_kept(known.loss, known.loss_std, max_loss, rng) & (known.upper <= max_loss)
     bests, shares = _bests(known.log_ms, kept, known.corner.log_ms)
     log_kept = known.bounds.log_chances(forecast.loss, forecast.loss_std, max_loss)
 
     def gains(best: float | None) -> Floats:
         return acquisition.expected_speedups(forecast, log_kept, best, known.corner.log_ms)
 
-    return _averaged(gains, bests, shares, known.log_resolution)
+    return _average_gains(gains, bests, shares, known.log_resolution)
 
 
-def _averaged(gains: Callable[[float | None], Floats], bests: Floats, shares: Floats, least: float) -> Floats | None:
+def _average_gains(
+    gains: Callable[[float | None], Floats], bests: Floats, shares: Floats, least: float
+) -> Floats | None:
     """(n,) gains over the possible bests; None if they are nothing beside the least difference that can be measured."""
     if not len(bests):
         return gains(None)
@@ -194,7 +196,7 @@ def _averaged(gains: Callable[[float | None], Floats], bests: Floats, shares: Fl
     return found if found.max(initial=0.0) > _NOTHING * least else None
 
 
-def _kept(mean: Floats, std: Floats, limit: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _draw_kept(mean: Floats, std: Floats, limit: float, rng: np.random.Generator) -> NDArray[np.bool_]:
     """(draws, n) whether each trial keeps a limit."""
     return np.asarray(mean + std * rng.standard_normal((_DRAWS, len(mean))) <= limit)
 
@@ -251,5 +253,7 @@ class Knee:
         """(n,) how much deeper each candidate is expected to be; None if nothing can be gained."""
         extent = self.most - self.least
         std = np.hypot(forecast.ms_std / (self.slow_ms - self.fast_ms), forecast.loss_std / extent)
-        found = acquisition.improvement(self.below(forecast.ms, forecast.loss) - self.depth, np.maximum(std, 1e-12))
+        found = acquisition.expected_improvement(
+            self.below(forecast.ms, forecast.loss) - self.depth, np.maximum(std, 1e-12)
+        )
         return found if found.max(initial=0.0) > _NOTHING * known.resolution / extent else None

@@ -25,12 +25,12 @@ from search.errors import SolverError, SurrogateError
 from search.forecast import acquisition
 from search.forecast.forecasts import ForecastAccuracy, Predicted, forecast_quality
 from search.forecast.history import Historian, History
-from search.forecast.models import Models, Priors, fitted
+from search.forecast.models import Models, Priors, fit_models
 from search.forecast.priors import NoisePrior
 from search.forecast.quality import NINETY
 from search.graph.grouping import Group
 from search.sampler.candidates import Bounds, Pool
-from search.sampler.climbing import climbed
+from search.sampler.climbing import climb
 from search.sampler.cold_start import guesses
 from search.sampler.gains import Gain
 from search.sampler.goals import Goal, Knee, Known, MixGoal, nearest
@@ -126,11 +126,11 @@ class GuidedSampler(BaseSampler):
         unbuildable = self.guidance.unbuildable()
         history = self.history(trials, unbuildable)
         avoided = unbuildable | self.guidance.disobeyed()
-        poor = self._judged(trials, history).poor
+        poor = self._judge_forecasts(trials, history).poor
         with threadpool_limits(1, "blas"):
-            models = self._fitted(history)
+            models = self._fit_models(history)
             rng = np.random.default_rng([self._seed % 2**32, trial.number])
-            fixed = self._fixed(trial)
+            fixed = self._fixed_codes(trial)
             # A pair that was asked for is proposed though it was refused before: building says so again.
             pool = Pool(self.layout, avoided - self._pairs(fixed), history.tried, fixed, self._ties)
             codes, how, promising = None, "tpe", True
@@ -147,7 +147,7 @@ class GuidedSampler(BaseSampler):
                 self.predicted[trial.number] = Predicted.of(forecast, 0, how, poor, promising)
         return self._params(codes)
 
-    def _fitted(self, history: History) -> Models | None:
+    def _fit_models(self, history: History) -> Models | None:
         """The models; None where there are none yet, or they cannot be fitted."""
         try:
             return self.models(history)
@@ -163,7 +163,7 @@ class GuidedSampler(BaseSampler):
         except (SolverError, SurrogateError) as error:
             self.failure = str(error)
 
-    def _fixed(self, trial: FrozenTrial) -> dict[int, int]:
+    def _fixed_codes(self, trial: FrozenTrial) -> dict[int, int]:
         """The codes by decision that a trial was enqueued with; wrong codes were refused before."""
         asked = trial.system_attrs.get("fixed_params", {})
         return {i: int(asked[v.id]) for i, v in enumerate(self.layout.space.variables) if v.id in asked}
@@ -217,9 +217,9 @@ class GuidedSampler(BaseSampler):
 
     def judged(self, trials: Sequence[FrozenTrial]) -> ForecastAccuracy:
         """How accurate the forecasts of the last finished trials were."""
-        return self._judged(trials, self.history(trials, self.guidance.unbuildable()))
+        return self._judge_forecasts(trials, self.history(trials, self.guidance.unbuildable()))
 
-    def _judged(self, trials: Sequence[FrozenTrial], history: History) -> ForecastAccuracy:
+    def _judge_forecasts(self, trials: Sequence[FrozenTrial], history: History) -> ForecastAccuracy:
         rows = self._uniform_rows(history)
         # Where all are as good as FP32, what their losses can be told apart by.
         worst = max((max(history.loss[row], _Z95 * history.loss_std[row]) for row in rows), default=0.0)
@@ -234,11 +234,11 @@ class GuidedSampler(BaseSampler):
             return None
         history = self.history(trials, self.guidance.unbuildable())
         with threadpool_limits(1, "blas"):
-            models = self._fitted(history)
+            models = self._fit_models(history)
             if models is None:
                 return None
             forecast = models.forecast(self.layout.precisions_of([asked]))
-            return Predicted.of(forecast, 0, "asked", self._judged(trials, history).poor)
+            return Predicted.of(forecast, 0, "asked", self._judge_forecasts(trials, history).poor)
 
     def least_ms(self, trials: Sequence[FrozenTrial]) -> float | None:
         """The least latency in ms that seems reachable by the forecasts; None before a uniform assignment was measured.
@@ -292,7 +292,7 @@ class GuidedSampler(BaseSampler):
             return np.asarray(codes[int(np.argmax(gains))]), "near", True
         chosen = np.asarray(codes[int(np.argmax(gains))])
         if len(history) >= _CLIMB_FROM:
-            chosen = climbed(codes, gains, lambda best: pool.around(best, models, rng), gain.shortlist, gain.rate)
+            chosen = climb(codes, gains, lambda best: pool.around(best, models, rng), gain.shortlist, gain.rate)
         return chosen, "gain", gain.promises(np.concatenate([precisions, self.layout.precisions(chosen[None])]))
 
     def _is_late(self, history: History) -> bool:
@@ -326,7 +326,7 @@ class GuidedSampler(BaseSampler):
     def models(self, history: History) -> Models | None:
         """The fitted models; None if no uniform assignment was measured yet."""
         priors = self.guidance.priors()
-        return None if priors is None else fitted(self.layout, priors, history, self.guidance.latency_band())
+        return None if priors is None else fit_models(self.layout, priors, history, self.guidance.latency_band())
 
     def _bounds(self, models: Models, known: Known, goal: Goal) -> Bounds:
         """The limits and slightly stricter ones, or the knee; else the middles of the widest gaps of the front."""

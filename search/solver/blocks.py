@@ -44,7 +44,7 @@ class Tied:
         return found
 
 
-def tied(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> Tied:
+def tie_decisions(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> Tied:
     """Join the decisions with equal numbers.
 
     The codes of a tie are the precisions of all its decisions. For each code a decision takes that precision, or the
@@ -58,11 +58,13 @@ def tied(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> Tied:
     sizes = np.bincount(numbers)
     ties = np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1]) if len(sizes) else []
     tables = tuple(_tables(layout, ties, np.isinf(layout.entries.summed(barred.nodes))))
-    effects, members = zip(*(_joined(layout, tie, table) for tie, table in zip(ties, tables, strict=True)), strict=True)
+    effects, members = zip(
+        *(_join_effects(layout, tie, table) for tie, table in zip(ties, tables, strict=True)), strict=True
+    )
     return Tied(replace(layout, effects=effects, members=members), tables, tuple(ties))
 
 
-def _joined(layout: Layout, tie: NDArray[np.int64], table: Codes) -> tuple[Precisions, NDArray[np.int64]]:
+def _join_effects(layout: Layout, tie: NDArray[np.int64], table: Codes) -> tuple[Precisions, NDArray[np.int64]]:
     """What the codes of a tie give its groups, (codes, groups), and the (groups,) themselves."""
     if len(tie) == 1:
         return layout.effects[tie[0]][table[:, 0]], layout.members[tie[0]]

@@ -95,7 +95,7 @@ class Cutter:
         value, most = self._value(terms, codes), int(self._sizes.max(initial=0))
         unchanged = 0
         for number in range(MOST_ROUNDS * most if np.isfinite(value) else 0):
-            switched = self._moved(terms, codes, number % most)
+            switched = self._apply_move(terms, codes, number % most)
             reached = self._value(terms, switched)
             unchanged += 1
             if reached < value - NEGLIGIBLE * abs(value):
@@ -104,9 +104,9 @@ class Cutter:
                 break
         return codes
 
-    def _moved(self, terms: Terms, codes: Codes, code: int) -> Codes:
+    def _apply_move(self, terms: Terms, codes: Codes, code: int) -> Codes:
         """(decisions,) codes after the best move with a code."""
-        return np.where(_cut(self._move(terms, codes, code), self._ends), self._wanted(terms, codes, code), codes)
+        return np.where(_cut(self._move(terms, codes, code), self._ends), self._offer_code(terms, codes, code), codes)
 
     def _start(self, terms: Terms, before: Codes) -> Codes:
         """The cheapest of earlier codes, each decision's own cheapest, and each code for all that may have it."""
@@ -125,7 +125,7 @@ class Cutter:
     def _move(self, terms: Terms, codes: Codes, code: int) -> Move:
         """The costs of switching to a code, for those that may; the others stay as they are."""
         left, right = self._ends
-        wanted = self._wanted(terms, codes, code)
+        wanted = self._offer_code(terms, codes, code)
         starts, width = self.structure.pair_starts, self._sizes[right]
 
         def table(of_left: Codes, of_right: Codes) -> NDArray[np.float64]:
@@ -141,7 +141,7 @@ class Cutter:
         switch += np.bincount(right, both - left_switches, len(codes))
         return Move(switch, pairs)
 
-    def _wanted(self, terms: Terms, codes: Codes, code: int) -> Codes:
+    def _offer_code(self, terms: Terms, codes: Codes, code: int) -> Codes:
         """(decisions,) this code, or the present one where it does not exist or is forbidden."""
         places = self.structure.unary_starts + np.minimum(code, self._sizes - 1)
         return np.where((code < self._sizes) & np.isfinite(terms[places]), code, codes)

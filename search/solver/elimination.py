@@ -64,7 +64,7 @@ class Eliminator:
         most = max(1, MOST_KEPT // max(1, self._entries))
         if not len(terms):
             return np.zeros((0, len(self.structure.sizes)), dtype=np.int64), np.zeros(0)
-        parts = [self._minimized(terms[start : start + most]) for start in range(0, len(terms), most)]
+        parts = [self._minimize_part(terms[start : start + most]) for start in range(0, len(terms), most)]
         return np.concatenate([codes for codes, _ in parts]), np.concatenate([least for _, least in parts])
 
     def ranked(self, terms: Terms) -> Iterator[tuple[Codes, float]]:
@@ -93,7 +93,7 @@ class Eliminator:
             _push(heap, numbers, known, place + 1)
             _push(heap, numbers, found, 0)
 
-    def _minimized(self, terms: Terms) -> tuple[Codes, Terms]:
+    def _minimize_part(self, terms: Terms) -> tuple[Codes, Terms]:
         tables, least = self._tables(terms)
         codes = np.zeros((len(self.structure.sizes), len(terms)), dtype=np.int64)
         for batch, table in self._backwards(tables):

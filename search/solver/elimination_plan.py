@@ -103,8 +103,10 @@ def elimination_order(structure: Structure, most_entries: int) -> tuple[int, ...
         best = min(scores.values())
         if math.isinf(best[0]):
             return None
-        chosen = _independent(near, [i for i, found in scores.items() if found == best or _is_easy(near[i], found)])
-        changed = {j for i in chosen for j in _removed(near, i)}.difference(chosen)
+        chosen = _select_independent(
+            near, [i for i, found in scores.items() if found == best or _is_easy(near[i], found)]
+        )
+        changed = {j for i in chosen for j in _remove_decision(near, i)}.difference(chosen)
         order += chosen
         for i in chosen:
             del scores[i]
@@ -116,7 +118,7 @@ def _is_easy(neighbours: set[int], score: tuple[float, float]) -> bool:
     return len(neighbours) <= _FEW and not math.isinf(score[0])
 
 
-def _independent(near: Sequence[set[int]], decisions: Sequence[int]) -> list[int]:
+def _select_independent(near: Sequence[set[int]], decisions: Sequence[int]) -> list[int]:
     """Those of the decisions, in order, that are no neighbours of one before."""
     chosen, touched = [], set[int]()
     for i in decisions:
@@ -126,7 +128,7 @@ def _independent(near: Sequence[set[int]], decisions: Sequence[int]) -> list[int
     return chosen
 
 
-def _removed(near: list[set[int]], i: int) -> set[int]:
+def _remove_decision(near: list[set[int]], i: int) -> set[int]:
     """Remove a decision and connect its neighbours; gives the decisions whose score may have changed."""
     for j in near[i]:
         near[j] |= near[i]

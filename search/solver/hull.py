@@ -75,14 +75,14 @@ def corners(points: list[HullPoint], extent: Terms) -> list[HullPoint]:
     """The points that are corners of the lower left convex hull, sorted by the first cost."""
     found: list[HullPoint] = []
     for point in sorted(points, key=lambda point: (point.first, point.second)):
-        while found and _passed(found, point, extent):
+        while found and _is_covered(found, point, extent):
             found.pop()
         if not found or (found[-1].second - point.second) / extent[1] > NEGLIGIBLE:
             found.append(point)
     return found
 
 
-def _passed(found: list[HullPoint], point: HullPoint, extent: Terms) -> bool:
+def _is_covered(found: list[HullPoint], point: HullPoint, extent: Terms) -> bool:
     """Whether the last point of `found` is no longer a corner when `point` follows."""
     across, down = (costs(point) - costs(found[-1])) / extent * (1, -1)
     if down <= NEGLIGIBLE or len(found) == 1:

@@ -92,26 +92,26 @@ def solve(
     cuts = list(forbidden)
     while True:
         left_s = max(deadline - time.monotonic(), 0.01)
-        found = _solved(structure, terms, base, limited, cuts, gap, left_s)
-        if found is None or found.codes is None or _allowed(structure, terms, limited, found.codes):
+        found = _solve_program(structure, terms, base, limited, cuts, gap, left_s)
+        if found is None or found.codes is None or _is_allowed(structure, terms, limited, found.codes):
             return found
         if any(np.array_equal(found.codes, codes) for codes in cuts):
             raise SolverError(f"solving {len(structure.sizes)} decisions: HiGHS returned codes that are forbidden.")
         cuts.append(found.codes)  # allowed within HiGHS's tolerances only
 
 
-def tolerated(terms: Terms, limit: float) -> float:
+def add_tolerance(terms: Terms, limit: float) -> float:
     """A limit with a tolerance for rounding."""
     return limit + 1e-9 * (abs(limit) + float(np.abs(terms[np.isfinite(terms)]).max(initial=0)))
 
 
-def _allowed(structure: Structure, terms: Terms, limited: tuple[Terms, float] | None, codes: Codes) -> bool:
+def _is_allowed(structure: Structure, terms: Terms, limited: tuple[Terms, float] | None, codes: Codes) -> bool:
     if not np.isfinite(structure.sums(terms, codes[None])[0]):
         return False
-    return limited is None or structure.sums(limited[0], codes[None])[0] <= tolerated(*limited)
+    return limited is None or structure.sums(limited[0], codes[None])[0] <= add_tolerance(*limited)
 
 
-def _solved(
+def _solve_program(
     structure: Structure,
     terms: Terms,
     base: float,
@@ -166,7 +166,7 @@ def _polytope(structure: Structure, costs: list[Terms], denied: NDArray[np.bool_
         rows.add(own[None], 1.0, 1, 1)
     for left, right, tables in _by_shape(structure, columns):
         sums = np.flatnonzero(~denied[tables].any(axis=(1, 2)))
-        empty = np.array([_moved(cost, left[sums], right[sums], tables[sums]) for cost in costs]).all(axis=0)
+        empty = np.array([_move_to_unary(cost, left[sums], right[sums], tables[sums]) for cost in costs]).all(axis=0)
         kept[tables[sums[empty]]] = False
         others = np.delete(np.arange(len(tables)), sums[empty])
         for own, entries in ((left, tables), (right, tables.swapaxes(1, 2))):
@@ -186,7 +186,7 @@ def _by_shape(structure: Structure, columns: list[NDArray[np.int64]]) -> Iterato
         yield np.array([columns[i] for i, *_ in pairs]), np.array([columns[j] for _, j, _ in pairs]), tables
 
 
-def _moved(
+def _move_to_unary(
     cost: Terms, left: NDArray[np.int64], right: NDArray[np.int64], tables: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Move the parts of tables that depend on one decision into the unary costs; tells of which nothing is left."""

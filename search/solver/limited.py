@@ -69,7 +69,7 @@ def within(
     """
     both = Both.of(objective, limited, fixed or {})
     structure, terms = both.structure, both.finite[0] + both.denied
-    room = program.tolerated(both.finite[1], limit - limited.base)
+    room = program.add_tolerance(both.finite[1], limit - limited.base)
     known, timed_out, solver = Relaxed(None, np.inf, -np.inf), False, solver_of(structure, terms, exact=exact)
     if solver is not None:
         denied = {tuple(int(code) for code in codes) for codes in forbidden}

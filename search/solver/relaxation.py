@@ -68,11 +68,11 @@ class Relaxation:
         found = Relaxed(None, np.inf, self._costs(cheapest)[0])
         weight = 0.0
         if self._costs(cheapest)[1] > self.limit:
-            weight = self._bracketed(found, cheapest, inside)
+            weight = self._bracket_limit(found, cheapest, inside)
         self._look(found, weight, gap)
         return found
 
-    def _bracketed(self, found: Relaxed, beyond: Codes, inside: Codes) -> float:
+    def _bracket_limit(self, found: Relaxed, beyond: Codes, inside: Codes) -> float:
         """The weights with the highest bound, for which the corners on both sides of the limit are equally good.
 
         Every step tries the weight at which two corners are equally good, and others between those of the corners.

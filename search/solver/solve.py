@@ -77,12 +77,12 @@ def minima(
     codes = np.zeros((len(terms), len(structure.sizes)), dtype=np.int64)
     least = np.full(len(terms), np.inf)
     for lane, costs in enumerate(terms):
-        for found, value in islice(_programmed(structure, costs, time_limit_s), 1):
+        for found, value in islice(_rank_by_program(structure, costs, time_limit_s), 1):
             codes[lane], least[lane] = found, value
     return codes, least
 
 
-def ranked(
+def rank_codes(
     cost: Pairwise, fixed: Fixed | None = None, time_limit_s: float = TIME_LIMIT_S, *, exact: bool = True
 ) -> Iterator[tuple[Codes, float]]:
     """Yield all allowed (decisions,) codes and their costs, cheapest first.
@@ -96,7 +96,7 @@ def ranked(
     structure = Structure.of(cost)
     terms = structure.restricted(structure.terms(cost), fixed or {})
     solver = solver_of(structure, terms, exact=exact)
-    found = _programmed(structure, terms, time_limit_s) if solver is None else solver.ranked(terms)
+    found = _rank_by_program(structure, terms, time_limit_s) if solver is None else solver.ranked(terms)
     return ((codes, cost.base + value) for codes, value in found)
 
 
@@ -114,7 +114,7 @@ def best_new(
         seen: codes as tuples, preferably in a set.
         effort: after this many cheaper codes that were seen, the result is the cheapest new single change of the
             cheapest of them that has one.
-        exact: see `ranked`; if False, that change follows also where `ranked` ends.
+        exact: see `rank_codes`; if False, that change follows also where `rank_codes` ends.
 
     Returns:
         The codes; None if all allowed codes were seen, or nothing new was found within `effort`.
@@ -123,11 +123,11 @@ def best_new(
         UnfinishedError: HiGHS did not finish, where the graph is too wide for elimination.
     """
     tried = []
-    for codes, _ in islice(ranked(cost, fixed, exact=exact), effort):
+    for codes, _ in islice(rank_codes(cost, fixed, exact=exact), effort):
         if tuple(codes.tolist()) not in seen:
             return codes
         tried.append(codes)
-    return _changed(cost, fixed or {}, tried, seen) if len(tried) == effort or not exact else None
+    return _cheapest_change(cost, fixed or {}, tried, seen) if len(tried) == effort or not exact else None
 
 
 def front(
@@ -155,11 +155,11 @@ def front(
         UnfinishedError: HiGHS did not finish.
     """
     both = Both.of(first, second, fixed or {})
-    ends = _solved(both, np.eye(2), time_limit_s, exact)
+    ends = _solve_weightings(both, np.eye(2), time_limit_s, exact)
     extent = both.extent(ends)
     if extent.all():
         # Of all that have the least of one cost, the one with the least of the other.
-        ends = _solved(both, np.where(np.eye(2) > 0, 1.0, hull.NEGLIGIBLE) / extent, time_limit_s, exact)
+        ends = _solve_weightings(both, np.where(np.eye(2) > 0, 1.0, hull.NEGLIGIBLE) / extent, time_limit_s, exact)
         extent = both.extent(ends)
     if not extent.all():
         return [ends[1] if extent[1] else ends[0]]
@@ -168,14 +168,18 @@ def front(
         gaps.sort(key=lambda gap: -hull.width(gap, extent))
         tried, gaps = gaps[: min(AT_ONCE, most - len(points))], gaps[min(AT_ONCE, most - len(points)) :]
         weights = np.array([hull.weights(gap, extent) for gap in tried])
-        for gap, weight, point in zip(tried, weights, _solved(both, weights, time_limit_s, exact), strict=True):
+        for gap, weight, point in zip(
+            tried, weights, _solve_weightings(both, weights, time_limit_s, exact), strict=True
+        ):
             if weight @ hull.costs(gap[0]) - weight @ hull.costs(point) > hull.NEGLIGIBLE:
                 points.append(point)
                 gaps += [(gap[0], point), (point, gap[1])]
     return hull.corners(points, extent)
 
 
-def _changed(cost: Pairwise, fixed: Fixed, tried: list[Codes], seen: Collection[tuple[int, ...]]) -> Codes | None:
+def _cheapest_change(
+    cost: Pairwise, fixed: Fixed, tried: list[Codes], seen: Collection[tuple[int, ...]]
+) -> Codes | None:
     """The cheapest new single change of the first codes of `tried` that have one."""
     structure = Structure.of(cost)
     terms = structure.restricted(structure.terms(cost), fixed)
@@ -194,7 +198,7 @@ def _changed(cost: Pairwise, fixed: Fixed, tried: list[Codes], seen: Collection[
     return None
 
 
-def _programmed(structure: Structure, terms: Terms, time_limit_s: float) -> Iterator[tuple[Codes, float]]:
+def _rank_by_program(structure: Structure, terms: Terms, time_limit_s: float) -> Iterator[tuple[Codes, float]]:
     """The same as `Eliminator.ranked`, with one integer program for each item."""
     cuts: list[Codes] = []
     while (found := program.solve(structure, terms, forbidden=cuts, time_limit_s=time_limit_s)) is not None:
@@ -208,7 +212,7 @@ def _programmed(structure: Structure, terms: Terms, time_limit_s: float) -> Iter
         yield found.codes, float(structure.sums(terms, found.codes[None])[0])
 
 
-def _solved(both: Both, weights: Terms, time_limit_s: float, exact: bool) -> list[HullPoint]:
+def _solve_weightings(both: Both, weights: Terms, time_limit_s: float, exact: bool) -> list[HullPoint]:
     """The minimum of each of (n, 2) weightings of two costs."""
     terms = sum((weight[:, None] * costs for weight, costs in zip(weights.T, both.finite, strict=True)), both.denied)
     codes, least = minima(both.structure, np.asarray(terms), time_limit_s, exact=exact)

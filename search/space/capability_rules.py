@@ -38,11 +38,11 @@ class CapabilityRules:
     @property
     def symmetric(self) -> bool | None:
         """Whether INT8 activations have the zero point 0; None if the file does not say."""
-        found: bool | None = self._quantized.get(SYMMETRIC)
+        found: bool | None = self._quantized_table.get(SYMMETRIC)
         return found
 
     @property
-    def _quantized(self) -> Mapping[str, Any]:
+    def _quantized_table(self) -> Mapping[str, Any]:
         """The keys of the tables of quantized precisions, of which the coarsest counts."""
         tables = [self.tables.get(precision.label, {}) for precision in sorted(Precision) if precision.quantized]
         return {key: value for table in tables for key, value in table.items()}
@@ -50,7 +50,9 @@ class CapabilityRules:
     def whole(self) -> Capability:
         """The capability of a target that the file describes completely: what it does not name is not run."""
         ops = {Precision.parse(label): frozenset(table[OPS]) for label, table in self.tables.items()}
-        return Capability(ops, **{key: self._quantized[key] for key in LEAST_SIZES if key in self._quantized})
+        return Capability(
+            ops, **{key: self._quantized_table[key] for key in LEAST_SIZES if key in self._quantized_table}
+        )
 
     def narrowed(self, capability: Capability, target: str) -> Capability:
         """Restrict a capability by the rules: what the file does not name stays unchanged.
@@ -77,7 +79,7 @@ class CapabilityRules:
             if left != runs:  # a precision without any op stays, so that the reason is told
                 ops[precision] = left
                 withheld[precision] = withheld.get(precision, frozenset()) | (runs - left)
-        sizes = {key: self._quantized.get(key, getattr(capability, key)) for key in LEAST_SIZES}
+        sizes = {key: self._quantized_table.get(key, getattr(capability, key)) for key in LEAST_SIZES}
         return Capability(ops, **sizes, withheld=withheld, withheld_by=self.name)
 
     def to_json(self) -> dict[str, Any]:

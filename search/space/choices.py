@@ -160,7 +160,7 @@ def make_space(
         ConfigError: a rule matches no group, contradicts another, or asks for a precision that the target or the group
             cannot run.
     """
-    kept = _kept(model.groups, capability, keep)
+    kept = _match_keep_rules(model.groups, capability, keep)
     choices = {}
     for group in model.groups:
         natural = tuple(_choice(group, p, model, capability, ranges) for p in capability.precisions)
@@ -229,7 +229,7 @@ def _weight(model: Model, name: str) -> NDArray[np.generic]:
     return tensor.numpy()
 
 
-def _kept(groups: Sequence[Group], capability: Capability, keep: Sequence[KeepRule]) -> dict[str, KeepRule]:
+def _match_keep_rules(groups: Sequence[Group], capability: Capability, keep: Sequence[KeepRule]) -> dict[str, KeepRule]:
     kept: dict[str, KeepRule] = {}
     for rule in keep:
         text = f"--keep '{rule.pattern}={rule.precision.label}'"

@@ -26,11 +26,11 @@ def divisions(layout: Layout, opaque: NDArray[np.bool_] | None = None) -> list[D
     stretches, alone = between_cuts(layout), -1 - np.arange(len(layout.groups))
     found = []
     if opaque is not None and opaque.any():
-        found.append(_numbered(np.where(opaque, stretches, alone)))
-        found.append(_numbered(np.where(opaque, _runs(opaque), alone)))
+        found.append(_number_regions(np.where(opaque, stretches, alone)))
+        found.append(_number_regions(np.where(opaque, _runs(opaque), alone)))
     found.append(stretches)
     if len(layout.blocks):
-        found.append(_numbered(_runs(layout.blocks)))
+        found.append(_number_regions(_runs(layout.blocks)))
     found.append(stages(layout, stretches))
     return _distinct(found)
 
@@ -55,7 +55,7 @@ def stages(layout: Layout, stretches: Division) -> Division:
     np.maximum.at(size, layout.edges[:, 1], layout.elements)
     largest = np.zeros(int(stretches.max(initial=0)) + 1)
     np.maximum.at(largest, stretches, size)
-    return _numbered(_runs(largest[stretches]))
+    return _number_regions(_runs(largest[stretches]))
 
 
 def _runs(values: NDArray[np.generic]) -> Division:
@@ -65,7 +65,7 @@ def _runs(values: NDArray[np.generic]) -> Division:
     return np.asarray(np.cumsum(changes), dtype=np.int64)
 
 
-def _numbered(owners: Division) -> Division:
+def _number_regions(owners: Division) -> Division:
     return np.asarray(np.unique(owners, return_inverse=True)[1], dtype=np.int64)
 
 

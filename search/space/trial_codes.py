@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-def held(trial: FrozenTrial) -> dict[str, Any]:
+def read_parameters(trial: FrozenTrial) -> dict[str, Any]:
     """The parameters of a trial: those that it was enqueued with, and those that were suggested since."""
     return {**trial.system_attrs.get("fixed_params", {}), **trial.params}
 

@@ -42,13 +42,13 @@ class Capability:
 
     def to_json(self) -> dict[str, Any]:
         native = {
-            "ops": _labelled(self.ops),
+            "ops": _label_ops(self.ops),
             "min_channels": self.min_channels,
             "min_matmul_size": self.min_matmul_size,
         }
         if not self.withheld_by:
             return native
-        return {**native, "withheld": _labelled(self.withheld), "withheld_by": self.withheld_by}
+        return {**native, "withheld": _label_ops(self.withheld), "withheld_by": self.withheld_by}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Capability:
@@ -61,7 +61,7 @@ class Capability:
         )
 
 
-def _labelled(ops: Mapping[Precision, frozenset[str]]) -> dict[str, list[str]]:
+def _label_ops(ops: Mapping[Precision, frozenset[str]]) -> dict[str, list[str]]:
     return {precision.label: sorted(names) for precision, names in sorted(ops.items())}
 
 

@@ -107,7 +107,7 @@ def here(store: Store, study: StudyRecord, config: SearchConfig, events: Events)
             continue
         parts = [file for file in files if file.role == role]
         if parts:
-            changes[field] = str(_located(artifacts, study.name, parts, Path(source), events))
+            changes[field] = str(_locate(artifacts, study.name, parts, Path(source), events))
         elif not _is_here(source):
             raise _not_shipped(study.name, role, source)
     if not set(config.given) & ROLES.keys():  # what is given is put there, also where it was lost
@@ -135,7 +135,7 @@ def _files(role: str, path: Path) -> list[tuple[str, Path]]:
     return [(path.name, path), *((name, path.parent / name) for name in more)]
 
 
-def _located(artifacts: Artifacts, study: str, parts: Sequence[FileRecord], source: Path, events: Events) -> Path:
+def _locate(artifacts: Artifacts, study: str, parts: Sequence[FileRecord], source: Path, events: Events) -> Path:
     """Where on this host the file is, fetched if need be."""
     if _are_in(source.parent, parts, first=source.name):
         return source

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from evaluators.stopwatch import current_stopwatch, time_spent
 from studies.events import Events, Quiet
-from studies.interrupts import interrupted
+from studies.interrupts import came_of_interrupt
 from studies.store.store import Store
 
 Me = TypeVar("Me", bound="Presence")
@@ -92,7 +92,7 @@ class Presence:
         if not self._over.is_set():
             self._over.set()
             self._thread.join(_LAST_S)
-            failed = isinstance(error, Exception) and not interrupted(error)
+            failed = isinstance(error, Exception) and not came_of_interrupt(error)
             self._store.workers.end(self.name, "failed" if failed else "ended", self._spent())
 
     def state(self, state: str) -> None:

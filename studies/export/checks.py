@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.measure.latency_scale import scaled
+from evaluators.measure.latency_scale import scale_latencies
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import ArtifactError
 
@@ -95,7 +95,7 @@ def check_latency(keeper: EvaluatorProcess, measured: MeasuredEngine, written: P
         "latency_ratio": ratios[-1],
         "latency_ratios": ratios,
         "tries": len(ratios),
-        "latency_now_ms": float(scaled(times.engine_ms, baseline_ms, measured.reference_ms)),
+        "latency_now_ms": float(scale_latencies(times.engine_ms, baseline_ms, measured.reference_ms)),
         "warnings": warnings,
     }
 

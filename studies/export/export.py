@@ -140,7 +140,7 @@ class _Confirmed:
     assignment: Assignment
 
     @property
-    def measured(self) -> MeasuredEngine:
+    def measured_engine(self) -> MeasuredEngine:
         return MeasuredEngine(
             self.engine, float(self.now.measures.latency_ms[self.point.row]), self.now.table.reference_ms
         )
@@ -228,8 +228,8 @@ def _check(work: Work, chosen: _Confirmed, written: Path, tolerance: float | Non
     """Check what was written against what was measured: `check` and `latency_check` of the manifest."""
     check_outputs(work.bench.keeper, chosen.engine, written)
     allowed = default_tolerance(chosen.now.target.band) if tolerance is None else tolerance
-    latency = check_latency(work.bench.keeper, chosen.measured, written, allowed)
-    if text := moved_text(latency, chosen.measured):
+    latency = check_latency(work.bench.keeper, chosen.measured_engine, written, allowed)
+    if text := moved_text(latency, chosen.measured_engine):
         work.events.note(text)
     return {"check": {"outputs": "equal"}, "latency_check": latency}
 

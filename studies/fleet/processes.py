@@ -120,7 +120,7 @@ class Fleet:
             self._hear(post)
             if post.process is not None and post.process.poll() is not None:
                 self._hear(post)
-                self._ended(post, post.process.returncode)
+                self._note_end(post, post.process.returncode)
         if not all(post.over for post in self._posts):
             return True
         if self._unreachable:
@@ -195,7 +195,7 @@ class Fleet:
                 self._heard.add(line)
                 self._note(f"{post.slot.name}: {line}")
 
-    def _ended(self, post: _Post, code: int) -> None:
+    def _note_end(self, post: _Post, code: int) -> None:
         ran_s = time.monotonic() - post.started
         post.process, post.outcome = None, f"{how(code)}{post.last and f': {post.last}'}"
         if code == 0:

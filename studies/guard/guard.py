@@ -169,11 +169,11 @@ class Guard:
         self._counts.add("requests")
         if self._reservoir is not None:
             self._reservoir.offer(inputs)
-        name = self._serving()
+        name = self._engine_in_service()
         if name == SAFE:
             breaker = self._keeper.breaker
             why = "the policy wants the safe engine" if breaker.state is BreakerState.CLOSED else breaker.reason
-            return SAFE, self._sampled(inputs, self._safe.answer(inputs, why), SAFE)
+            return SAFE, self._offer_sample(inputs, self._safe.answer(inputs, why), SAFE)
         outputs, fault = self._ask(name, inputs)
         if fault:
             reason = f"the {name} engine {fault}"
@@ -182,7 +182,7 @@ class Guard:
             return SAFE, answer
         if not all_finite(outputs):
             return SAFE, self._replace_non_finite(inputs, name)
-        self._sampled(inputs, outputs, name)
+        self._offer_sample(inputs, outputs, name)
         if self._compensation is None or name != FAST:  # the mean error is that of the fast engine alone
             return name, outputs
         return name, self._compensation.apply(outputs)
@@ -195,7 +195,7 @@ class Guard:
             return {}, f"raised {type(error).__name__}: {error}"
         return outputs, find_fault(outputs, self._safe.names)
 
-    def _serving(self) -> str:
+    def _engine_in_service(self) -> str:
         return self._policy.chosen if self._keeper.breaker.state is BreakerState.CLOSED else SAFE
 
     def _replace_non_finite(self, inputs: Inputs, name: str) -> Arrays:
@@ -205,7 +205,7 @@ class Guard:
             self._leave(f"the {name} engine gave NaN or Inf where the safe one gave numbers")
         return answer
 
-    def _sampled(self, inputs: Inputs, outputs: Arrays, engine: str) -> Arrays:
+    def _offer_sample(self, inputs: Inputs, outputs: Arrays, engine: str) -> Arrays:
         """The same outputs; a share of the requests is handed to the comparison."""
         resting = engine == SAFE and self._keeper.breaker.state is not BreakerState.HALF_OPEN
         taken = not resting and self._random.random() < self._options.share
@@ -219,7 +219,7 @@ class Guard:
 
     def _compare(self, sample: Sample) -> None:
         probing = sample.engine == SAFE
-        name = self._probed() if probing else sample.engine
+        name = self._engine_to_probe() if probing else sample.engine
         other, fault = self._ask(name, sample.inputs) if probing else (self._engines[SAFE](sample.inputs), "")
         if not probing:
             self._safe.check(other, "")
@@ -235,7 +235,7 @@ class Guard:
             self._compensation.add(fast, safe)
         self._counts.add("compared")
         self._remember(found)
-        threshold = self._threshold()
+        threshold = self._choose_threshold()
         self._change(lambda b, now: circuit.add_sample(b, found, threshold, self._options, now))
         self._synchronize()
         self._troubles.settle(_COMPARING)
@@ -250,11 +250,11 @@ class Guard:
         except Exception as error:
             self._troubles.report(_WATCHING, f"computing metrics of a compared sample: {sentence_of(error)}")
 
-    def _probed(self) -> str:
+    def _engine_to_probe(self) -> str:
         """The engine that will answer once the breaker is closed; the fast one if the policy wants the safe one."""
         return FAST if self._policy.chosen == SAFE else self._policy.chosen
 
-    def _threshold(self) -> float:
+    def _choose_threshold(self) -> float:
         given = self._options.threshold
         return self._agreement.threshold if given is None else given
 
@@ -310,7 +310,7 @@ class Guard:
         return GuardState(
             breaker.state,
             breaker.reason,
-            self._serving(),
+            self._engine_in_service(),
             **self._counts.numbers(),
             agreement=self._last_window,
             sensors=self._policy.sensors,

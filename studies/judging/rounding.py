@@ -56,7 +56,7 @@ def worst_text(value: float, worst: float, metric: MetricScale) -> str:
     scaled, above = worst * _factor(metric), worst >= value
     decimals = decimals_of(abs(worst - value) * _factor(metric)) or 0
     shown = math.ceil(scaled * 10**decimals - _ROUNDING) if above else math.floor(scaled * 10**decimals + _ROUNDING)
-    return f"{'≤' if above else '≥'} {fixed(shown / 10**decimals, decimals)} {_unit(metric)}".rstrip()
+    return f"{'≤' if above else '≥'} {format_fixed(shown / 10**decimals, decimals)} {_unit(metric)}".rstrip()
 
 
 def interval_text(low: float, high: float, metric: MetricScale) -> str:
@@ -116,7 +116,7 @@ def latency_text(latency_ms: float | None, band: float = 0.0, *, missing: str = 
     decimals = (
         max(-math.floor(math.log10(latency_ms * band)), 1 - exponent) if band > 0 else _USUAL_DIGITS - 1 - exponent
     )
-    return f"{fixed(latency_ms, max(0, min(_MOST_DECIMALS, decimals)))} ms"
+    return f"{format_fixed(latency_ms, max(0, min(_MOST_DECIMALS, decimals)))} ms"
 
 
 def speedup_text(speedup: float | None, *, doubtful: bool = False) -> str:
@@ -143,14 +143,14 @@ def decimals_of(half: float) -> int | None:
     return max(0, min(_MOST_DECIMALS, digits - 1 - exponent))
 
 
-def fixed(value: float, decimals: int) -> str:
+def format_fixed(value: float, decimals: int) -> str:
     """A number with so many decimals; zero has no sign."""
     text = f"{value:.{decimals}f}"
     return text if float(text) else text.removeprefix("-")
 
 
 def _scale_text(value: float, decimals: int, metric: MetricScale) -> str:
-    return fixed(value * _factor(metric), decimals)
+    return format_fixed(value * _factor(metric), decimals)
 
 
 def _factor(metric: MetricScale) -> float:

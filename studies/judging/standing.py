@@ -240,7 +240,7 @@ class Standing:
         search_error = float(verdicts.standard_error(t.loss_low[row], t.loss_high[row]))
         final_error = float(verdicts.standard_error(f.loss_low[place], f.loss_high[place]))
         losses = float(t.loss[row]), float(f.loss[place])
-        return verdicts.disagreement(losses[0], search_error, losses[1], final_error, self.final.compared)
+        return verdicts.find_disagreement(losses[0], search_error, losses[1], final_error, self.final.compared)
 
 
 def standing(

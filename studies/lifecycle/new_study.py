@@ -16,7 +16,7 @@ from studies.fleet.join import run_crew
 from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.study_lookup import exists
 from studies.lifecycle.deletion import delete_study, taken_back
-from studies.monitoring import monitored
+from studies.monitoring import serve_metrics
 from studies.options.config import SearchConfig
 from studies.options.read_options import check_config
 from studies.options.slots import Slot
@@ -37,7 +37,7 @@ def search_new_study(config: SearchConfig, events: SearchEvents, *, replace: boo
     """Make a study and search it; see `bitfront.verbs.search`."""
     events.note(f"checking inputs for backend {choose_backend(config.backend)}")
     config, slots = crew_of(check_config(config))
-    with monitored(events, config.metrics_port) as shown:
+    with serve_metrics(events, config.metrics_port) as shown:
         shown.timing(RunTime(limit_start(), config.time_limit_s))
         return _search(config, slots, shown, replace=replace)
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from studies.monitoring.metrics_port import monitored
+from studies.monitoring.metrics_port import serve_metrics
 
-__all__ = ["monitored"]
+__all__ = ["serve_metrics"]

@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 
 
 @contextmanager
-def monitored(events: SearchEvents, port: int | None) -> Iterator[SearchEvents]:
+def serve_metrics(events: SearchEvents, port: int | None) -> Iterator[SearchEvents]:
     """Events that are counted on their way, with metrics on a port while it is held.
 
     Args:

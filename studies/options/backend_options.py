@@ -33,7 +33,7 @@ def read_values(kind: BackendKind, texts: Sequence[str]) -> dict[str, Any]:
         name, _, written = text.partition("=")
         row = rows.get(name.strip().replace("_", "-"))
         if row is None:
-            problems.append(_unknown(kind, name, rows))
+            problems.append(_unknown_text(kind, name, rows))
             continue
         try:
             value = reader_of(row)(written.strip(), f"{OPTION} {name}")
@@ -67,7 +67,7 @@ def reader_of(row: BackendOption) -> Callable[[str, str], Any]:
     return special.get(row.type, kind_of(row).read)
 
 
-def _unknown(kind: BackendKind, name: str, known: Mapping[str, BackendOption]) -> str:
+def _unknown_text(kind: BackendKind, name: str, known: Mapping[str, BackendOption]) -> str:
     near = difflib.get_close_matches(name, known, 1)
     there = f"there are {', '.join(known)}" if known else "it has none"
     return f"{OPTION} {name}: backend {kind.name} has no such option; {f'did you mean {near[0]}?' if near else there}"

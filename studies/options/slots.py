@@ -83,7 +83,7 @@ def gpu_slots(asked: str, *, nvml: Any = None) -> tuple[Slot, ...]:
     read_gpus(asked)
     devices = visible_gpus(nvml)
     numbers = _numbers(asked, len(devices))
-    shares = divided(len(numbers))
+    shares = divide_processors(len(numbers))
     return tuple(
         Slot(f"gpu {number}", cpus, {VISIBLE: devices[number]}) for number, cpus in zip(numbers, shares, strict=True)
     )
@@ -105,7 +105,7 @@ def cpu_slots(count: int, threads: int) -> tuple[Slot, ...]:
     return tuple(Slot(f"cpu {i}", frozenset(cores[i * threads : (i + 1) * threads])) for i in range(count))
 
 
-def divided(count: int) -> tuple[frozenset[int], ...]:
+def divide_processors(count: int) -> tuple[frozenset[int], ...]:
     """The usable processors in `count` equal shares of whole cores; empty shares where there are too few."""
     cores = usable_cores()
     each = len(cores) // count

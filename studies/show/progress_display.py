@@ -186,7 +186,7 @@ class Display:
         self._done = (0, 0)
         self._below: list[Text] = []
         self._status: StudyStatus | None = None
-        self._live = Live(get_renderable=self.drawing, console=console, refresh_per_second=_PER_SECOND, transient=True)
+        self._live = Live(get_renderable=self.draw, console=console, refresh_per_second=_PER_SECOND, transient=True)
 
     def __enter__(self) -> Display:
         self._live.__enter__()
@@ -237,12 +237,12 @@ class Display:
     def wants_end(self) -> bool:
         return False
 
-    def drawing(self) -> RenderableType:
+    def draw(self) -> RenderableType:
         """What is shown at the moment; asked for several times a second."""
         if self._status is not None:
-            from studies.show.status_text import drawing
+            from studies.show.status_text import draw_status
 
-            return Group(Text(self._time_text()), drawing(self._status, self._console.width))
+            return Group(Text(self._time_text()), draw_status(self._status, self._console.width))
         done, total = self._done
         parts: list[RenderableType] = []
         if total:

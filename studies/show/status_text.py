@@ -132,7 +132,7 @@ def finished_lines(now: StudyStatus, finished: Sequence[FinishedEvaluation]) -> 
         yield f"{number}/{wanted} trial {row.trial} by {row.worker}: {finished_text(row, metric)}"
 
 
-def drawing(now: StudyStatus, width: int) -> Text:
+def draw_status(now: StudyStatus, width: int) -> Text:
     """The same for a terminal that redraws it."""
     return Text("\n").join(styled_lines(now, width))
 

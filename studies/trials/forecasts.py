@@ -76,7 +76,7 @@ class Forecasts:
         return f"The {names} predicted poorly here. Until that improves, half of the proposals come from TPE."
 
 
-def compared(store: Store, now: Standing) -> Forecasts | None:
+def compare_forecasts(store: Store, now: Standing) -> Forecasts | None:
     """Every forecast of the standing's target with what the search measured; None if there is none.
 
     Latencies are those of the search, which the sampler was told, also where they were measured again later.

@@ -13,7 +13,7 @@ from evaluators.stopwatch import time_spent
 from search.forecast.forecasts import FORECAST, MEASURED, deciding_forecasts
 from search.sampler.kinds import SamplerKind
 from search.space.choices import Space
-from search.space.trial_codes import codes_in, held, refusal
+from search.space.trial_codes import codes_in, read_parameters, refusal
 from search.values import Assignment
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class Proposals:
         """Its parameters; a trial that was enqueued has them from the start."""
         from optuna.trial import FrozenTrial
 
-        return held(trial if isinstance(trial, FrozenTrial) else trial.storage.get_trial(trial._trial_id))
+        return read_parameters(trial if isinstance(trial, FrozenTrial) else trial.storage.get_trial(trial._trial_id))
 
     def _refusal(self, trial: FrozenTrial | optuna.Trial) -> str:
         """Why a trial can never be evaluated; empty if it can."""

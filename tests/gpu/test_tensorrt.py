@@ -15,7 +15,7 @@ from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
-from evaluators.backends.tensorrt.device import checked, cudart
+from evaluators.backends.tensorrt.device import check_cuda, cudart
 from evaluators.backends.tensorrt.session import inspect_plan, open_plan
 from evaluators.calibration import cache as calibration_cache
 from evaluators.engine import OutOfMemoryError, RefusedError
@@ -263,11 +263,11 @@ def test_tensorrt_takes_our_calibration_cache(tmp_path):
         def write_calibration_cache(self, cache):
             pass
 
-    network, parser = bed.builder._parsed(bed.builder._clean)
+    network, parser = bed.builder._parse(bed.builder._clean)
     config, reader = bed.builder._config(), Reader()
     config.set_flag(trt.BuilderFlag.INT8)
     config.int8_calibrator = reader
-    (tmp_path / "out.plan").write_bytes(bed.builder._serialized(network, config, parser, None))
+    (tmp_path / "out.plan").write_bytes(bed.builder._serialize(network, config, parser, None))
     session = bed.builder.load(tmp_path / "out.plan")
     assert worst_sqnr(bed, session.run(bed.inputs)) > 20
     session.close()
@@ -432,7 +432,7 @@ def test_too_little_device_memory_is_told_apart(tmp_path):
     bed = bench("residual")
     engine = bed.builder.build(bed.builder.lower(bed.space.uniform(FP16)), tmp_path / "out.plan")
     cuda = cudart()
-    hogs, size = [], checked(cuda.cudaMemGetInfo())[0]
+    hogs, size = [], check_cuda(cuda.cudaMemGetInfo())[0]
     while size > 1 << 12:
         error, pointer = cuda.cudaMalloc(size)
         if int(error) == 0:
@@ -444,7 +444,7 @@ def test_too_little_device_memory_is_told_apart(tmp_path):
             bed.builder.load(engine.path).bind(bed.inputs)
     finally:
         for pointer in hogs:
-            checked(cuda.cudaFree(pointer))
+            check_cuda(cuda.cudaFree(pointer))
     session = bed.builder.load(engine.path)
     assert np.isfinite(session.run(bed.inputs)["logits"]).all()
     session.close()

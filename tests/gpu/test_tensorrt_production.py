@@ -346,11 +346,11 @@ def test_a_request_of_another_shape_breaks_no_engine(folder: Path, answers: Any)
 
 def test_an_engine_s_first_launch_disturbs_nothing_else_in_the_process(folder: Path, answers: Any) -> None:
     """It is captured in a graph, during which what another library does on CUDA's default stream must not fail."""
-    from evaluators.backends.tensorrt.device import checked, cudart
+    from evaluators.backends.tensorrt.device import check_cuda, cudart
 
     requests, wanted = answers
     cuda, array = cudart(), np.zeros(1024, np.float32)
-    pointer, to_device = checked(cuda.cudaMalloc(array.nbytes)), cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
+    pointer, to_device = check_cuda(cuda.cudaMalloc(array.nbytes)), cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
     given: list[NDArray[Any]] = []
     thread = threading.Thread(
         target=lambda: given.extend(engine("int8")({"image": requests[0]})["logits"] for _ in range(20))
@@ -360,7 +360,7 @@ def test_an_engine_s_first_launch_disturbs_nothing_else_in_the_process(folder: P
     while thread.is_alive():
         errors.add(int(cuda.cudaMemcpy(pointer, array.ctypes.data, array.nbytes, to_device)[0]))
     thread.join()
-    checked(cuda.cudaFree(pointer))
+    check_cuda(cuda.cudaFree(pointer))
     assert errors == {0}
     assert len(given) == 20
     for logits in given:
@@ -371,7 +371,7 @@ def test_an_engine_s_first_launch_disturbs_nothing_else_in_the_process(folder: P
 def test_a_guard_that_is_gone_leaves_no_memory_on_the_device(folder: Path, answers: Any) -> None:
     import gc
 
-    from evaluators.backends.tensorrt.device import checked, cudart
+    from evaluators.backends.tensorrt.device import check_cuda, cudart
 
     requests, _ = answers
     left = []
@@ -380,7 +380,7 @@ def test_a_guard_that_is_gone_leaves_no_memory_on_the_device(folder: Path, answe
             guard.run({"image": requests[0]})
         del guard
         gc.collect()
-        left.append(checked(cudart().cudaMemGetInfo())[0])
+        left.append(check_cuda(cudart().cudaMemGetInfo())[0])
     assert left[-1] >= left[1], "free bytes after each guard"
 
 

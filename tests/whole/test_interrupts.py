@@ -23,7 +23,7 @@ from sqlalchemy.exc import OperationalError
 from search.errors import RunError
 from studies import interrupts
 from studies.crew import SharedCrew
-from studies.interrupts import handled, held_back, interrupted
+from studies.interrupts import came_of_interrupt, handle_interrupts, held_back
 from studies.store.database.database_url import parse_url
 from studies.store.database.retries import reported
 from studies.store.store import Store, close_optuna, optuna_storage
@@ -52,11 +52,11 @@ def error_of(earlier: BaseException) -> AttributeError:
 def test_what_came_of_an_interrupt_is_known() -> None:
     first = error_of(KeyboardInterrupt())
     late = error_of(first)
-    assert interrupted(late)
-    assert not interrupted(late, before=first)
-    assert interrupted(KeyboardInterrupt())
-    assert not interrupted(ValueError())
-    assert not interrupted(None)
+    assert came_of_interrupt(late)
+    assert not came_of_interrupt(late, before=first)
+    assert came_of_interrupt(KeyboardInterrupt())
+    assert not came_of_interrupt(ValueError())
+    assert not came_of_interrupt(None)
 
 
 def test_an_interrupt_stays_one_when_it_cannot_be_rolled_back() -> None:
@@ -74,7 +74,7 @@ def test_what_fails_while_cleaning_up_after_an_interrupt_is_an_error() -> None:
 
 @pytest.fixture
 def handler() -> Iterator[None]:
-    with handled():
+    with handle_interrupts():
         yield
 
 
@@ -160,7 +160,7 @@ def test_what_is_being_cut_off_is_not_held_back_again(monkeypatch: pytest.Monkey
 
 def test_a_verb_in_another_thread_handles_nothing() -> None:
     def other() -> object:
-        with handled():
+        with handle_interrupts():
             return signal.getsignal(signal.SIGINT)
 
     with ThreadPoolExecutor(1) as pool:
@@ -176,7 +176,7 @@ def test_an_interrupt_that_came_through_does_not_come_again(monkeypatch: pytest.
 
 
 def test_other_threads_are_not_interrupted_and_hold_nothing_back() -> None:
-    with ThreadPoolExecutor(1) as pool, handled():
+    with ThreadPoolExecutor(1) as pool, handle_interrupts():
         inside, over = threading.Event(), threading.Event()
 
         def other() -> None:
@@ -194,7 +194,7 @@ def test_other_threads_are_not_interrupted_and_hold_nothing_back() -> None:
 
 def test_ctrl_c_is_handled_as_before_afterwards() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with handled():
+    with handle_interrupts():
         assert signal.getsignal(signal.SIGINT) is interrupts.interrupt
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -222,7 +222,7 @@ def drop_a_reference() -> None:
 
 @pytest.mark.parametrize("work", [drop_one, drop_a_reference])
 def test_an_interrupt_in_a_finalizer_is_not_dropped(work: Callable[[], None]) -> None:
-    with pytest.raises(KeyboardInterrupt), handled():
+    with pytest.raises(KeyboardInterrupt), handle_interrupts():
         work()
 
 
@@ -239,7 +239,7 @@ def test_an_interrupt_that_comes_back_too_early_is_not_dropped_either(monkeypatc
 
     early: list[float] = []
     monkeypatch.setattr(interrupts, "_send_after", slowly)
-    with pytest.raises(KeyboardInterrupt), handled():
+    with pytest.raises(KeyboardInterrupt), handle_interrupts():
         drop_one()
     assert early
 
@@ -252,7 +252,7 @@ def test_other_errors_in_finalizers_are_told_as_ever(monkeypatch: pytest.MonkeyP
         def __del__(self) -> None:
             raise ValueError
 
-    with handled():
+    with handle_interrupts():
         Bad()
     Bad()
     assert told == [ValueError, ValueError]

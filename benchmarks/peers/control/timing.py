@@ -57,7 +57,7 @@ def time_files(files: Mapping[str, Path], samples: Path, rounds: int) -> dict[st
     device = OnnxRuntimeDevice("cpu", 1)
     with pinned():
         sessions = {name: _open(device, path, inputs) for name, path in files.items()}
-        blocks = latency.interleaved(sessions, rounds)
+        blocks = latency.time_interleaved(sessions, rounds)
         for session in sessions.values():
             session.close()
     return {name: latency.statistic_of(samples_ms, "mean") for name, samples_ms in blocks.items()}

@@ -41,13 +41,13 @@ class GpuState:
         try:
             self._nvml = nvml or import_nvml()
         except ImportError as error:
-            self.note = _unread(f"{error}; pip install nvidia-ml-py")
+            self.note = _unread_note(f"{error}; pip install nvidia-ml-py")
             return
         try:
             self._nvml.nvmlInit()
             self._handle = _find(self._nvml, device)
         except self._nvml.NVMLError as error:
-            self.note = _unread(f"NVML, GPU {device}: {error}")
+            self.note = _unread_note(f"NVML, GPU {device}: {error}")
 
     def read(self) -> dict[str, Any]:
         """The state right now, with the keys of `Backend.device_state`; call it while this process holds the device.
@@ -123,5 +123,5 @@ def _find(nvml: Any, device: str | int) -> Any:
     return nvml.nvmlDeviceGetHandleByUUID(device)
 
 
-def _unread(reason: str) -> str:
+def _unread_note(reason: str) -> str:
     return f"clocks, temperature and other processes of the GPU are not recorded ({reason})"

@@ -48,7 +48,7 @@ class OnnxRuntimeBuilder:
     def build(self, lowered: ir.Model, out: Path) -> Engine:
         packed_file.write(lowered, out)
         options = self.device.session_options()
-        _write_optimized(options, _optimized(out), lowered)
+        _write_optimized(options, _optimized_path(out), lowered)
         self._fresh = (out, open_session(self.device, out, options))
         return Engine(out, out.stat().st_size)
 
@@ -58,7 +58,7 @@ class OnnxRuntimeBuilder:
         return Engine(out, out.stat().st_size)
 
     def audit(self, engine: Engine, assignment: Assignment) -> Audit:
-        path = _optimized(engine.path)
+        path = _optimized_path(engine.path)
         try:
             optimized = onnx.load(str(path), load_external_data=False)
         finally:
@@ -116,7 +116,7 @@ def _write_optimized(options: Any, path: Path, graph: ir.Model) -> None:
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", beside)
 
 
-def _optimized(path: Path) -> Path:
+def _optimized_path(path: Path) -> Path:
     return path.with_name(path.name + ".optimized.onnx")
 
 

@@ -14,7 +14,7 @@ PLUGINS: list[str] = []
 # -- part of run.py --
 
 
-def checked(result: Any) -> Any:
+def check_cuda(result: Any) -> Any:
     """What a CUDA call makes; ends the script where it fails."""
     error, *values = result
     if int(error):
@@ -42,7 +42,7 @@ class Engine:
         from cuda.bindings import runtime
 
         self.tensorrt, self.cuda = tensorrt, runtime
-        checked(runtime.cudaSetDevice(gpu))
+        check_cuda(runtime.cudaSetDevice(gpu))
         logger = tensorrt.Logger(tensorrt.Logger.WARNING)
         tensorrt.init_libnvinfer_plugins(logger, "")
         for library in PLUGINS:
@@ -52,7 +52,7 @@ class Engine:
         if self.engine is None:
             raise SystemExit(f"run.py: TensorRT {tensorrt.__version__} cannot load {path.name}; see its message above.")
         self.context = self.engine.create_execution_context()
-        self.stream = checked(runtime.cudaStreamCreate())
+        self.stream = check_cuda(runtime.cudaStreamCreate())
         names = [self.engine.get_tensor_name(number) for number in range(self.engine.num_io_tensors)]
         self.inputs = [n for n in names if self.engine.get_tensor_mode(n) == tensorrt.TensorIOMode.INPUT]
         self.outputs = [n for n in names if n not in self.inputs]
@@ -66,37 +66,37 @@ class Engine:
         """Arrays of one batch by name → the outputs by name."""
         self._upload(inputs)
         self._launch()
-        checked(self.cuda.cudaStreamSynchronize(self.stream))
+        check_cuda(self.cuda.cudaStreamSynchronize(self.stream))
         return {name: self._download(name) for name in self.outputs}
 
     def time(self, inputs: dict[str, Any], count: int) -> Any:
         """Milliseconds on the GPU of each of `count` inferences, without the copies of inputs and outputs."""
         self._upload(inputs)
         self._launch()  # the first launch may allocate, which a graph cannot hold
-        checked(self.cuda.cudaStreamSynchronize(self.stream))
+        check_cuda(self.cuda.cudaStreamSynchronize(self.stream))
         graph = self._capture()
-        start, end = checked(self.cuda.cudaEventCreate()), checked(self.cuda.cudaEventCreate())
+        start, end = check_cuda(self.cuda.cudaEventCreate()), check_cuda(self.cuda.cudaEventCreate())
         samples = []
         for _ in range(count):
-            checked(self.cuda.cudaEventRecord(start, self.stream))
+            check_cuda(self.cuda.cudaEventRecord(start, self.stream))
             if graph is None:
                 self._launch()
             else:
-                checked(self.cuda.cudaGraphLaunch(graph, self.stream))
-            checked(self.cuda.cudaEventRecord(end, self.stream))
-            checked(self.cuda.cudaEventSynchronize(end))
-            samples.append(float(checked(self.cuda.cudaEventElapsedTime(start, end))))
+                check_cuda(self.cuda.cudaGraphLaunch(graph, self.stream))
+            check_cuda(self.cuda.cudaEventRecord(end, self.stream))
+            check_cuda(self.cuda.cudaEventSynchronize(end))
+            samples.append(float(check_cuda(self.cuda.cudaEventElapsedTime(start, end))))
         return np.array(samples)
 
     def _upload(self, inputs: dict[str, Any]) -> None:
         for pointer in self.pointers.values():
-            checked(self.cuda.cudaFree(pointer))
+            check_cuda(self.cuda.cudaFree(pointer))
         self.pointers = {}
         for name in self.inputs:
             self.context.set_input_shape(name, inputs[name].shape)
         for name in (*self.inputs, *self.outputs):
             size = int(np.prod(tuple(self.context.get_tensor_shape(name)))) * self._dtype(name).itemsize
-            self.pointers[name] = int(checked(self.cuda.cudaMalloc(max(1, size))))
+            self.pointers[name] = int(check_cuda(self.cuda.cudaMalloc(max(1, size))))
             self.context.set_tensor_address(name, self.pointers[name])
         for name in self.inputs:
             array = np.ascontiguousarray(inputs[name], self._dtype(name))
@@ -110,7 +110,7 @@ class Engine:
         return array
 
     def _copy(self, to: int, source: int, size: int, kind: str) -> None:
-        checked(self.cuda.cudaMemcpy(to, source, size, getattr(self.cuda.cudaMemcpyKind, kind)))
+        check_cuda(self.cuda.cudaMemcpy(to, source, size, getattr(self.cuda.cudaMemcpyKind, kind)))
 
     def _dtype(self, name: str) -> Any:
         return np.dtype(self.tensorrt.nptype(self.engine.get_tensor_dtype(name)))
@@ -122,7 +122,7 @@ class Engine:
     def _capture(self) -> Any:
         """The launch as a CUDA graph; None where it cannot be captured."""
         mode = self.cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
-        checked(self.cuda.cudaStreamBeginCapture(self.stream, mode))
+        check_cuda(self.cuda.cudaStreamBeginCapture(self.stream, mode))
         launched = self.context.execute_async_v3(int(self.stream))
         error, graph = self.cuda.cudaStreamEndCapture(self.stream)
         if launched and int(error) == 0:

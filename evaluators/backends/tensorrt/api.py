@@ -207,15 +207,15 @@ def make_builder(trt: Any, log: Any, check_device: Callable[[], object]) -> Any:
         TargetError: this TensorRT cannot work on this machine, with its own first error line.
         DeviceError, OutOfMemoryError: it could, were the device in order.
     """
-    return _made(trt, "builder", lambda: trt.Builder(log), log, check_device)
+    return _make_or_refuse(trt, "builder", lambda: trt.Builder(log), log, check_device)
 
 
 def make_runtime(trt: Any, log: Any, check_device: Callable[[], object]) -> Any:
     """TensorRT's runtime; arguments and errors as those of `make_builder`."""
-    return _made(trt, "runtime", lambda: trt.Runtime(log), log, check_device)
+    return _make_or_refuse(trt, "runtime", lambda: trt.Runtime(log), log, check_device)
 
 
-def _made(trt: Any, what: str, make: Callable[[], Any], log: Any, check_device: Callable[[], object]) -> Any:
+def _make_or_refuse(trt: Any, what: str, make: Callable[[], Any], log: Any, check_device: Callable[[], object]) -> Any:
     log.clear()
     try:
         return make()

@@ -97,10 +97,10 @@ class EngineLayer:
 
     def nodes(self, known: Collection[str] = ()) -> frozenset[str]:
         """Names of the ONNX nodes it came from; those in `known` are told from what stands beside them."""
-        named = frozenset(_named(self.metadata, known))
+        named = frozenset(_read_onnx_names(self.metadata, known))
         if named:
             return named
-        return frozenset([self.name]) if self.name in known else frozenset(_fused(self.name))
+        return frozenset([self.name]) if self.name in known else frozenset(_split_fused(self.name))
 
     def precision(self, asked: Precision | None = None, constants: Collection[str] = ()) -> Precision | None:
         """What it computes in: its weights' type, else that of what it reads; of several, what its tactic's name says.
@@ -284,7 +284,7 @@ def _layer(data: Mapping[str, Any]) -> EngineLayer:
     )
 
 
-def _named(metadata: str, known: Collection[str]) -> Iterator[str]:
+def _read_onnx_names(metadata: str, known: Collection[str]) -> Iterator[str]:
     """What stands in `[ONNX Layer: NAME]`, of which NAME may hold brackets too.
 
     An entry ends before the next one, or before a control character. Where something else follows, the one name that
@@ -301,7 +301,7 @@ def _named(metadata: str, known: Collection[str]) -> Iterator[str]:
             yield (among or shorter)[0]
 
 
-def _fused(name: str) -> Iterator[str]:
+def _split_fused(name: str) -> Iterator[str]:
     """Parts of a layer's name: one behind the other are joined by ` + `, side by side by ` || `."""
     return (part.strip() for part in re.split(r" \+ | \|\| ", name))
 

@@ -15,7 +15,7 @@ from evaluators.backends.nvidia.capability import is_native
 from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
-from evaluators.backends.tensorrt.device import check_device, checked, import_cuda, select
+from evaluators.backends.tensorrt.device import check_cuda, check_device, import_cuda, select
 from evaluators.backends.tensorrt.options import NAME, STRONG, BuilderKnobs, TensorRTOptions
 from evaluators.cores import usable_processors
 from evaluators.lowering.placement import TENSORRT_BY_TYPING, Placement
@@ -86,7 +86,7 @@ class TensorRTBackend:
         return (name.decode() if isinstance(name, bytes) else str(name)).strip("\x00")
 
     def target_versions(self) -> dict[str, str]:
-        driver = checked(self.cuda.cudaDriverGetVersion())
+        driver = check_cuda(self.cuda.cudaDriverGetVersion())
         return {
             "tensorrt": self.trt.__version__,
             "compute_capability": f"{self.properties.major}.{self.properties.minor}",

@@ -94,10 +94,10 @@ class TensorRTBuilder:
 
     def lower(self, assignment: Assignment) -> LoweredBytes:
         if not self.strong:
-            return LoweredBytes(assignment, self._corrected(assignment))
+            return LoweredBytes(assignment, self._correct_model(assignment))
         return LoweredBytes(assignment, model_bytes(lower(self.model, assignment, self.ranges, TENSORRT)))
 
-    def _corrected(self, assignment: Assignment) -> bytes:
+    def _correct_model(self, assignment: Assignment) -> bytes:
         """The clean model with the corrections of the groups that this assignment runs in INT8."""
         graph = corrected_model(self.model, assignment, self.ranges, TENSORRT)
         return self._clean if graph is self.model.graph else model_bytes(graph)
@@ -107,12 +107,12 @@ class TensorRTBuilder:
         out.write_bytes(self.lower(assignment).onnx)
 
     def build(self, lowered: LoweredBytes, out: Path) -> Engine:
-        network, parser = self._parsed(lowered.onnx)
+        network, parser = self._parse(lowered.onnx)
         config = self._config()
         notes = api.instancenorm_notes(self.trt, self.model)
         if not self.strong:
             notes += self._constrain(network, config, lowered.assignment)
-        return self._written(network, config, out, notes, parser, lowered.assignment)
+        return self._write_engine(network, config, out, notes, parser, lowered.assignment)
 
     def build_file(self, graph: ir.Model, out: Path) -> Engine:
         data = model_bytes(graph)
@@ -132,7 +132,7 @@ class TensorRTBuilder:
         """
         if self.strong:
             raise RefusedError("a strongly typed network leaves TensorRT no choice of precision")
-        network, parser = self._parsed(onnx or self._clean)
+        network, parser = self._parse(onnx or self._clean)
         config = self._config()
         offered = {each for each in Precision if hasattr(self.trt.BuilderFlag, each.name)}
         weak_typing.set_flags(self.trt, config, offered, obey=False)
@@ -140,23 +140,23 @@ class TensorRTBuilder:
             int8 = Assignment({group.id: max(Precision) for group in self.model.groups})
             ranges = with_shared_scales(self.model, int8, TENSORRT_WEAK, self.ranges)
             weak_typing.set_ranges(self.trt, network, ranges, self._tensors)
-        return self._written(network, config, out, [], parser, None)
+        return self._write_engine(network, config, out, [], parser, None)
 
     def probe(self, assignment: Assignment, engine: Path | None = None) -> TensorRTSession:
         """Group outputs as further network outputs; that breaks fusions, so it shows where, not how fast."""
         if self.strong:
             exposed = expose_groups(lower(self.model, assignment, self.ranges, TENSORRT), self.model)
-            network, parser = self._parsed(model_bytes(exposed))
+            network, parser = self._parse(model_bytes(exposed))
             config = self._config()
         else:
-            network, parser = self._parsed(self._corrected(assignment))
+            network, parser = self._parse(self._correct_model(assignment))
             self._expose(network)
             config = self._config()
             self._constrain(network, config, assignment)
-        plan = self._serialized(network, config, parser, assignment)
+        plan = self._serialize(network, config, parser, assignment)
         return self._session(self._runtime.deserialize_cuda_engine(plan), len(plan))
 
-    def _parsed(self, data: bytes) -> tuple[Any, Any]:
+    def _parse(self, data: bytes) -> tuple[Any, Any]:
         builder = self._builder
         self.log.clear()  # of the builder's first words too: they are said of no network
         try:
@@ -202,15 +202,15 @@ class TensorRTBuilder:
             f"is {missing[0]!r}"
         ]
 
-    def _written(
+    def _write_engine(
         self, network: Any, config: Any, out: Path, notes: list[str], parser: Any, asked: Assignment | None
     ) -> Engine:
-        plan = self._serialized(network, config, parser, asked)
+        plan = self._serialize(network, config, parser, asked)
         self._engine = None  # it may be of the plan that is written over
         out.write_bytes(plan)
         return Engine(out, len(plan), (*notes, *self.timing.notes, *api.notes_of(self.log.warnings)))
 
-    def _serialized(self, network: Any, config: Any, parser: Any, asked: Assignment | None) -> bytes:
+    def _serialize(self, network: Any, config: Any, parser: Any, asked: Assignment | None) -> bytes:
         plan = self._builder.build_serialized_network(network, config)
         del parser  # it holds the weights until here
         if plan is None:

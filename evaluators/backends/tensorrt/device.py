@@ -22,7 +22,7 @@ def cudart() -> Any:
     return runtime
 
 
-def checked(result: tuple[Any, ...]) -> Any:
+def check_cuda(result: tuple[Any, ...]) -> Any:
     """The values of a CUDA call; raises OutOfMemoryError, or DeviceError since CUDA errors may be sticky."""
     error, *values = result
     if int(error) == 0:
@@ -60,8 +60,8 @@ def select(cuda: Any, index: int) -> Any:
             f"{_hidden()}."
         )
     try:
-        checked(cuda.cudaSetDevice(index))
-        return checked(cuda.cudaGetDeviceProperties(index))
+        check_cuda(cuda.cudaSetDevice(index))
+        return check_cuda(cuda.cudaGetDeviceProperties(index))
     except (DeviceError, OutOfMemoryError) as error:
         raise type(error)(
             f"opening cuda:{index}: {error}. Check with nvidia-smi whether another process uses all its memory or "
@@ -75,8 +75,8 @@ def make_current(cuda: Any, index: int) -> None:
     Raises:
         DeviceError, OutOfMemoryError: it cannot be used now.
     """
-    if checked(cuda.cudaGetDevice()) != index:
-        checked(cuda.cudaSetDevice(index))
+    if check_cuda(cuda.cudaGetDevice()) != index:
+        check_cuda(cuda.cudaSetDevice(index))
 
 
 def _why_none(cuda: Any, error: Any) -> str:
@@ -112,8 +112,8 @@ def check_device(cuda: Any) -> None:
         DeviceError: it is out of order.
         OutOfMemoryError: it is full, which version 8.6 may report as nothing but `1: `.
     """
-    checked(cuda.cudaDeviceSynchronize())
-    free, total = checked(cuda.cudaMemGetInfo())
+    check_cuda(cuda.cudaDeviceSynchronize())
+    free, total = check_cuda(cuda.cudaMemGetInfo())
     if free < _LEAST_FREE_BYTES:
         raise OutOfMemoryError(f"TensorRT failed with {free >> 20} MiB of the GPU's {total >> 20} MiB left")
 

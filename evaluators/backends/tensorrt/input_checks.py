@@ -18,12 +18,12 @@ def check_shape(name: str, given: tuple[int, ...], held: tuple[int, ...]) -> Non
     """
     if given != held:
         raise DataError(
-            f"running the engine: its input {name} is {spelled(held)}, and the data are {spelled(given)}. Give it "
-            "batches of the shape it was built for."
+            f"running the engine: its input {name} is {shape_text(held)}, and the data are {shape_text(given)}. "
+            "Give it batches of the shape it was built for."
         )
 
 
-def spelled(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "a single number"
 
 

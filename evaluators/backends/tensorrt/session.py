@@ -15,14 +15,14 @@ from evaluators.backends.nvidia import discovery
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt.device import (
     OUT_OF_MEMORY,
+    check_cuda,
     check_device,
-    checked,
     cudart,
     import_cuda,
     no_context,
     select,
 )
-from evaluators.backends.tensorrt.input_checks import check_fits, check_shape, spelled
+from evaluators.backends.tensorrt.input_checks import check_fits, check_shape, shape_text
 from evaluators.engine import Arrays, DeviceError, RefusedError
 from search.errors import TargetError
 from search.graph.model import TensorSpec
@@ -70,8 +70,8 @@ class TensorRTSession:
         self._context = self._new_context()
         # Not one that waits for the default stream: while it is captured, whatever another library of the process does
         # on the default stream would fail.
-        self._stream = checked(self._cuda.cudaStreamCreateWithFlags(self._cuda.cudaStreamNonBlocking))
-        self._events = [checked(self._cuda.cudaEventCreate()) for _ in range(2)]
+        self._stream = check_cuda(self._cuda.cudaStreamCreateWithFlags(self._cuda.cudaStreamNonBlocking))
+        self._events = [check_cuda(self._cuda.cudaEventCreate()) for _ in range(2)]
         for name in (*self._inputs, *self._outputs):
             self._allocate(name)
         self.types: Mapping[str, str] = {name: array.dtype.name for name, array in self._host.items()}
@@ -98,9 +98,9 @@ class TensorRTSession:
             raise RefusedError(f"the size of output {name!r} depends on the data: {'x'.join(map(str, shape))}")
         dtype = np.dtype(self._trt.nptype(self._engine.get_tensor_dtype(name)))
         size = max(1, int(np.prod(shape)) * dtype.itemsize)
-        self._device[name] = checked(self._cuda.cudaMalloc(size))
+        self._device[name] = check_cuda(self._cuda.cudaMalloc(size))
         # Pinned: from ordinary memory the driver copies by way of a small pinned buffer of its own.
-        self._pinned[name] = int(checked(self._cuda.cudaMallocHost(size)))
+        self._pinned[name] = int(check_cuda(self._cuda.cudaMallocHost(size)))
         raw = (ctypes.c_byte * size).from_address(self._pinned[name])
         self._host[name] = np.frombuffer(raw, dtype, count=int(np.prod(shape))).reshape(shape)
 
@@ -128,12 +128,12 @@ class TensorRTSession:
     def time(self, count: int) -> NDArray[np.float64]:
         if any(array.shape != self._host[name].shape for name, array in self._bound.items()):
             self.bind(self._bound)  # samples of another shape were run since
-        return np.array([self._timed(self._launch) for _ in range(count)])
+        return np.array([self._time_step(self._launch) for _ in range(count)])
 
     def around(self) -> dict[str, float]:
         return {
-            "host_to_device": float(np.median([self._timed(self._upload) for _ in range(_AROUND_COUNT)])),
-            "device_to_host": float(np.median([self._timed(self._download) for _ in range(_AROUND_COUNT)])),
+            "host_to_device": float(np.median([self._time_step(self._upload) for _ in range(_AROUND_COUNT)])),
+            "device_to_host": float(np.median([self._time_step(self._download) for _ in range(_AROUND_COUNT)])),
             "enqueue": float(np.median([self._host_ms(self._enqueue) for _ in range(_AROUND_COUNT)])),
             "launch": float(np.median([self._host_ms(self._launch) for _ in range(_AROUND_COUNT)])),
         }
@@ -148,16 +148,16 @@ class TensorRTSession:
         self._fill(inputs)
         self._upload()
         if not any(-1 in tuple(self._engine.get_tensor_shape(name)) for name in self._inputs):
-            return self._profiled(count)
+            return self._profile(count)
         self._wait()
         self._forget_graph()
         self._context = None
-        found = self._profiled(count)
+        found = self._profile(count)
         self._context = self._new_context()
         self._point(self._context)
         return found
 
-    def _profiled(self, count: int) -> dict[str, float]:
+    def _profile(self, count: int) -> dict[str, float]:
         context, profiler = self._new_context(), make_profiler(self._trt)
         self._point(context)
         context.profiler = profiler
@@ -236,15 +236,15 @@ class TensorRTSession:
     def _copy(self, to: int, source: int, nbytes: int, *, to_host: bool) -> None:
         kinds = self._cuda.cudaMemcpyKind
         kind = kinds.cudaMemcpyDeviceToHost if to_host else kinds.cudaMemcpyHostToDevice
-        checked(self._cuda.cudaMemcpyAsync(to, source, nbytes, kind, self._stream))
+        check_cuda(self._cuda.cudaMemcpyAsync(to, source, nbytes, kind, self._stream))
 
-    def _timed(self, step: Callable[[], None]) -> float:
+    def _time_step(self, step: Callable[[], None]) -> float:
         """Milliseconds on the device."""
-        checked(self._cuda.cudaEventRecord(self._events[0], self._stream))
+        check_cuda(self._cuda.cudaEventRecord(self._events[0], self._stream))
         step()
-        checked(self._cuda.cudaEventRecord(self._events[1], self._stream))
-        checked(self._cuda.cudaEventSynchronize(self._events[1]))
-        return float(checked(self._cuda.cudaEventElapsedTime(*self._events)))
+        check_cuda(self._cuda.cudaEventRecord(self._events[1], self._stream))
+        check_cuda(self._cuda.cudaEventSynchronize(self._events[1]))
+        return float(check_cuda(self._cuda.cudaEventElapsedTime(*self._events)))
 
     def _host_ms(self, step: Callable[[], None]) -> float:
         """Milliseconds until the host has handed the work over, with nothing waiting before it."""
@@ -254,13 +254,13 @@ class TensorRTSession:
         return 1000 * (time.perf_counter() - start)
 
     def _wait(self) -> None:
-        checked(self._cuda.cudaStreamSynchronize(self._stream))
+        check_cuda(self._cuda.cudaStreamSynchronize(self._stream))
 
     def _launch(self) -> None:
         if self._graph is None and not self.notes:
             self._capture()
         if self._graph is not None:
-            checked(self._cuda.cudaGraphLaunch(self._graph, self._stream))
+            check_cuda(self._cuda.cudaGraphLaunch(self._graph, self._stream))
         else:
             self._enqueue()
 
@@ -272,22 +272,22 @@ class TensorRTSession:
         self._enqueue()  # the first launch may allocate, which a capture forbids
         self._wait()
         mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
-        checked(self._cuda.cudaStreamBeginCapture(self._stream, mode))
+        check_cuda(self._cuda.cudaStreamBeginCapture(self._stream, mode))
         launched = self._context.execute_async_v3(int(self._stream))
         error, graph = self._cuda.cudaStreamEndCapture(self._stream)
         if int(error) == 0:
             if launched:
-                error, self._graph = self._instantiated(graph)
-            checked(self._cuda.cudaGraphDestroy(graph))
+                error, self._graph = self._instantiate(graph)
+            check_cuda(self._cuda.cudaGraphDestroy(graph))
         if not launched or int(error) != 0:
             self._cuda.cudaGetLastError()  # and forget it: what lasts will show at the next launch
             self.notes = ("launches could not be captured in a CUDA graph, so the latency includes their overhead",)
 
-    def _instantiated(self, graph: Any) -> tuple[Any, Any]:
+    def _instantiate(self, graph: Any) -> tuple[Any, Any]:
         """CUDA's error, and the graph that can be launched, None if there is one."""
         error, *made = result = self._cuda.cudaGraphInstantiate(graph, 0)
         if int(error) == OUT_OF_MEMORY:
-            checked(result)
+            check_cuda(result)
         return error, made[0] if int(error) == 0 else None
 
 
@@ -304,7 +304,7 @@ def new_context(engine: Any, shapes: Mapping[str, tuple[int, ...]], log: Any) ->
     for name, shape in shapes.items():
         if not context.set_input_shape(name, tuple(shape)):
             raise RefusedError(
-                f"TensorRT does not take the shape {spelled(shape)} for input {name!r}: "
+                f"TensorRT does not take the shape {shape_text(shape)} for input {name!r}: "
                 f"{api.first_error(log.errors[before:])}"
             )
     return context

@@ -34,7 +34,7 @@ class TimingCache:
 
     def use_in(self, config: Any) -> None:
         if self._cache is None:
-            self._cache = config.create_timing_cache(self._stored())
+            self._cache = config.create_timing_cache(self._read_file())
             self._config = config  # what made the cache has to outlive it
         if not config.set_timing_cache(self._cache, ignore_mismatch=False):
             self._cache = config.create_timing_cache(b"")  # of another device or version: measured anew
@@ -43,7 +43,7 @@ class TimingCache:
 
     def serialized(self) -> bytes | None:
         if self._cache is None:
-            return self._stored() or None  # nothing was built in this process yet
+            return self._read_file() or None  # nothing was built in this process yet
         return bytes(self._cache.serialize()) if self._usable else None
 
     def keep(self) -> None:
@@ -56,7 +56,7 @@ class TimingCache:
         except (OSError, NotImplementedError) as error:  # the latter is filelock's, where files cannot be locked
             self._give_up("kept", error)
 
-    def _stored(self) -> bytes:
+    def _read_file(self) -> bytes:
         """What the file holds; nothing if there is none or it cannot be read."""
         try:
             return self._file.read_bytes() if self._file is not None else b""

@@ -71,7 +71,7 @@ def read_function(source: str, inputs: Sequence[TensorSpec], most: int | None = 
     function = bind_function(source)
     with _failures_of(source):
         value = function()
-    yield from _checked(_reads(source, value, inputs), source, inputs, most)
+    yield from _check_batches(_reads(source, value, inputs), source, inputs, most)
 
 
 def write_function(
@@ -92,7 +92,7 @@ def write_function(
     with contextlib.redirect_stdout(sys.stderr):  # stdout may be read by another program
         with _failures_of(source):
             value = function()
-        batches = _checked(_reads(source, value, inputs), source, inputs, most)
+        batches = _check_batches(_reads(source, value, inputs), source, inputs, most)
         write_batches(batches, folder, f"data {source!r}", expected=count_batches(value), most=most, told=told)
 
 
@@ -138,7 +138,7 @@ def _reads(source: str, value: Any, inputs: Sequence[TensorSpec]) -> Iterator[Ar
         yield from batches_of(value, [spec.name for spec in inputs], f"data {source!r}")
 
 
-def _checked(
+def _check_batches(
     batches: Iterator[Arrays], source: str, inputs: Sequence[TensorSpec], most: int | None
 ) -> Iterator[Arrays]:
     checker, first = Checker(inputs), 0

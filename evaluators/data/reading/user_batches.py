@@ -30,7 +30,7 @@ def batches_of(data: Any, names: Sequence[str], what: str = "the data") -> Itera
         DataError: it is something else.
     """
     if isinstance(data, Mapping):
-        yield _mapping(data, f"reading {what}: ")
+        yield _read_mapping(data, f"reading {what}: ")
         return
     if not isinstance(data, Iterable):
         raise DataError(
@@ -73,7 +73,7 @@ def _batch(batch: Any, names: Sequence[str], doing: str) -> Arrays:
 def _inputs(x: Any, names: Sequence[str], doing: str) -> Arrays:
     """The model's inputs of a batch, and whatever else a mapping names."""
     if isinstance(x, Mapping):
-        return _mapping(x, doing)
+        return _read_mapping(x, doing)
     values = list(x) if isinstance(x, tuple | list) else [x]
     if len(values) != len(names):
         raise DataError(
@@ -90,7 +90,7 @@ def _labels(y: Any, doing: str) -> Arrays:
     return {LABELS: _array(y, LABELS, doing)}
 
 
-def _mapping(arrays: Mapping[Any, Any], doing: str) -> Arrays:
+def _read_mapping(arrays: Mapping[Any, Any], doing: str) -> Arrays:
     return {str(name): _array(value, str(name), doing) for name, value in arrays.items()}
 
 

@@ -54,8 +54,8 @@ def read_outputs(path: Path, names: Sequence[str], samples: int, most: int) -> O
     missing = [name for name in names if name not in found]
     if missing:
         raise DataError(
-            f"{doing}: expected an array for each output of the model, {_listed(names)}; there is none for "
-            f"{_listed(missing)}, but for {_listed(found) or 'nothing'}. Save them by these names."
+            f"{doing}: expected an array for each output of the model, {_list_names(names)}; there is none for "
+            f"{_list_names(missing)}, but for {_list_names(found) or 'nothing'}. Save them by these names."
         )
     arrays = {name: found[name] for name in names}
     rows = _check_rows(arrays, doing)
@@ -65,7 +65,7 @@ def read_outputs(path: Path, names: Sequence[str], samples: int, most: int) -> O
     return OwnOutputs({name: array[:most] for name, array in arrays.items()}, indices[:most])
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 

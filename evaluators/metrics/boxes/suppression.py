@@ -123,7 +123,7 @@ def _rivals(owners: Numbers, rows: Boxes, old: int, most_overlap: float) -> tupl
     columns = np.concatenate([ordered[:, :4].T, box_areas(ordered)[None]])
     starts = _group_starts(owners[order], rows[order, 5])
     places = np.flatnonzero(order >= old)
-    pairs = [_overlapping(columns, worse, better, most_overlap) for worse, better in _pairs(places, starts[places])]
+    pairs = [_select_overlaps(columns, worse, better, most_overlap) for worse, better in _pairs(places, starts[places])]
     worse = np.concatenate([np.empty(0, np.int64), *(some for some, _ in pairs)])
     better = np.concatenate([np.empty(0, np.int64), *(some for _, some in pairs)])
     return order[worse], order[better]
@@ -150,7 +150,7 @@ def _pairs(places: Numbers, starts: Numbers) -> Iterator[tuple[Numbers, Numbers]
         yield worse, np.arange(len(worse)) + np.repeat(starts[first:last] - before, some)
 
 
-def _overlapping(columns: Boxes, worse: Numbers, better: Numbers, most: float) -> tuple[Numbers, Numbers]:
+def _select_overlaps(columns: Boxes, worse: Numbers, better: Numbers, most: float) -> tuple[Numbers, Numbers]:
     """The pairs that overlap by more than this; columns (5, k) are x1, y1, x2, y2 and area."""
     # Each column alone: `take` is quicker than an index, and one array of all columns would not stay in the cache.
     some, others = ([column.take(places) for column in columns] for places in (worse, better))

@@ -56,10 +56,10 @@ def make_own_metric(name: str, found: Any) -> Metric:
 
     return Metric(
         name=name,
-        unit=_declared(name, found, "unit", ""),
-        higher_is_better=_declared(name, found, "higher_is_better", True),
-        ratio=_declared(name, found, "ratio", False),
-        needs_labels=_declared(name, found, "needs_labels", True),
+        unit=_read_attribute(name, found, "unit", ""),
+        higher_is_better=_read_attribute(name, found, "higher_is_better", True),
+        ratio=_read_attribute(name, found, "ratio", False),
+        needs_labels=_read_attribute(name, found, "needs_labels", True),
         needs_reference=False,
         kind="accumulating" if gathers else "per_sample",
         score=None if gathers else score,
@@ -69,7 +69,7 @@ def make_own_metric(name: str, found: Any) -> Metric:
     )
 
 
-def _declared(name: str, found: Any, attribute: str, default: Any) -> Any:
+def _read_attribute(name: str, found: Any, attribute: str, default: Any) -> Any:
     value = getattr(found, attribute, default)
     if not isinstance(value, type(default)):
         raise ConfigError(f"metric {name!r}: {attribute} must be {type(default).__name__}, got {value!r}")

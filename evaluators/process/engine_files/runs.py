@@ -208,8 +208,8 @@ def _check_alike(engines: Mapping[str, OpenEngine]) -> None:
     for label, other in others:
         if sorted(one.inputs, key=lambda spec: spec.name) != sorted(other.inputs, key=lambda spec: spec.name):
             raise ModelError(
-                f"comparing two engines: expected the same inputs, but the {first} takes {_told(one.inputs)} and the "
-                f"{label} {_told(other.inputs)}. Name engines of one model, built for one batch."
+                f"comparing two engines: expected the same inputs, but the {first} takes {_list_inputs(one.inputs)} "
+                f"and the {label} {_list_inputs(other.inputs)}. Name engines of one model, built for one batch."
             )
 
 
@@ -229,5 +229,5 @@ def _forms(outputs: Arrays) -> dict[str, str]:
     return {name: "x".join(map(str, outputs[name].shape)) for name in sorted(outputs)}
 
 
-def _told(inputs: Sequence[TensorSpec]) -> str:
+def _list_inputs(inputs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"{spec.name} {spec.dtype} {'x'.join(map(str, spec.shape))}" for spec in inputs)

@@ -72,10 +72,10 @@ class ArrayReader:
 
     def read(self, file: Path, place: ArrayPlace) -> NDArray[Any]:
         """A copy of an array: whoever gets it may keep it, as the file is written over."""
-        array = _view(self._mapped(file, place), place)
+        array = _view(self._map_file(file, place), place)
         return array.astype(object) if place.objects else array.copy()
 
-    def _mapped(self, file: Path, place: ArrayPlace) -> mmap.mmap:
+    def _map_file(self, file: Path, place: ArrayPlace) -> mmap.mmap:
         end = place.offset + _size(place)
         if self._map is None or self._file != file or len(self._map) < end:
             with file.open("rb") as opened:

@@ -11,7 +11,7 @@ from typing import Any
 from evaluators.calibration.graph_sessions import make_up_inputs, measure_shapes
 from evaluators.diagnose.compare_run import refusals
 from evaluators.engine import Engine
-from evaluators.process.job import discard, discarding
+from evaluators.process.job import discard, discard_on_error
 from evaluators.process.results import Built
 from evaluators.process.tasks.candidate import Candidate
 from evaluators.process.tasks.open_model import OpenModel
@@ -44,7 +44,7 @@ class Builds:
     def build(self, assignment: Assignment, out: Path) -> Built:
         opened = self._opened
         candidate = Candidate(Evaluation(assignment), out, Stage.LOWER, Stage.LOWER.value)
-        with discarding(out), candidate.stages():
+        with discard_on_error(out), candidate.stages():
             opened.tell_stage(Stage.LOWER)
             lowered = opened.builder.lower(assignment)
             candidate.enter(Stage.BUILD, "build")

@@ -72,7 +72,7 @@ class Calibrations:
     def _rules(self) -> list[RangeRule]:
         return [RangeRule.parse(text) for text in self._opened.job.hand_ranges]
 
-    def _kept(self) -> list[KeepRule]:
+    def _parse_keep(self) -> list[KeepRule]:
         return [KeepRule.parse(text) for text in self._opened.job.keep]
 
     def _collect_selected(self, method: str) -> Ranges:
@@ -136,7 +136,7 @@ class Calibrations:
             data.final_samples,
             method,
             self._rules(),
-            self._kept(),
+            self._parse_keep(),
         )
 
     def observe_samples(self) -> SampleStatistics:

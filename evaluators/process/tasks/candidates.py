@@ -11,7 +11,7 @@ import numpy as np
 from evaluators.engine import Session
 from evaluators.measure import accuracy
 from evaluators.measure.scoring import NonFiniteError
-from evaluators.process.job import StopLimits, discard, discarding
+from evaluators.process.job import StopLimits, discard, discard_on_error
 from evaluators.process.results import Built
 from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.candidate import Candidate, is_common
@@ -39,7 +39,7 @@ class CandidateTasks:
 
     def evaluate(self, assignment: Assignment, out: Path, limits: StopLimits, profile: bool = False) -> Evaluation:
         built = self._builds.build(assignment, out)
-        with discarding(out):
+        with discard_on_error(out):
             return self.measure(built, limits, profile)
 
     def measure(self, built: Built, limits: StopLimits, profile: bool = False) -> Evaluation:

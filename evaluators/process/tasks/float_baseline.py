@@ -62,7 +62,7 @@ class FloatBaseline:
         Raises:
             DataError: FP32 itself is not finite there.
         """
-        return self._stored(split) or self._make(split, self.session)
+        return self._load_stored(split) or self._make(split, self.session)
 
     def score(self, assignment: Assignment, session: Session) -> Accuracy | None:
         """Score a candidate on the search split that is what the reference there is made of, and keep it as that.
@@ -73,7 +73,7 @@ class FloatBaseline:
         Raises:
             DataError: as `reference`.
         """
-        if assignment != self._assignment or self._stored("search") is not None:
+        if assignment != self._assignment or self._load_stored("search") is not None:
             return None
         clusters = self._data.score_orders["search"].clusters
         return accuracy.reference_accuracy(self._data.metric, self._make("search", session), clusters)
@@ -85,7 +85,7 @@ class FloatBaseline:
     def _folder(self, split: str) -> Path:
         return self._opened.folder / f"reference-{split}"
 
-    def _stored(self, split: str) -> accuracy.ReferenceScores | None:
+    def _load_stored(self, split: str) -> accuracy.ReferenceScores | None:
         data, stored = self._data, accuracy.load_reference(self._folder(split))
         samples = len(data.score_orders[split].indices)
         known = stored is not None and stored.metric == data.metric.name and stored.samples == samples

@@ -166,7 +166,7 @@ class OpenData:
             form = self.data.forms[next(found, firsts[0])]
             indices = indices[self.data.forms[indices] == form]
         batch = next(self.search_batches(indices)).inputs
-        return {spec.name: _resized(batch[spec.name], spec.shape) for spec in inputs}
+        return {spec.name: _resize(batch[spec.name], spec.shape) for spec in inputs}
 
     def _tell_alive(self, batches: Iterator[data.Batch]) -> Iterator[data.Batch]:
         for batch in batches:
@@ -273,7 +273,7 @@ class OpenFinalSplit:
     def open(self, count: int) -> Iterator[Iterator[data.Batch]]:
         opened = self._opened
         if count < self.count:
-            yield data.batches(opened.final_data, self._drawn(count), opened.batch)
+            yield data.batches(opened.final_data, self._draw_rows(count), opened.batch)
             return
         with closing(opened.scored_batches("final")) as batches:
             yield batches
@@ -284,10 +284,10 @@ class OpenFinalSplit:
             return opened.score_orders["final"].clusters
         if known is None or opened.metric.kind == "accumulating":
             return None
-        found = np.unique(known[self._drawn(count)], return_inverse=True)[1].astype(np.int64)
+        found = np.unique(known[self._draw_rows(count)], return_inverse=True)[1].astype(np.int64)
         return found if found.max(initial=0) > 0 else None
 
-    def _drawn(self, count: int) -> Indices:
+    def _draw_rows(self, count: int) -> Indices:
         random = np.random.RandomState(int(self._opened.final_data.digest[:8], 16))
         drawn = self._indices[random.permutation(self.count)[:count]]
         return data.gather_forms(self._opened.final_data, drawn, self._opened.batch)
@@ -297,7 +297,7 @@ def _is_measured(rows: Mapping[str, NDArray[Any]], inputs: Sequence[TensorSpec])
     return all(rows[spec.name].shape[1:] == spec.shape[1:] for spec in inputs)
 
 
-def _resized(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _resize(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """The array with the sizes of `shape`: repeated from its beginning, or cut."""
     for axis, size in enumerate(shape):
         if array.shape[axis] != size:

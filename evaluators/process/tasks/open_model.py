@@ -17,7 +17,7 @@ from evaluators.backends.nvidia import discovery
 from evaluators.backends.registry import choose_backend, kind_named, open_backend
 from evaluators.engine import Backend, Builder, Engine, RefusedError
 from evaluators.measure.device_lock import device_lock, holder_text
-from evaluators.process.job import Job, discarding
+from evaluators.process.job import Job, discard_on_error
 from evaluators.process.line import ALIVE, MODEL_RUN, PROGRESS, STAGE, WAIT
 from evaluators.process.tasks.candidate import check_room
 from search.errors import BitfrontError, RunError, TargetError
@@ -74,7 +74,7 @@ class OpenModel:
         self._said_alive = 0.0
         given = models.load(Path(job.model), batch=job.batch, shapes=_shapes_of(job), values=job.input_values)
         self._given = given.with_shapes(job.known_shapes) if job.known_shapes else given
-        self.model = self._recovered()
+        self.model = self._recover_model()
         self.backend = prepared.backend if prepared is not None and prepared.is_of(job) else open_backend_of(job)
         self.target = self.backend.target()
         self.folder = Path(job.folder)
@@ -91,7 +91,7 @@ class OpenModel:
         """The user's model, clean; `model` is that with what recovery changed of its constants."""
         return self._given
 
-    def _recovered(self) -> Model:
+    def _recover_model(self) -> Model:
         return self._given.scaled(self.ranges.recovery.factors) if self.job.ranges is not None else self._given
 
     @property
@@ -130,7 +130,7 @@ class OpenModel:
         self.job = replace(self.job, **changes)
         if "ranges" in changes:
             self._builder = None
-            self.model = self._recovered()
+            self.model = self._recover_model()
         if "options" in changes:
             self.backend.set_options(changes["options"])
 
@@ -144,7 +144,7 @@ class OpenModel:
 
     def build_audited(self, assignment: Assignment, out: Path) -> None:
         """Build the engine of an assignment and look at what was built; leaves nothing at `out` when that fails."""
-        with discarding(out):
+        with discard_on_error(out):
             engine = self.build(self.builder.lower(assignment), out)
             self.builder.audit(engine, assignment)
         self.tell_alive()

@@ -43,21 +43,21 @@ class Scores:
         openings = 1 if self._opened.target.relative else OPENINGS
         with refusals("measuring the finalists"):
             earlier = [self._measure(engines, -(-rounds // openings), reference_ms) for _ in range(openings - 1)]
-            with self._loaded(engines) as sessions:
+            with self._open_engines(engines) as sessions:
                 last = self._meter.measure_finalists(sessions, -(-rounds // openings), reference_ms)
                 measured = {label: _middle([*(each[label] for each in earlier), last[label]]) for label in engines}
                 return self._score_sessions(sessions, measured)
 
     def _measure(self, engines: Mapping[str, Path], rounds: int, reference_ms: float | None) -> dict[str, Latency]:
-        with self._loaded(engines) as sessions:
+        with self._open_engines(engines) as sessions:
             return self._meter.measure_finalists(sessions, rounds, reference_ms)
 
     def score_engines(self, engines: Mapping[str, Path]) -> FinalScores:
-        with refusals("scoring engines"), self._loaded(engines) as sessions:
+        with refusals("scoring engines"), self._open_engines(engines) as sessions:
             return self._score_sessions(sessions, {})
 
     @contextmanager
-    def _loaded(self, engines: Mapping[str, Path]) -> Iterator[dict[str, Session]]:
+    def _open_engines(self, engines: Mapping[str, Path]) -> Iterator[dict[str, Session]]:
         load = self._opened.builder.load
         with ExitStack() as stack:
             yield {name: stack.enter_context(closing(load(engine))) for name, engine in engines.items()}

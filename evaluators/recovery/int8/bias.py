@@ -143,11 +143,11 @@ class _Pass:
         inputs = [batch.inputs for batch in self._batches]
         self._weights = [np.ones(batch.count) for batch in self._batches]
         for name in {name for name, array in inputs[0].items() if array.dtype.kind == "f"}:
-            self._count_wild([rows_of(each[name], 1, b.count, self._batch) for each, b in self._given(inputs)])
+            self._count_wild([rows_of(each[name], 1, b.count, self._batch) for each, b in self._pair_batches(inputs)])
         self._int8 = StagedRuns(context.emulator, lowered, self._stages, inputs)
         self._float = StagedRuns(context.emulator, model.graph, self._float_stages, inputs)
 
-    def _given(self, inputs: Sequence[Arrays]) -> list[tuple[Arrays, Batch]]:
+    def _pair_batches(self, inputs: Sequence[Arrays]) -> list[tuple[Arrays, Batch]]:
         return list(zip(inputs, self._batches, strict=True))
 
     def _count_wild(self, rows: Sequence[Array]) -> None:
@@ -184,13 +184,13 @@ class _Pass:
         self._count_wild(reference)
         correction = _best(op, rows, reference, self._weights[: self._fitted])
         self._float.keep(number, exact)
-        self._int8.keep(number, [self._corrected(arrays, number, op, correction) for arrays in rough])
+        self._int8.keep(number, [self._correct_arrays(arrays, number, op, correction) for arrays in rough])
         return correction
 
     def _rows(self, array: Array, op: _Op, index: int) -> Array:
         return rows_of(array, op.axis, self._batches[index].count, self._batch)
 
-    def _corrected(self, arrays: Arrays, number: int, op: _Op, correction: Correction | None) -> Arrays:
+    def _correct_arrays(self, arrays: Arrays, number: int, op: _Op, correction: Correction | None) -> Arrays:
         if correction is None:
             return arrays
         array = arrays[self._taps[number]]
@@ -220,7 +220,9 @@ def _best(op: _Op, rows: Sequence[Array], reference: Sequence[Array], weights: S
 
     def errors(correction: Correction) -> Floats:
         pairs = zip(rows[fitted:], reference[fitted:], strict=True)
-        return np.concatenate([sample_errors(_applied(made, correction), exact, power) for made, exact in pairs])
+        return np.concatenate(
+            [sample_errors(_apply_correction(made, correction), exact, power) for made, exact in pairs]
+        )
 
     best: Correction | None = None
     least = errors(Correction())
@@ -231,7 +233,7 @@ def _best(op: _Op, rows: Sequence[Array], reference: Sequence[Array], weights: S
     return best
 
 
-def _applied(rows: Array, correction: Correction) -> Array:
+def _apply_correction(rows: Array, correction: Correction) -> Array:
     for array, operation in ((correction.scale, np.multiply), (correction.offset, np.add)):
         if array is not None:
             rows = operation(rows, array[:, None])

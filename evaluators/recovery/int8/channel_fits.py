@@ -67,7 +67,7 @@ def fit_channels(
     exact = [array[each] for array, each in zip(reference, kept, strict=True)]
     if not any(len(array) for array in rough):
         return None
-    rough, exact = _drawn(rough, exact)
+    rough, exact = _draw_positions(rough, exact)
     parts = [_fit(q, f, shifted) for q, f in zip(_blocks(rough), _blocks(exact), strict=True)]
     offset, scale, scaled_offset = (np.concatenate(part) for part in zip(*parts, strict=True))
     return ChannelFits(offset, scale, scaled_offset)
@@ -91,7 +91,7 @@ def _usual(count: int, weights: Floats) -> NDArray[np.bool_]:
     return each >= USUAL
 
 
-def _drawn(rough: list[Array], exact: list[Array]) -> tuple[list[Array], list[Array]]:
+def _draw_positions(rough: list[Array], exact: list[Array]) -> tuple[list[Array], list[Array]]:
     """Both with the values at the same random positions of every sample, where there are many."""
     samples, positions = sum(len(array) for array in rough), min(array.shape[2] for array in rough)
     wanted = max(1, _VALUES // samples)

@@ -172,7 +172,7 @@ def narrow_ranges(
     for number, names in enumerate(scales):
         before = ranges
         while has_time():
-            tried = replace(ranges, tensors={**ranges.tensors, **{n: _narrowed(ranges.tensors[n]) for n in names}})
+            tried = replace(ranges, tensors={**ranges.tensors, **{n: _narrow_range(ranges.tensors[n]) for n in names}})
             errors = errors_of(tried, least)
             if errors is None or not _helps(errors, least):
                 break
@@ -190,7 +190,7 @@ def _helps(errors: Floats, before: Floats) -> bool:
     return bool(errors.mean() <= _WORTH * before.mean() and gain.mean() > _SURE * spread)
 
 
-def _narrowed(known: TensorRange) -> TensorRange:
+def _narrow_range(known: TensorRange) -> TensorRange:
     """The range without the values that are farthest from 0: a short side, as that of h-swish, stays."""
     most = _NARROWER * max(abs(known.low), abs(known.high))
     return TensorRange(max(known.low, -most), min(known.high, most))

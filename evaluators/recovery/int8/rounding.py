@@ -124,7 +124,7 @@ class _Rounding:
         others = rows_read(constants.node, held_out, constants.weight.shape) if rows is not None else None
         if codes is None or rows is None or others is None or rows.shape[2] > _MOST_INPUTS:
             return None
-        return _rounded(constants, known, codes, rows, others)
+        return _round_weights(constants, known, codes, rows, others)
 
     def _usual(self, arrays: Sequence[Array], piece: Piece) -> tuple[list[Array], list[Array]]:
         """The samples of usual amplitude, those to fit to and those that judge."""
@@ -156,7 +156,9 @@ class _Rounding:
         return _Codes(flat[0], flat[1], scales.astype(np.float64).reshape(parts, -1))
 
 
-def _rounded(constants: OpConstants, known: Correction, codes: _Codes, rows: Array, others: Array) -> Correction | None:
+def _round_weights(
+    constants: OpConstants, known: Correction, codes: _Codes, rows: Array, others: Array
+) -> Correction | None:
     """The correction with a rounding; None if the nearest codes lose little, or others lose hardly less.
 
     Args:

@@ -32,7 +32,7 @@ def rows_read(node: ir.Node, arrays: Sequence[Array], shape: Sequence[int]) -> A
         if len(shape) != 2 or _integer(node, "transA", 0):
             return None
         rows = np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays])
-        return _thinned(rows, _ROWS)[None].astype(np.float32)
+        return _thin_rows(rows, _ROWS)[None].astype(np.float32)
     if node.op_type != "Conv" or _text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
     parts = _integer(node, "group", 1)
@@ -65,7 +65,7 @@ def _patches(node: ir.Node, array: Array, kernel: list[int], each: int, random: 
     return np.asarray(np.moveaxis(taken, 2, 1).reshape(-1, array.shape[1], math.prod(kernel)))
 
 
-def _thinned(rows: Array, most: int) -> Array:
+def _thin_rows(rows: Array, most: int) -> Array:
     return rows if len(rows) <= most else rows[np.sort(np.random.RandomState(0).permutation(len(rows))[:most])]
 
 

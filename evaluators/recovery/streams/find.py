@@ -73,19 +73,19 @@ def _collect(tracker: Tracker) -> Streams:
     return Streams(
         count=len(sets),
         tensors=free,
-        scalings=[_settled(tracker, scaling) for scaling in tracker.scalings],
-        readers=[_rooted(tracker, reader) for reader in readers],
+        scalings=[_settle_scaling(tracker, scaling) for scaling in tracker.scalings],
+        readers=[_root_reader(tracker, reader) for reader in readers],
         normalized=frozenset(normalized),
         notes=tracker.notes,
     )
 
 
-def _settled(tracker: Tracker, scaling: Scaling) -> Scaling:
+def _settle_scaling(tracker: Tracker, scaling: Scaling) -> Scaling:
     sides = [None if slots is None else tracker.sets.roots(slots) for slots in (scaling.read, scaling.written)]
     return replace(scaling, read=sides[0], written=sides[1])
 
 
-def _rooted(tracker: Tracker, reader: Reader) -> Reader:
+def _root_reader(tracker: Tracker, reader: Reader) -> Reader:
     return replace(reader, slots=tracker.sets.roots(reader.slots))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.measure.latency_scale import scaled
+from evaluators.measure.latency_scale import scale_latencies
 from studies.options.quantities import format_elapsed_s, format_ms
 from studies.store.reading.latencies import choose_latencies
 from studies.store.records import EvaluationRecord, FinalLevel, TargetRecord
@@ -53,7 +53,9 @@ def _latencies_ms(
     raw_ms, baseline_ms = columns.T
     ids, doubts = np.array([(e.id, e.doubts) for e in exports], dtype=np.int64).T
     again = choose_latencies(ids, baseline_ms, doubts, store.measurements.rounds(target.id), reference_ms)
-    latencies_ms: NDArray[np.float64] = np.where(np.isnan(again), scaled(raw_ms, baseline_ms, reference_ms), again)
+    latencies_ms: NDArray[np.float64] = np.where(
+        np.isnan(again), scale_latencies(raw_ms, baseline_ms, reference_ms), again
+    )
     return latencies_ms
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from search.values import LossEstimate, MixBias, RecoveryRecord, StepRecord
-from studies.judging.rounding import estimate_text, fixed, half_width, interval_text, latency_text, value_text
+from studies.judging.rounding import estimate_text, format_fixed, half_width, interval_text, latency_text, value_text
 from studies.options.limits import LOSS, Limits, MetricScale
 from studies.options.quantities import format_elapsed_s
 
@@ -120,7 +120,7 @@ def may_matter(loss: LossEstimate, metric: MetricScale, limits: Limits) -> bool:
 
 def won_back_text(share: float | None, *, missing: str = "") -> str:
     """The share in whole percents: `37 %`; negative where the loss became larger."""
-    return missing if share is None else f"{fixed(100 * share, 0)} %"
+    return missing if share is None else f"{format_fixed(100 * share, 0)} %"
 
 
 def seconds_text(seconds: float | None, *, missing: str = "") -> str:

@@ -161,7 +161,7 @@ def value_error(value: ArrayLike, loss_error: ArrayLike, samples: ArrayLike, *, 
     return result
 
 
-def disagreement(
+def find_disagreement(
     search: float, search_error: float, final: float, final_error: float, tries: int
 ) -> Disagreement | None:
     """The two estimates where they differ beyond their joint 95 % interval, else None.

@@ -41,7 +41,7 @@ def _to_float(text: str) -> float:
 _NUMBER, _SHARE = (ValueKind(read, "{:g}".format) for read in (_read_number, _read_share))
 
 
-def _threshold(default: float, help: str, metavar: str, kind: ValueKind = _NUMBER, name: str = "") -> Any:  # noqa: A002
+def _threshold_field(default: float, help: str, metavar: str, kind: ValueKind = _NUMBER, name: str = "") -> Any:  # noqa: A002
     return dataclasses.field(
         default=default, metadata={"help": help, "metavar": metavar, "kind": kind, "name": name or None}
     )
@@ -64,40 +64,42 @@ class Thresholds:
         min_sqnr_db: of the group's own output.
     """
 
-    max_kl: float = _threshold(
+    max_kl: float = _threshold_field(
         0.3, "Mark a layer as sensitive if the divergence of its activations is above this.", "NATS"
     )
-    max_weight_kl: float = _threshold(
+    max_weight_kl: float = _threshold_field(
         0.3, "Mark a layer as sensitive if the divergence of its weights is above this.", "NATS"
     )
-    min_overlap: float = _threshold(
+    min_overlap: float = _threshold_field(
         0.7, "Mark a layer as sensitive if its histograms overlap by less than this.", "SHARE", _SHARE
     )
-    full_overlap: float = _threshold(
+    full_overlap: float = _threshold_field(
         0.8, "Mark a range as truncated if its histograms overlap by less than this.", "SHARE", _SHARE
     )
-    min_error: float = _threshold(
+    min_error: float = _threshold_field(
         0.001,
         "Mark no layer as sensitive whose error at the outputs is below this and flips no class.",
         "SHARE",
     )
-    max_error_ratio: float = _threshold(
+    max_error_ratio: float = _threshold_field(
         2.0, "Mark a layer as sensitive if its error is above this multiple of the mean error.", "RATIO"
     )
-    max_saturated: float = _threshold(
+    max_saturated: float = _threshold_field(
         0.001, "Mark a range as clipped if it cuts off more than this share of the values.", "SHARE", _SHARE
     )
-    max_tails: float = _threshold(
+    max_tails: float = _threshold_field(
         0.02, "Mark outliers if more than this share of the values lies beyond 4 sigma.", "SHARE", _SHARE
     )
-    max_peak: float = _threshold(20.0, "Mark outliers if the farthest value lies beyond this many sigma.", "SIGMAS")
-    max_channel_ratio: float = _threshold(
+    max_peak: float = _threshold_field(
+        20.0, "Mark outliers if the farthest value lies beyond this many sigma.", "SIGMAS"
+    )
+    max_channel_ratio: float = _threshold_field(
         8.0, "Mark channels as uneven if the widest is above this multiple of the median.", "RATIO"
     )
-    max_shift: float = _threshold(
+    max_shift: float = _threshold_field(
         0.3, "Mark an output as shifted if the constant share of its error is above this.", "SHARE", _SHARE
     )
-    min_sqnr_db: float = _threshold(
+    min_sqnr_db: float = _threshold_field(
         20.0, "Mark a range as coarse if the SQNR of the layer's output is below this.", "DB", name="min-sqnr"
     )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from search.forecast.models import Priors
 from search.forecast.priors import Baseline, NoisePrior, latency_prior, noise_prior
-from search.forecast.transfer import transferred
+from search.forecast.transfer import transfer_prior
 from search.graph.model import Model
 from search.sampler.goals import MixGoal
 from search.sampler.guided import Guidance
@@ -174,7 +174,7 @@ class _Source:
         noise, decibels = self._noise or noise_prior(self._layout), self._work.ledger.study.metric["unit"] == "dB"
         if self._elsewhere is None:
             return Priors(latency, noise, decibels=decibels)
-        latency = transferred(self._layout, latency, baselines, self._elsewhere)
+        latency = transfer_prior(self._layout, latency, baselines, self._elsewhere)
         return Priors(latency, noise, self._elsewhere.losses(), decibels)
 
     def aim(self) -> MixGoal:

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from evaluators.stopwatch import time_spent
 from search.errors import RunError, StudyError
-from studies.interrupts import held_back, interrupted
+from studies.interrupts import came_of_interrupt, held_back
 from studies.store.database.database_url import hide_password, is_file, secrets
 
 RETRY_S = 60.0  # a server that is restarted or replaced is back within this
@@ -157,7 +157,7 @@ def reported(action: str, url: URL, wrapper: type[Exception] = sqlite3.Error) ->
     try:
         yield
     except Exception as error:
-        if interrupted(error, before):
+        if came_of_interrupt(error, before):
             raise KeyboardInterrupt from None
         if isinstance(error, IntegrityError) or not isinstance(error, SQLAlchemyError | sqlite3.Error | wrapper):
             raise

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
-from evaluators.measure.latency_scale import baseline_doubt, scaled
+from evaluators.measure.latency_scale import baseline_doubt, scale_latencies
 from search.values import (
     Accuracy,
     AuditRow,
@@ -134,7 +134,7 @@ def _round(row: Row, baseline: NDArray[np.float64] | None, reference_ms: float |
 def rescale(latency: Latency, reference_ms: float | None) -> Latency:
     """A latency as it was timed, in milliseconds of the baseline's usual speed, and the doubt that this tells of it."""
     doubt = baseline_doubt(latency.baseline_ms, reference_ms)
-    value_ms = float(scaled(latency.raw_ms, _number(latency.baseline_ms), reference_ms))
+    value_ms = float(scale_latencies(latency.raw_ms, _number(latency.baseline_ms), reference_ms))
     return replace(latency, value_ms=value_ms, warnings=(*latency.warnings, *([doubt] if doubt else [])))
 
 

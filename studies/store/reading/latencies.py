@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.measure.latency_scale import off_reference, scaled
+from evaluators.measure.latency_scale import off_reference, scale_latencies
 from studies.store.columns import Columns, EvaluationTable
 
 
@@ -51,7 +51,7 @@ def _choose_rounds(
     clean = (doubts == 0) & ~off_reference(baseline_ms, reference_ms)
     if not len(again.evaluation_id):
         return found, clean
-    again_ms = scaled(again.raw_ms, again.baseline_ms, reference_ms)
+    again_ms = scale_latencies(again.raw_ms, again.baseline_ms, reference_ms)
     again_clean = again.clean & ~off_reference(again.baseline_ms, reference_ms)
     places = {int(ids[row]): int(row) for row in np.flatnonzero(np.isin(ids, again.evaluation_id))}
     for i, number in enumerate(again.evaluation_id):  # in the order they were measured

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Text, cast, select
 
-from evaluators.measure.latency_scale import scaled
+from evaluators.measure.latency_scale import scale_latencies
 from search.values import BASELINE, REFERENCE, Accuracy, Assignment
 from studies.store import records
 from studies.store.columns import Columns, DetailColumn, Details, EvaluationTable, column_of
@@ -79,7 +79,7 @@ class Evaluations:
         reference_ms = usual_baseline(
             columns["baseline_ms"][searched], columns["doubts"][searched], again.baseline_ms[own], again.clean[own]
         )
-        latency_ms = scaled(columns["raw_ms"], columns["baseline_ms"], reference_ms)
+        latency_ms = scale_latencies(columns["raw_ms"], columns["baseline_ms"], reference_ms)
         details = Details(self._detail_rows, partial(self._detail_column, study_target_id))
         others = {name: DetailColumn(details, name, columns["id"]) for name in DETAILS}
         every: dict[str, Any] = {**columns, **others, "latency_ms": latency_ms}

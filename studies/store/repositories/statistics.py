@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import and_, case, func, select
 
-from evaluators.measure.latency_scale import scaled
+from evaluators.measure.latency_scale import scale_latencies
 from search.values import Answer, AuditRow, Precision
 from studies.store import records
 from studies.store.database import column_types, tables
@@ -133,7 +133,7 @@ class Statistics:
 def _latency_ms(raw_ms: float | None, baseline_ms: float | None, reference_ms: float | None) -> float | None:
     if raw_ms is None:
         return None
-    return float(scaled(raw_ms, math.nan if baseline_ms is None else baseline_ms, reference_ms))
+    return float(scale_latencies(raw_ms, math.nan if baseline_ms is None else baseline_ms, reference_ms))
 
 
 def _tally(rows: Sequence[Any]) -> Tally:

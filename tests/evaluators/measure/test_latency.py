@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from evaluators.measure import blocks
 from evaluators.measure.device_lock import DeviceBusyError, device_lock
-from evaluators.measure.latency import interleaved, measure, spread_of, statistic_of
+from evaluators.measure.latency import measure, spread_of, statistic_of, time_interleaved
 from search.values import THREAD_CLOCK, Latency
 from tests.support.scripted_sessions import COOL, HOT, Clock, states, steady
 
@@ -163,7 +163,7 @@ def test_warm_up_waits_for_a_cold_start_and_gives_up_in_the_end() -> None:
 def test_interleaved_gives_rounds_of_each_in_turn() -> None:
     log: list[Clock] = []
     sessions = {name: steady(ms, log) for name, ms in {"a": 1.0, "b": 5.0, "base": 40.0}.items()}
-    samples = interleaved(sessions, 4)
+    samples = time_interleaved(sessions, 4)
     assert {name: rows.shape for name, rows in samples.items()} == {"a": (4, 20), "b": (4, 4), "base": (4, 1)}
     assert log[-12:] == list(sessions.values()) * 4
     assert statistic_of(samples["b"], "median") == 5.0

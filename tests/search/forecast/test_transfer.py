@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 from search.forecast.priors import Baseline, LatencyPrior, latency_prior, noise_prior
-from search.forecast.transfer import MOST_ROWS, Elsewhere, transferred
+from search.forecast.transfer import MOST_ROWS, Elsewhere, transfer_prior
 from search.sampler.guided import Guidance, GuidedSampler, Priors
 from search.space.layout import Costs
 from search.values import Precision
@@ -60,7 +60,7 @@ def known(problem: Problem) -> Priors:
 
 def told(problem: Problem, elsewhere: Elsewhere) -> Priors:
     own = known(problem)
-    latency = transferred(problem.layout, own.latency, baselines(problem), elsewhere.worth())
+    latency = transfer_prior(problem.layout, own.latency, baselines(problem), elsewhere.worth())
     return Priors(latency, own.noise, elsewhere.worth().losses())
 
 
@@ -128,7 +128,7 @@ def test_a_precision_that_never_ran_there_says_nothing() -> None:
     elsewhere = replace(elsewhere, **{name: getattr(elsewhere, name)[only] for name in names})
     assert 2 <= len(elsewhere.ms) < 8  # and too few rows to say anything of changes
     own = known(there).latency
-    heard = transferred(there.layout, own, baselines(there), elsewhere)
+    heard = transfer_prior(there.layout, own, baselines(there), elsewhere)
     assert heard.nodes[:, Precision.FP16.rank] == pytest.approx(own.nodes[:, Precision.FP16.rank])
     assert heard.nodes_std[:, Precision.FP16.rank] == pytest.approx(own.nodes_std[:, Precision.FP16.rank])
     assert (heard.constant == own.constant).all()

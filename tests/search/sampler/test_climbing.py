@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from search.sampler.climbing import climbed
+from search.sampler.climbing import climb
 from search.space.layout import Codes, Precisions
 
 
@@ -26,7 +26,7 @@ def test_changes_are_followed_as_long_as_they_gain() -> None:
         return np.asarray((precisions == wanted).sum(axis=1, dtype=np.float64))
 
     start = np.zeros((1, 8), dtype=np.int64)
-    assert climbed(start, rate(start.astype(np.int8)), around, everything, rate).tolist() == wanted.tolist()
+    assert climb(start, rate(start.astype(np.int8)), around, everything, rate).tolist() == wanted.tolist()
 
 
 def test_the_best_of_all_rounds_is_taken_if_changes_only_lose() -> None:
@@ -35,7 +35,7 @@ def test_the_best_of_all_rounds_is_taken_if_changes_only_lose() -> None:
     def rate(precisions: Precisions) -> NDArray[np.float64]:
         return np.zeros(len(precisions))
 
-    assert climbed(codes, np.array([1.0, 2.0]), around, everything, rate).tolist() == [1, 1, 1]
+    assert climb(codes, np.array([1.0, 2.0]), around, everything, rate).tolist() == [1, 1, 1]
 
 
 def test_nothing_new_beside_the_candidates_leaves_them() -> None:
@@ -47,4 +47,4 @@ def test_nothing_new_beside_the_candidates_leaves_them() -> None:
     def rate(precisions: Precisions) -> NDArray[np.float64]:
         raise AssertionError
 
-    assert climbed(codes, np.array([1.0]), nothing, everything, rate).tolist() == [0, 1, 0]
+    assert climb(codes, np.array([1.0]), nothing, everything, rate).tolist() == [0, 1, 0]

@@ -55,7 +55,7 @@ def all_codes(layout: Layout) -> np.ndarray:
 def test_a_block_shares_one_choice():
     layout = chain()
     assert layout.blocks.tolist() == [0, 0, 1, 1, 2, 2]
-    tied = blocks.tied(layout, blocks.block_owners(layout), nothing(layout))
+    tied = blocks.tie_decisions(layout, blocks.block_owners(layout), nothing(layout))
     codes = all_codes(tied.layout)
     assert len(codes) == 27
     whole = tied.expanded(codes)
@@ -66,7 +66,7 @@ def test_a_block_shares_one_choice():
 def test_costs_of_ties_are_those_of_their_decisions():
     layout, rng = chain({"g001": (FP32, INT8), "g004": (FP16,)}), np.random.default_rng(0)
     costs = Costs(0.5, rng.random((6, PRECISIONS)), rng.random((5, PRECISIONS, PRECISIONS)))
-    tied = blocks.tied(layout, blocks.block_owners(layout), nothing(layout))
+    tied = blocks.tie_decisions(layout, blocks.block_owners(layout), nothing(layout))
     codes = all_codes(tied.layout)
     fine = [layout.pairwise(costs).value(row) for row in tied.expanded(codes)]
     assert [tied.layout.pairwise(costs).value(row) for row in codes] == pytest.approx(fine)
@@ -74,7 +74,7 @@ def test_costs_of_ties_are_those_of_their_decisions():
 
 def test_members_take_the_next_higher_precision_that_they_have_and_that_can_be_built():
     layout = chain({"g001": (FP32, INT8)})
-    tied = blocks.tied(layout, blocks.block_owners(layout), barring(layout, (2, INT8)))
+    tied = blocks.tie_decisions(layout, blocks.block_owners(layout), barring(layout, (2, INT8)))
     assert tied.tables[0].tolist() == [[0, 0], [1, 0], [2, 1]]  # FP16: g001 stays in FP32
     assert tied.tables[1].tolist() == [[0, 0], [1, 1], [1, 2]]  # INT8: g002 stays in FP16
 
@@ -91,7 +91,7 @@ def test_only_what_promises_something_is_taken_apart():
     latency, noise = nothing(layout), nothing(layout)
     latency.nodes[:] = [3.0, 2.0, 1.0]
     noise.nodes[:, THREE.index(INT8)] = [1, 1, 9, 1, 2, 2]
-    coarse = blocks.tied(layout, blocks.block_owners(layout), nothing(layout))
+    coarse = blocks.tie_decisions(layout, blocks.block_owners(layout), nothing(layout))
     points = front(coarse.layout.pairwise(latency), coarse.layout.pairwise(noise))
     every, few = blocks.taken_apart(layout, coarse, latency, noise, points)
     assert every[2] != every[3]

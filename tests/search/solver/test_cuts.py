@@ -11,7 +11,7 @@ from search.errors import SolverError
 from search.solver.cuts import Cutter
 from search.solver.elimination import eliminator
 from search.solver.limited import within
-from search.solver.solve import best_new, front, minimize, ranked
+from search.solver.solve import best_new, front, minimize, rank_codes
 from search.space.layout import Pairwise
 from search.space.structure import Structure
 from tests.support.wide_costs import all_codes, frustrated, tangled
@@ -111,7 +111,7 @@ def test_the_front_and_the_best_within_a_limit_come_near_the_exact_ones():
 
 def test_new_codes_are_found_beyond_all_single_changes():
     cost = potts(WIDE, 2, 1)
-    seen = {tuple(codes.tolist()) for codes, _ in ranked(cost, exact=False)}
+    seen = {tuple(codes.tolist()) for codes, _ in rank_codes(cost, exact=False)}
     assert len(seen) == WIDE + 1, "the minimum and one change of each decision"
     new = best_new(cost, seen, exact=False)
     assert tuple(new.tolist()) not in seen

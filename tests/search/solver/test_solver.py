@@ -15,7 +15,7 @@ from search.solver import solve as solver
 from search.solver.elimination import Eliminator, eliminator
 from search.solver.elimination_plan import plan
 from search.solver.limited import within
-from search.solver.solve import best_new, front, minima, minimize, ranked
+from search.solver.solve import best_new, front, minima, minimize, rank_codes
 from search.space.choices import make_space
 from search.space.layout import Costs, Pairwise, make_layout
 from search.space.structure import Structure
@@ -105,7 +105,7 @@ def test_decisions_are_held_fixed(problem, data):
     held = data.draw(st.sets(st.integers(0, len(cost.unary) - 1)))
     fixed = {i: data.draw(st.integers(0, len(cost.unary[i]) - 1)) for i in sorted(held)}
     rows = [row for row in allowed(cost) if all(row[0][i] == code for i, code in fixed.items())]
-    assert sorted(taken(ranked(cost, fixed))) == sorted(codes for codes, _ in rows)
+    assert sorted(taken(rank_codes(cost, fixed))) == sorted(codes for codes, _ in rows)
     if rows:
         assert cost.value(minimize(cost, fixed)) == min(value for _, value in rows)
 
@@ -143,7 +143,7 @@ def test_no_decisions_have_one_answer():
 @given(problems(entries=MAYBE_FORBIDDEN))
 def test_ranking_gives_everything_allowed_cheapest_first(problem):
     (cost,) = problem
-    found = list(ranked(cost))
+    found = list(rank_codes(cost))
     assert sorted(taken(found)) == sorted(codes for codes, _ in allowed(cost))
     assert [value for _, value in found] == sorted(cost.value(codes) for codes, _ in found)
     assert [value for _, value in found] == [cost.value(codes) for codes, _ in found]
@@ -356,7 +356,7 @@ def test_wide_graphs_are_solved_as_integer_programs():
     codes = np.array(all_codes(first))
     values = [cost.base + structure.sums(structure.terms(cost), codes) for cost in (first, second)]
     assert first.value(minimize(first)) == pytest.approx(values[0].min())
-    best = [first.value(row) for row, _ in itertools.islice(ranked(first), 3)]
+    best = [first.value(row) for row, _ in itertools.islice(rank_codes(first), 3)]
     assert best == pytest.approx(np.sort(values[0])[:3])
     seen = {tuple(minimize(first).tolist())}
     assert first.value(best_new(first, seen)) == pytest.approx(np.sort(values[0])[1])
@@ -429,5 +429,5 @@ def test_real_networks_are_narrow_and_solved_exactly(name, granularity):
         assert layout.values(costs, layout.precisions(codes[None]))[0] == pytest.approx(cost.value(codes))
         if space.size <= 3**8:
             assert cost.value(codes) == pytest.approx(min(cost.value(row) for row in all_codes(cost)))
-        first, second = itertools.islice(solver.ranked(cost), 2)
+        first, second = itertools.islice(solver.rank_codes(cost), 2)
         assert cost.value(first[0]) <= cost.value(second[0]) == pytest.approx(second[1])

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from evaluators.measure.latency_scale import baseline_doubt, off_reference, reference_of, scaled, share_text
+from evaluators.measure.latency_scale import baseline_doubt, off_reference, reference_of, scale_latencies, share_text
 from search.values import Latency
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
@@ -42,8 +42,8 @@ def test_the_reference_is_the_median_of_clean_baselines() -> None:
 
 
 def test_latencies_are_ratios_times_the_reference() -> None:
-    np.testing.assert_allclose(scaled([2.0, 3.0, np.nan], [4.0, np.nan, 4.0], 5.0), [2.5, 3.0, np.nan])
-    np.testing.assert_array_equal(scaled([2.0], [4.0], None), [2.0])
+    np.testing.assert_allclose(scale_latencies([2.0, 3.0, np.nan], [4.0, np.nan, 4.0], 5.0), [2.5, 3.0, np.nan])
+    np.testing.assert_array_equal(scale_latencies([2.0], [4.0], None), [2.0])
 
 
 def test_a_baseline_is_off_by_more_than_half() -> None:

@@ -16,7 +16,7 @@ from search.errors import ConfigError
 from studies.events import Quiet
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import study_status
-from studies.monitoring import monitored
+from studies.monitoring import serve_metrics
 from studies.monitoring.search_metrics import SearchMetrics
 from studies.options.config import SearchConfig
 from studies.store.records import StoredEvaluation
@@ -132,11 +132,11 @@ def test_the_port_is_not_stored_with_the_study() -> None:
 
 def test_without_a_port_events_pass_as_they_are() -> None:
     events: Any = Quiet()
-    with monitored(events, None) as found:
+    with serve_metrics(events, None) as found:
         assert found is events
 
 
 def test_a_port_that_is_none_is_refused_from_python() -> None:
     for port in (70_000, "http"):
-        with pytest.raises(ConfigError, match=r"--metrics-port .*: expected a free port"), monitored(Quiet(), port):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"--metrics-port .*: expected a free port"), serve_metrics(Quiet(), port):  # type: ignore[arg-type]
             pass

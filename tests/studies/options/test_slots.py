@@ -19,7 +19,7 @@ from search.errors import ConfigError, TargetError
 from studies.options import slots
 from studies.options.config import SearchConfig
 from studies.options.read_options import read_config
-from studies.options.slots import Slot, bound, cpu_slots, divided, gpu_slots, slots_of, usable_cores
+from studies.options.slots import Slot, bound, cpu_slots, divide_processors, gpu_slots, slots_of, usable_cores
 from studies.options.value_kinds import read_gpus
 
 
@@ -171,8 +171,8 @@ def test_processors_are_divided_by_whole_cores() -> None:
         {0, 8, 1, 9, 2, 10, 3, 11},
         {4, 12, 5, 13, 6, 14, 7, 15},
     ]
-    assert divided(3) == (frozenset({0, 8, 1, 9}), frozenset({2, 10, 3, 11}), frozenset({4, 12, 5, 13}))
-    assert divided(9) == (frozenset(),) * 9
+    assert divide_processors(3) == (frozenset({0, 8, 1, 9}), frozenset({2, 10, 3, 11}), frozenset({4, 12, 5, 13}))
+    assert divide_processors(9) == (frozenset(),) * 9
 
 
 @pytest.mark.usefixtures("eight_cores")

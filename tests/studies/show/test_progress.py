@@ -110,7 +110,7 @@ def test_the_display_has_a_clock_and_says_what_is_done_and_for_how_long(monkeypa
 
     def drawn() -> list[str]:
         out = io.StringIO()
-        Console(file=out, width=80).print(display.drawing())
+        Console(file=out, width=80).print(display.draw())
         return [line.strip() for line in out.getvalue().splitlines()]
 
     display.timing(RunTime(90.0, 240.0))

@@ -69,7 +69,7 @@ def test_forecasts_are_those_of_optuna_s_trials(studied: Path) -> None:
     found = {trials[number]: each.to_json() for number, each in store.trials.forecasts(now.target).items()}
     assert found
     assert found == told()
-    part = forecasts.compared(store, now)
+    part = forecasts.compare_forecasts(store, now)
     assert part is not None
     assert list(part.latency.trial) == sorted(found)
     assert list(part.latency.predicted) == [found[trial]["ms"] for trial in sorted(found)]
@@ -85,13 +85,13 @@ def test_a_repair_has_no_forecast_nor_a_loss_that_was_stopped_early(studied: Pat
     where = "where id = (select evaluation_id from bf_trial where number = ? and not reused)"
     change(f"update bf_evaluation set asked_assignment = '{{}}' {where}", first)
     store, now = opened()
-    part = forecasts.compared(store, now)
+    part = forecasts.compare_forecasts(store, now)
     assert part is not None
     assert first not in part.latency.trial
     store.close()
     change(f"update bf_evaluation set samples = samples - 1 {where}", second)
     store, now = opened()
-    part = forecasts.compared(store, now)
+    part = forecasts.compare_forecasts(store, now)
     assert part is not None
     assert second in part.latency.trial
     assert second not in part.loss.trial
@@ -133,7 +133,7 @@ def test_other_samplers_predict_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert "forecasts" not in result.output
     store, now = opened()
     assert store.trials.forecasts(now.target) == {}
-    assert forecasts.compared(store, now) is None
+    assert forecasts.compare_forecasts(store, now) is None
     store.close()
     assert "forecast" not in ok("show", "small", 3)
     assert json.loads(ok("show", "small", 3, "--json"))["forecast"] is None

@@ -54,6 +54,6 @@ def _measure_quickly() -> None:
 
     latency._measure_once = once
     latency._together_once = all_once  # type: ignore[assignment]
-    latency._unmended = lambda *_: ()  # type: ignore[assignment, misc]
+    latency._list_lasting_doubts = lambda *_: ()  # type: ignore[assignment, misc]
     cpu_percent = psutil.cpu_percent
     psutil.cpu_percent = lambda interval, percpu: cpu_percent(0.01, percpu)  # type: ignore[misc, assignment]

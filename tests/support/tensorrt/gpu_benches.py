@@ -169,10 +169,10 @@ def breaks_memory(outputs: dict[str, NDArray[Any]], labels: Any) -> NDArray[np.f
 
 def hogs_memory(outputs: dict[str, NDArray[Any]], labels: Any) -> NDArray[np.float64]:
     """Scores, and takes all the memory that the device has left."""
-    from evaluators.backends.tensorrt.device import checked, cudart
+    from evaluators.backends.tensorrt.device import check_cuda, cudart
 
     cuda = cudart()
-    size = checked(cuda.cudaMemGetInfo())[0]
+    size = check_cuda(cuda.cudaMemGetInfo())[0]
     while size > 1 << 20:
         if int(cuda.cudaMalloc(size)[0]) != 0:
             size //= 2

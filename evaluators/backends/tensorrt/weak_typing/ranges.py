@@ -94,7 +94,7 @@ class _Neighbours:
         """
         if layer.type == self._trt.LayerType.CONSTANT:
             return self._largest(layer)
-        moved = self._moved(layer.get_output(index))
+        moved = self._find_magnitude(layer.get_output(index))
         if moved is not None:
             return moved or 1.0
         if layer.type == self._trt.LayerType.SOFTMAX or self._ends_at_one(layer):
@@ -107,7 +107,7 @@ class _Neighbours:
             return max(map(self._term, self._readers.get(layer.get_output(0).name, [])), default=0.0)
         return 0.0
 
-    def _moved(self, tensor: Any) -> float | None:
+    def _find_magnitude(self, tensor: Any) -> float | None:
         """The magnitude that calibration knows of a tensor, or of one that holds the same values later on."""
         for reached in self._same_values(tensor):
             known = self._ranges.tensors.get(reached.name)
@@ -127,14 +127,14 @@ class _Neighbours:
 
     def _term(self, reader: Any) -> float:
         """How far one term of a sum reaches, the other being constant; 0 for what is no such sum."""
-        total = self._moved(reader.get_output(0))
+        total = self._find_magnitude(reader.get_output(0))
         if total is None or self._operation(reader) != self._trt.ElementWiseOperation.SUM:
             return 0.0
         return total + sum(self._constant(tensor.name) for tensor in inputs_of(reader))
 
     def _below_root(self, reader: Any) -> float:
         """How far the input of a square root reaches; 0 for what is none, or none of the model's."""
-        root = self._moved(reader.get_output(0))
+        root = self._find_magnitude(reader.get_output(0))
         if root is None or reader.type != self._trt.LayerType.UNARY:
             return 0.0
         is_root = _shown(reader, self._trt.IUnaryLayer, "op") == self._trt.UnaryOperation.SQRT

@@ -72,7 +72,7 @@ def test_the_precision_is_set_on_the_layer_of_the_main_graph(version: str, tmp_p
     (group,) = model.groups
     with standing_in(version) as engines:
         builder = TensorRTBuilder(engines.trt, model, observed(model), BuilderKnobs())
-        network, _ = builder._parsed(model_bytes(model.graph))
+        network, _ = builder._parse(model_bytes(model.graph))
         builder._constrain(network, builder._config(), Assignment({group.id: Precision.INT8}))
         layers = {layer.get_output(0).name: layer for layer in tensorrt_api.layers_of(network)}
         assert layers["z"]._state["precision"] == engines.trt.int8
@@ -98,6 +98,6 @@ def test_a_layer_that_has_the_name_for_another_reason_is_refused(renamed: str, m
             node.name = "same" if node.outputs[0].name == renamed else "moved"
     with standing_in(V10) as engines:
         builder = TensorRTBuilder(engines.trt, model, observed(model), BuilderKnobs())
-        network, _ = builder._parsed(model_bytes(parsed))
+        network, _ = builder._parse(model_bytes(parsed))
         with pytest.raises(RefusedError, match=message):
             builder._constrain(network, builder._config(), Assignment({group.id: Precision.INT8}))

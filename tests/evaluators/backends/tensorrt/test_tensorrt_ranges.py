@@ -99,7 +99,7 @@ def constrained_layers(model: Model, ranges: Ranges, assignment: Assignment) -> 
     """Layers by name, and the range of each one's output, as set for one assignment."""
     with standing_in(V8) as engines:
         builder = TensorRTBuilder(engines.trt, model, ranges, BuilderKnobs())
-        network, _ = builder._parsed(model_bytes(model.graph))
+        network, _ = builder._parse(model_bytes(model.graph))
         builder._constrain(network, builder._config(), assignment)
         layers = {layer.name: layer for layer in tensorrt_api.layers_of(network)}
         tensors = [layer.get_output(0) for layer in layers.values()]
