@@ -252,7 +252,7 @@ class BackendKind(ABC):
             TargetError: a package is not installed or cannot be loaded.
         """
 
-    def missing(self) -> str:
+    def explain_missing(self) -> str:
         """The reason why it cannot run on this machine, as far as known without importing it; empty if it can."""
         if not self.module or importlib.util.find_spec(self.module) is not None:
             return ""

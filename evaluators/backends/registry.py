@@ -72,7 +72,7 @@ def choose_backend(name: str) -> str:
         kind_named(name)
         return name
     candidates = [kind for kind in shipped_kinds() if kind.automatic]
-    missing = {kind.name: kind.missing() for kind in candidates}
+    missing = {kind.name: kind.explain_missing() for kind in candidates}
     usable = [name for name, why in missing.items() if not why]
     if not usable:
         found = "; ".join(f"{name}: {why}" for name, why in missing.items())

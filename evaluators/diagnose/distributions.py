@@ -35,12 +35,12 @@ class Levels:
     low: int
     high: int
 
-    def rounded(self, values: NDArray[Any]) -> Floats:
+    def round_values(self, values: NDArray[Any]) -> Floats:
         """What is left of values of any shape."""
         codes = np.clip(np.rint(values.astype(np.float64) / self.scale) + self.zero, self.low, self.high)
         return np.asarray((codes - self.zero) * self.scale)
 
-    def saturated(self, values: NDArray[Any]) -> float:
+    def saturated_share(self, values: NDArray[Any]) -> float:
         """Share of the values that lie more than half a level outside."""
         codes = values.astype(np.float64) / self.scale + self.zero
         return float(np.mean((codes < self.low - 0.5) | (codes > self.high + 0.5)))
@@ -52,11 +52,11 @@ class Narrow:
 
     precision: Precision
 
-    def rounded(self, values: NDArray[Any]) -> Floats:
+    def round_values(self, values: NDArray[Any]) -> Floats:
         with np.errstate(over="ignore"):
             return values.astype(self.precision.dtype).astype(np.float64)
 
-    def saturated(self, values: NDArray[Any]) -> float:
+    def saturated_share(self, values: NDArray[Any]) -> float:
         return float(np.mean(np.abs(values) > self.precision.largest))
 
 
@@ -90,8 +90,8 @@ def distance(rows: NDArray[Any], grid: Levels | Narrow) -> Distance:
     Args:
         rows: (channels, values) of finite floats.
     """
-    kl, overlap = compare_histograms(rows, grid.rounded(rows))
-    return Distance(kl, overlap, grid.saturated(rows), *tails(rows), channel_ratio(rows))
+    kl, overlap = compare_histograms(rows, grid.round_values(rows))
+    return Distance(kl, overlap, grid.saturated_share(rows), *tails(rows), channel_ratio(rows))
 
 
 def tails(values: NDArray[Any]) -> tuple[float, float]:

@@ -178,7 +178,7 @@ class Prober:
         session, noise = self._open_lowered(dict(pairs)), OutputNoise()
         for part in parts:
             _count(noise, session.run(part.inputs), part)
-        return Probe(pairs, Measured(noise.error, noise.flipped, sum(len(part.weights) for part in parts)))
+        return Probe(pairs, Measured(noise.error, noise.flip_share, sum(len(part.weights) for part in parts)))
 
     def _open_lowered(self, changes: dict[str, Precision]) -> Emulated:
         network = self.network

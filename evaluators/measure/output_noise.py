@@ -122,7 +122,7 @@ class OutputNoise:
         return float(sum(ratios)) / len(ratios)
 
     @property
-    def flipped(self) -> float | None:
+    def flip_share(self) -> float | None:
         """Share of the samples whose class changes; None if the outputs are no classes."""
         return self._flipped / self._classified if self._classified else None
 

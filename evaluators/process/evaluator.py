@@ -41,7 +41,7 @@ class Setup:
         opened, data = self._opened, self._data
         found = Description(
             target=opened.target,
-            model=opened.given.digest,
+            model=opened.user_model.digest,
             capability=opened.backend.capability(),
             knobs=self.knobs(),
             engine_file=kind_named(opened.job.backend).engine_file,

@@ -140,11 +140,11 @@ class Historian:
             return {}
         codes = np.frombuffer(b"".join(asked), np.uint8).astype(np.int64)
         codes = codes.reshape(len(asked), len(self.layout.space.variables))
-        repaired = self.repaired(codes, unbuildable)
+        repaired = self.repair(codes, unbuildable)
         changed: list[int] = np.flatnonzero((repaired != codes).any(axis=1)).tolist()
         return {place: repaired[place] for place in changed}
 
-    def repaired(self, codes: Codes, unbuildable: Set[tuple[str, Precision]]) -> Codes:
+    def repair(self, codes: Codes, unbuildable: Set[tuple[str, Precision]]) -> Codes:
         """(n, decisions) codes after the repair of pairs that cannot be built; unchanged if there is no repair."""
         precisions, space = self.layout.precisions(codes), self.layout.space
         broken = np.zeros(len(codes), dtype=bool)
@@ -152,7 +152,7 @@ class Historian:
             broken |= precisions[:, self.layout.groups.index(group)] == self.layout.places.get(precision, -1)
         codes = codes.copy()
         for row in np.flatnonzero(broken):
-            found = space.avoiding(self.layout.assignment(codes[row]), unbuildable)
+            found = space.avoid(self.layout.assignment(codes[row]), unbuildable)
             if found is not None:
                 codes[row] = self.layout.codes_of(found)
         return codes

@@ -79,13 +79,13 @@ class LatencyModel:
         """The extra time that mixed regions are expected to take."""
         return self._design.regions
 
-    def expected(self, precisions: Precisions) -> Floats:
+    def predict_mean(self, precisions: Precisions) -> Floats:
         """Predict (n,) milliseconds of (n, groups) int8: the sum of costs, mixed regions and shared errors."""
         total = self._design.layout.values(self.mean(), precisions)
         total = total + self._design.regions.features(precisions) @ self._posterior.mean[self._design.mixed]
         if self.tuning.shared > 0 and self.rows:
             weights = self._shared_ms**2 * self._posterior.error_weights
-            total = total + self._known_mixes.weighted(precisions, weights)
+            total = total + self._known_mixes.weigh(precisions, weights)
         return np.asarray(total)
 
     @cached_property
@@ -119,7 +119,7 @@ class LatencyModel:
         """Predict measurements: (n, groups) int8 to (n,) milliseconds and their (n,) standard deviations."""
         return self._predict(precisions, self.tuning.noise)
 
-    def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
+    def predict_latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """Predict true latencies: (n, groups) int8 to (n,) milliseconds and their (n,) standard deviations.
 
         Of the deviation from the costs, `repeat_std` is noise of the measurement; the rest belongs to the assignment.

@@ -97,10 +97,10 @@ class LossModel:
 
     def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """Predict measurements with a typical sample: (n, groups) int8 to (n,) losses and standard deviations."""
-        loss, std = self.latent(precisions)
+        loss, std = self.predict_latent(precisions)
         return loss, np.hypot(std, self.observation_std)
 
-    def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
+    def predict_latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """Predict true losses, on endless samples: (n, groups) int8 to (n,) losses and standard deviations."""
         loss, jacobian = self._problem.linear(self._fitted.at, precisions)
         misfit = self._problem.tuning.misfit * self.shape.per_noise(loss)
@@ -111,7 +111,7 @@ class LossModel:
         std = self._posterior.std(jacobian, across, own)
         return np.maximum(loss + across @ self._fitted.weights, 0.0), np.hypot(std, misfit)
 
-    def expected(self, precisions: Precisions) -> Floats:
+    def predict_mean(self, precisions: Precisions) -> Floats:
         """Predict only the (n,) losses of (n, groups) int8, which is fast."""
         loss = self._problem.loss(self._fitted.at, precisions)
         if self._fitted.weights is None:
@@ -161,11 +161,11 @@ def fit_loss(
     if len(loss) >= _LEAST_TUNED:
         some = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
         # With the map still straight: a bent one explains the first rows as well as groups that differ.
-        rough = problem.straight().fit(at, precisions[some], loss[some], std[some])
-        problem, at = problem.tuned(rough, loss[some], std[some]), rough.at
+        rough = problem.straighten().fit(at, precisions[some], loss[some], std[some])
+        problem, at = problem.tune(rough, loss[some], std[some]), rough.at
     fitted = problem.fit(at, precisions, loss, std)
     if _LEAST_TUNED <= len(loss) <= MOST_SHARING:
-        problem = problem.sharing(fitted, loss, std)
+        problem = problem.share_errors(fitted, loss, std)
         fitted = problem.fit(fitted.at, precisions, loss, std) if problem.tuning.shared > 0 else fitted
     return LossModel(problem, fitted, typical)
 
@@ -238,7 +238,7 @@ class LossProblem:
         reach = _FARTHEST * self.prior.std
         return self.prior.mean - reach, self.prior.mean + reach
 
-    def straight(self) -> LossProblem:
+    def straighten(self) -> LossProblem:
         """The same problem with power and ceiling fixed at their priors."""
         held = (_MAP_STD[_SLOPE], 1e-6, 1e-6)
         return LossProblem(self._layout, self._noise, self.tuning, self._worst, self._kind, held)
@@ -328,7 +328,7 @@ class LossProblem:
         found, jacobian = self.linear(at, precisions)
         return Fitted(at, jacobian, loss - found + jacobian @ at, doubt, precisions, found)
 
-    def sharing(self, fitted: Fitted, loss: Floats, std: Floats) -> LossProblem:
+    def share_errors(self, fitted: Fitted, loss: Floats, std: Floats) -> LossProblem:
         """The problem with pairs of groups if they predict held-out rows better, otherwise unchanged."""
         chosen = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
         residual = (fitted.target - fitted.jacobian @ self.prior.mean)[chosen]
@@ -349,7 +349,7 @@ class LossProblem:
                 best, most = (tried, found) if found > most else (best, most)
         return LossProblem(self._layout, self._noise, best, self._worst, self._kind)
 
-    def tuned(self, rough: Fitted, loss: Floats, std: Floats) -> LossProblem:
+    def tune(self, rough: Fitted, loss: Floats, std: Floats) -> LossProblem:
         """The problem with the likeliest hyperparameters around a first fit, with a penalty for unusual ones."""
         residual = rough.target - rough.jacobian @ self.prior.mean
         scaled = rough.jacobian * self.prior.std

@@ -44,10 +44,10 @@ class Models:
         loss, loss_std = self.loss.predict(precisions)
         return Forecast(ms, ms_std, loss, loss_std)
 
-    def latent(self, precisions: Precisions) -> Forecast:
+    def predict_latent(self, precisions: Precisions) -> Forecast:
         """Predict true values, without the noise of a measurement."""
-        ms, ms_std = self.latency.latent(precisions)
-        loss, loss_std = self.loss.latent(precisions)
+        ms, ms_std = self.latency.predict_latent(precisions)
+        loss, loss_std = self.loss.predict_latent(precisions)
         return Forecast(ms, ms_std, loss, loss_std)
 
     def roughly(self, precisions: Precisions) -> Forecast:
@@ -58,11 +58,11 @@ class Models:
 
     def expected_loss(self, precisions: Precisions) -> NDArray[np.float64]:
         """Predict only the (n,) expected losses, which is fast."""
-        return self.loss.expected(precisions)
+        return self.loss.predict_mean(precisions)
 
     def expected_ms(self, precisions: Precisions) -> NDArray[np.float64]:
         """Predict only the (n,) expected latencies in milliseconds."""
-        return self.latency.expected(precisions)
+        return self.latency.predict_mean(precisions)
 
 
 def fit_models(layout: Layout, priors: Priors, history: History, band: float | None) -> Models:

@@ -115,7 +115,7 @@ class KnownMixes:
             return np.zeros((len(mixes), len(self.known)))
         return np.asarray((self._share_runs(mixes) @ self._holds_run).toarray())
 
-    def weighted(self, mixes: Precisions, weights: Floats) -> Floats:
+    def weigh(self, mixes: Precisions, weights: Floats) -> Floats:
         """The (m,) sums of covariances times (n,) weights; fast where runs are compared."""
         if self.similarity.kind.reach > 0 or not len(mixes) or not len(self.known):
             return np.asarray(self.between(mixes) @ weights)

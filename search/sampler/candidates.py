@@ -113,7 +113,7 @@ class Pool:
         every, scope = self._scopes(models)
         effort = _effort(every.layout, models)
         points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
-        found = [every.expanded(self._stack_codes([point.codes for point in points], every.layout))]
+        found = [every.expand(self._stack_codes([point.codes for point in points], every.layout))]
         points = [HullPoint(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
         exact_s = _SOLVE_S if bounds.strict else 0.0
         found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
@@ -140,7 +140,7 @@ class Pool:
         """The same, but only single, paired and region changes of the best measured mixes."""
         return self.around(self._best_measured(models, history, bounds), models, rng)
 
-    def polishing(
+    def polish(
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, mixes: Precisions
     ) -> tuple[Codes, Precisions]:
         """The same near the mix that will be exported: changes of measured mixes, and the best within bounds.
@@ -213,7 +213,7 @@ class Pool:
         for tied in ties:
             latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
             points = _front(tied.layout, latency, noise, effort.points // 2)
-            found.append(tied.expanded(self._stack_codes([point.codes for point in points], tied.layout)))
+            found.append(tied.expand(self._stack_codes([point.codes for point in points], tied.layout)))
             if drawn:
                 few = _Effort(effort.points, 1, effort.weights)
                 found.append(self._draw_minima(tied, models, points, rng, few))
@@ -258,7 +258,7 @@ class Pool:
                 left_s = max(end - time.monotonic(), 0.0)
                 solution = within(objective, limited, limit, _GAP, left_s, looked_at=looked_at, exact=False)
                 found += [solution.codes] if solution is not None else []
-        return scope.expanded(self._stack_codes(found, layout))
+        return scope.expand(self._stack_codes(found, layout))
 
     def _draw_minima(
         self, scope: Tied, models: Models, points: list[HullPoint], rng: np.random.Generator, effort: _Effort
@@ -275,7 +275,7 @@ class Pool:
         terms = [
             weight * structure.terms(latency) + structure.terms(noise) for latency, noise in pairs for weight in weights
         ]
-        return scope.expanded(minima(structure, np.array(terms), exact=False)[0])
+        return scope.expand(minima(structure, np.array(terms), exact=False)[0])
 
     def _thin_front(self, points: list[HullPoint]) -> Codes:
         """Some of the predicted points, evenly over the front."""

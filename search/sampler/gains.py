@@ -49,12 +49,12 @@ class Gain:
         """Draw what gains are averaged over; if none of these candidates promises any at the goal, take the front."""
         front, goal = self._rng.integers(2**32, size=2)
         self._seeds = int(front), int(goal)
-        if self.goal is not Goal.FRONT and self._at_goal(self._models.latent(precisions)) is None:
+        if self.goal is not Goal.FRONT and self._at_goal(self._models.predict_latent(precisions)) is None:
             self.goal = Goal.FRONT
 
     def rate(self, precisions: Precisions) -> Floats:
         """(n, groups) precisions to the (n,) expected gain of each."""
-        forecast = self._models.latent(precisions)
+        forecast = self._models.predict_latent(precisions)
         if self.goal is Goal.FRONT:
             corner, draws = self._known.within(self._aim), np.random.default_rng(self._seeds[0])
             return acquisition.expected_gains(forecast, *self._known.front(), corner, draws)
@@ -63,7 +63,7 @@ class Gain:
 
     def promises(self, precisions: Precisions) -> bool:
         """Whether any of (n, groups) precisions is expected to be better than what was found, see `is_improved`."""
-        return is_improved(self._aim, self._models.latent(precisions), self._known)
+        return is_improved(self._aim, self._models.predict_latent(precisions), self._known)
 
     def _at_goal(self, forecast: Forecast) -> Floats | None:
         """(n,) expected gains at the limits or at the knee; None if there are none."""

@@ -46,13 +46,13 @@ class MixGoal:
     knee: bool = False
 
     @property
-    def limited(self) -> bool:
+    def is_limited(self) -> bool:
         return self.budget_ms is not None or self.max_loss is not None
 
     @property
-    def recommended(self) -> Goal:
+    def goal(self) -> Goal:
         """The mix that will be recommended; without limits it is the knee."""
-        return Goal.LIMITS if self.limited and not self.knee else Goal.KNEE
+        return Goal.LIMITS if self.is_limited and not self.knee else Goal.KNEE
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def is_improved(aim: MixGoal, forecast: Forecast, known: Known) -> bool:
     after = acquisition.volume(np.concatenate([known.log_ms, log_ms]), np.concatenate([known_loss, loss]), corner)
     if after > before * (1 + _SLIGHT):
         return True
-    return aim.recommended is Goal.LIMITS and _is_pick_improved(aim, forecast, known)
+    return aim.goal is Goal.LIMITS and _is_pick_improved(aim, forecast, known)
 
 
 def _is_pick_improved(aim: MixGoal, forecast: Forecast, known: Known) -> bool:
@@ -150,14 +150,14 @@ def nearest(aim: MixGoal, known: Known, log_ms: Floats, loss: Floats) -> NDArray
     """
     kept = acquisition.front(log_ms, loss)
     log_ms, loss = log_ms[kept], loss[kept]
-    if aim.recommended is Goal.KNEE:
+    if aim.goal is Goal.KNEE:
         knee = Knee.of(aim, known)
         away = np.zeros(len(kept)) if knee is None else -knee.below(np.exp(log_ms), loss)
     elif aim.budget_ms is not None:
         away = np.abs(log_ms - np.log(aim.budget_ms))
     else:
         assert aim.max_loss is not None
-        away = np.abs(loss - known.bounds.allowed(aim.max_loss))
+        away = np.abs(loss - known.bounds.allowed_loss(aim.max_loss))
     return np.asarray(kept[np.argsort(away, kind="stable")[:_NEAREST]])
 
 

@@ -195,7 +195,7 @@ class GuidedSampler(BaseSampler):
             params = tpe.sample_relative(study, trial, search_space)
             if not params:
                 return None
-            codes, _ = pool.new(self._historian.repaired(np.array([self._codes(params)]), avoided))
+            codes, _ = pool.new(self._historian.repair(np.array([self._codes(params)]), avoided))
             if len(codes):
                 return np.asarray(codes[0])
         return None
@@ -215,7 +215,7 @@ class GuidedSampler(BaseSampler):
 
     # -- forecasts -------------------------------------------------------------------------------------------------
 
-    def judged(self, trials: Sequence[FrozenTrial]) -> ForecastAccuracy:
+    def judge_forecasts(self, trials: Sequence[FrozenTrial]) -> ForecastAccuracy:
         """How accurate the forecasts of the last finished trials were."""
         return self._judge_forecasts(trials, self.history(trials, self.guidance.unbuildable()))
 
@@ -256,7 +256,7 @@ class GuidedSampler(BaseSampler):
                 return None
             barred = Pool(self.layout, unbuildable | self.guidance.disobeyed(), frozenset()).barred
             fastest = minimize(self.layout.pairwise(models.latency.mean().plus(barred)), exact=False)
-            forecast = models.latent(self.layout.precisions(fastest[None]))
+            forecast = models.predict_latent(self.layout.precisions(fastest[None]))
         expected_ms, std_ms = float(forecast.ms[0]), float(forecast.ms_std[0])
         return max(expected_ms - NINETY * std_ms, expected_ms / 2)
 
@@ -276,7 +276,7 @@ class GuidedSampler(BaseSampler):
         gain = Gain(self._goal(rng, late=late), self.guidance.aim(), models, known, rng)
         bounds = self._bounds(models, known, gain.goal)
         if late:
-            codes, precisions = pool.polishing(models, history, rng, bounds, self._nearest(models, history, known))
+            codes, precisions = pool.polish(models, history, rng, bounds, self._nearest(models, history, known))
         elif near:
             codes, precisions = pool.beside(models, history, rng, bounds)
         else:
@@ -297,14 +297,14 @@ class GuidedSampler(BaseSampler):
 
     def _is_late(self, history: History) -> bool:
         """Whether this is one of the last trials, which improve the mix that will be exported and nothing else."""
-        left, share = self.guidance.left(), _LATE if self.guidance.aim().limited else _LATE_FREE
+        left, share = self.guidance.left(), _LATE if self.guidance.aim().is_limited else _LATE_FREE
         return left is not None and len(history) >= _CLIMB_FROM and left <= share * (left + len(history.tried))
 
     def _goal(self, rng: np.random.Generator, *, late: bool) -> Goal:
         aim = self.guidance.aim()
         if late:
-            return aim.recommended
-        return Goal.LIMITS if aim.limited and rng.random() >= _WIDE else Goal.FRONT
+            return aim.goal
+        return Goal.LIMITS if aim.is_limited and rng.random() >= _WIDE else Goal.FRONT
 
     def _nearest(self, models: Models, history: History, known: Known) -> Precisions:
         """(n, groups) precisions of the best measured mixes near the one that will be exported."""
@@ -318,7 +318,7 @@ class GuidedSampler(BaseSampler):
         if len(codes):
             return np.asarray(codes[rng.integers(len(codes))])
         rows = np.array([[rng.integers(len(v.precisions)) for v in self.layout.space.variables]], dtype=np.int64)
-        rows = self._historian.repaired(rows, avoided)
+        rows = self._historian.repair(rows, avoided)
         codes, _ = pool.new(rows)
         new = codes[0] if len(codes) else best_new(self.layout.pairwise(pool.barred), pool.seen, exact=False)
         return np.asarray(rows[0] if new is None else new)
@@ -336,7 +336,7 @@ class GuidedSampler(BaseSampler):
         if aim.budget_ms is not None:
             return Bounds(ms=[aim.budget_ms - k * models.latency.noise_std for k in (0, 1, 2)], strict=True)
         if aim.max_loss is not None:
-            max_loss = known.bounds.allowed(aim.max_loss)
+            max_loss = known.bounds.allowed_loss(aim.max_loss)
             losses = [max(max_loss - k * known.resolution / 2, 0.0) for k in (0, 1, 2)]
             return Bounds(noise=[models.loss.limit_on_noise(loss) for loss in losses], strict=True)
         log_ms, loss = known.front()
@@ -350,9 +350,9 @@ class GuidedSampler(BaseSampler):
         losses is mostly luck. Unfinished trials count with their predictions, so that workers propose different mixes.
         """
         whole = history.whole
-        expected, latent_std = models.loss.latent(history.precisions[whole])
+        expected, latent_std = models.loss.predict_latent(history.precisions[whole])
         trust = latent_std**2 / (latent_std**2 + history.loss_std[whole] ** 2 + 1e-18)
-        coming = models.latent(history.pending)
+        coming = models.predict_latent(history.pending)
         log_ms = np.log(np.concatenate([history.ms[whole], np.maximum(coming.ms, 1e-12)]))
         loss = np.concatenate([trust * history.loss[whole] + (1 - trust) * expected, coming.loss])
         repeat_std, coming_std = models.latency.repeat_std, coming.ms_std / np.maximum(coming.ms, 1e-12)

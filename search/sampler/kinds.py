@@ -33,7 +33,7 @@ class SamplerKind(ABC):
     wants_sensitivities: ClassVar[bool] = True
     rewarded: ClassVar[bool] = False
 
-    def missing(self) -> str:
+    def explain_missing(self) -> str:
         """A sentence about what has to be installed before it can be made; empty if nothing is missing."""
         return ""
 
@@ -86,7 +86,7 @@ class NSGA2(SamplerKind):
 class GP(SamplerKind):
     name = "gp"
 
-    def missing(self) -> str:
+    def explain_missing(self) -> str:
         if importlib.util.find_spec("torch") is not None:
             return ""
         return "it computes with PyTorch, which is not installed: " + install_command("gp")
@@ -105,7 +105,7 @@ class Handed(SamplerKind):
     def __init__(self, sampler: BaseSampler | None = None) -> None:
         self._sampler = sampler
 
-    def missing(self) -> str:
+    def explain_missing(self) -> str:
         if self._sampler is not None:
             return ""
         return (

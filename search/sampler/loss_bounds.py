@@ -51,7 +51,7 @@ class LossBounds:
         """(n,) upper bounds of measured losses."""
         return np.asarray(loss + self._half(loss))
 
-    def allowed(self, max_loss: float) -> float:
+    def allowed_loss(self, max_loss: float) -> float:
         """The loss whose upper bound is about `max_loss`."""
         return max_loss - float(self._half(np.array([max_loss]))[0])
 

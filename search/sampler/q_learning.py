@@ -99,7 +99,7 @@ class Walk:
         fits = self.rest_ms[decision] <= left_ms[:, None] * (1 + _ROUNDING)
         return np.asarray(fits.sum(axis=1), dtype=np.int64)
 
-    def allowed(self, decision: int, left_ms: float) -> NDArray[np.bool_]:
+    def allowed_codes(self, decision: int, left_ms: float) -> NDArray[np.bool_]:
         """(codes,) codes that can be built and leave enough time for the rest; if there are none, the fastest."""
         times = np.where(self.barred[decision], np.inf, self.times_ms[decision])
         enough = times + self.least_ms[decision + 1] <= left_ms * (1 + _ROUNDING) + _ROUNDING
@@ -289,7 +289,7 @@ def _episode(walk: Walk, table: Floats, budget_ms: float, explored: float, rng: 
     codes = np.zeros(len(walk.kinds), dtype=np.int64)
     before, left_ms = walk.precisions, budget_ms
     for i, kind in enumerate(walk.kinds):
-        allowed = np.flatnonzero(walk.allowed(i, left_ms))
+        allowed = np.flatnonzero(walk.allowed_codes(i, left_ms))
         values = table[kind, before, int(walk.left(i, np.array([left_ms]))[0]), walk.places[i][allowed]]
         best = allowed if rng.random() < explored else allowed[values >= values.max()]
         codes[i] = rng.choice(best)

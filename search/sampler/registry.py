@@ -31,7 +31,7 @@ def sampler_named(name: str) -> SamplerKind:
         DataError: the module of the sampler cannot be imported.
     """
     kind = SAMPLERS.make(name)
-    if missing := kind.missing():
+    if missing := kind.explain_missing():
         raise ConfigError(f"--sampler {name}: {missing}.")
     return kind
 

@@ -36,7 +36,7 @@ class Tied:
     tables: tuple[Codes, ...]
     decisions: tuple[NDArray[np.int64], ...]
 
-    def expanded(self, codes: Codes) -> Codes:
+    def expand(self, codes: Codes) -> Codes:
         """(n, ties) codes to (n, decisions)."""
         found = np.zeros((len(codes), sum(len(tie) for tie in self.decisions)), dtype=np.int64)
         for column, (tie, table) in enumerate(zip(self.decisions, self.tables, strict=True)):
@@ -57,7 +57,7 @@ def tie_decisions(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> T
     numbers = np.unique(owners, return_inverse=True)[1]
     sizes = np.bincount(numbers)
     ties = np.split(np.argsort(numbers, kind="stable"), np.cumsum(sizes)[:-1]) if len(sizes) else []
-    tables = tuple(_tables(layout, ties, np.isinf(layout.entries.summed(barred.nodes))))
+    tables = tuple(_tables(layout, ties, np.isinf(layout.entries.sum_groups(barred.nodes))))
     effects, members = zip(
         *(_join_effects(layout, tie, table) for tie, table in zip(ties, tables, strict=True)), strict=True
     )

@@ -70,7 +70,7 @@ class Cutter:
         least = [self._value(costs, row) for costs, row in zip(terms, codes, strict=True)]
         return codes, np.array(least, dtype=np.float64)
 
-    def ranked(self, terms: Terms) -> Iterator[tuple[Codes, float]]:
+    def rank(self, terms: Terms) -> Iterator[tuple[Codes, float]]:
         """Yield a good minimum of one cost, then its single changes, the cheapest first, with their costs."""
         (found,), (value,) = self.minimize(terms[None])
         if not np.isfinite(value):

@@ -67,7 +67,7 @@ class Eliminator:
         parts = [self._minimize_part(terms[start : start + most]) for start in range(0, len(terms), most)]
         return np.concatenate([codes for codes, _ in parts]), np.concatenate([least for _, least in parts])
 
-    def ranked(self, terms: Terms) -> Iterator[tuple[Codes, float]]:
+    def rank(self, terms: Terms) -> Iterator[tuple[Codes, float]]:
         """Yield all allowed codes of one cost with their cost without base, cheapest first.
 
         A table has the least cost of everything that was eliminated before it. So once the tables exist, the least cost
@@ -81,14 +81,14 @@ class Eliminator:
         if not math.isfinite(value):
             return
         ranking = _Ranking([_Choices.of(batch, table[..., 0]) for batch, table in self._backwards(tables)])
-        found = ranking.decoded(np.zeros(len(self.structure.sizes), dtype=np.int64), (0, 0), value)
+        found = ranking.decode(np.zeros(len(self.structure.sizes), dtype=np.int64), (0, 0), value)
         numbers = itertools.count()  # of equal values, the one that was found first comes first
         heap: list[tuple[float, int, _Deviations, int]] = []
         yield found.codes, value
         _push(heap, numbers, found, 0)
         while heap:
             value, _, known, place = heapq.heappop(heap)
-            found = ranking.followed(known, place)
+            found = ranking.follow(known, place)
             yield found.codes, value
             _push(heap, numbers, known, place + 1)
             _push(heap, numbers, found, 0)
@@ -198,16 +198,16 @@ class _Ranking:
         self._starts = np.cumsum([0, *(codes * steps for codes, steps in sizes)])
         self._sizes = sizes
 
-    def followed(self, known: _Deviations, place: int) -> _Deviations:
+    def follow(self, known: _Deviations, place: int) -> _Deviations:
         """The best codes with one of the changes, and what can be changed then."""
         change = int(known.changes[place])
         number = int(np.searchsorted(self._starts, change, side="right")) - 1
         other, step = divmod(change - int(self._starts[number]), self._sizes[number][1])
         codes = known.codes.copy()
         codes[self._choices[number].batch.decisions[step]] = other
-        return self.decoded(codes, (number, step + 1), float(known.values[place]))
+        return self.decode(codes, (number, step + 1), float(known.values[place]))
 
-    def decoded(self, codes: Codes, start: tuple[int, int], value: float) -> _Deviations:
+    def decode(self, codes: Codes, start: tuple[int, int], value: float) -> _Deviations:
         """The best codes, and what can be changed at or behind `start`, a batch and a step of it.
 
         Decisions before it keep their codes. Later ones of the same batch keep them too, except at the very beginning:

@@ -40,7 +40,7 @@ class Both:
     @classmethod
     def of(cls, first: Pairwise, second: Pairwise, fixed: Mapping[int, int]) -> Both:
         structure = Structure.of(first, second)
-        terms = structure.restricted(np.stack([structure.terms(first), structure.terms(second)]), fixed)
+        terms = structure.restrict(np.stack([structure.terms(first), structure.terms(second)]), fixed)
         denied = np.isinf(terms).any(axis=0)
         bases = np.array([first.base, second.base])
         return cls(structure, bases, np.where(denied, 0.0, terms), np.where(denied, np.inf, 0.0))
@@ -49,7 +49,7 @@ class Both:
         """(n, decisions) codes to (2, n) costs."""
         return self.bases[:, None] + np.stack([self.structure.sums(terms, codes) for terms in self.finite])
 
-    def extent(self, ends: list[HullPoint]) -> Terms:
+    def measure_extent(self, ends: list[HullPoint]) -> Terms:
         """(2,) the difference of the two minima in each cost; 0 if only rounding separates them."""
         extent = np.abs(costs(ends[1]) - costs(ends[0]))
         return np.where(extent > 1e-12 * np.abs(self.finite).max(axis=1, initial=0), extent, 0.0)

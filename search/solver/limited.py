@@ -73,7 +73,7 @@ def within(
     known, timed_out, solver = Relaxed(None, np.inf, -np.inf), False, solver_of(structure, terms, exact=exact)
     if solver is not None:
         denied = {tuple(int(code) for code in codes) for codes in forbidden}
-        known = Relaxation(solver, objective.base, terms, both.finite[1], room, denied, looked_at).solved(gap)
+        known = Relaxation(solver, objective.base, terms, both.finite[1], room, denied, looked_at).solve(gap)
     if isinstance(solver, Cutter):
         known.bound = -np.inf
         return _solution(known, both, timed_out=False)

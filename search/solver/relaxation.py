@@ -56,7 +56,7 @@ class Relaxation:
     forbidden: Collection[tuple[int, ...]]
     looked_at: int = LOOKED_AT
 
-    def solved(self, gap: float) -> Relaxed:
+    def solve(self, gap: float) -> Relaxed:
         """Bracket the limit between two corners of the convex front, then enumerate codes near that edge.
 
         Args:
@@ -101,7 +101,7 @@ class Relaxation:
         """Enumerate codes by rising relaxed cost until no later one can be better."""
         offset = self.base - weight * self.limit
         most, looked = self.looked_at // max(1, len(self.chosen.structure.sizes)), 0
-        for codes, relaxed in islice(self.chosen.ranked(self.terms + weight * self.limited), most):
+        for codes, relaxed in islice(self.chosen.rank(self.terms + weight * self.limited), most):
             found.bound = min(found.value, max(found.bound, relaxed + offset))
             if found.proven(gap):
                 return

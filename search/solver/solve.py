@@ -42,7 +42,7 @@ def minimize(
         UnfinishedError: HiGHS did not finish.
     """
     structure = Structure.of(cost)
-    terms = structure.restricted(structure.terms(cost), fixed or {})
+    terms = structure.restrict(structure.terms(cost), fixed or {})
     codes, least = minima(structure, terms[None], time_limit_s, exact=exact)
     _check_allowed(least)
     return np.asarray(codes[0])
@@ -94,9 +94,9 @@ def rank_codes(
         UnfinishedError: HiGHS did not finish, where the graph is too wide for elimination.
     """
     structure = Structure.of(cost)
-    terms = structure.restricted(structure.terms(cost), fixed or {})
+    terms = structure.restrict(structure.terms(cost), fixed or {})
     solver = solver_of(structure, terms, exact=exact)
-    found = _rank_by_program(structure, terms, time_limit_s) if solver is None else solver.ranked(terms)
+    found = _rank_by_program(structure, terms, time_limit_s) if solver is None else solver.rank(terms)
     return ((codes, cost.base + value) for codes, value in found)
 
 
@@ -156,11 +156,11 @@ def front(
     """
     both = Both.of(first, second, fixed or {})
     ends = _solve_weightings(both, np.eye(2), time_limit_s, exact)
-    extent = both.extent(ends)
+    extent = both.measure_extent(ends)
     if extent.all():
         # Of all that have the least of one cost, the one with the least of the other.
         ends = _solve_weightings(both, np.where(np.eye(2) > 0, 1.0, hull.NEGLIGIBLE) / extent, time_limit_s, exact)
-        extent = both.extent(ends)
+        extent = both.measure_extent(ends)
     if not extent.all():
         return [ends[1] if extent[1] else ends[0]]
     points, gaps = ends, [(ends[0], ends[1])]
@@ -182,7 +182,7 @@ def _cheapest_change(
 ) -> Codes | None:
     """The cheapest new single change of the first codes of `tried` that have one."""
     structure = Structure.of(cost)
-    terms = structure.restricted(structure.terms(cost), fixed)
+    terms = structure.restrict(structure.terms(cost), fixed)
     for codes in tried:
         found = [
             [*codes[:i], code, *codes[i + 1 :]]

@@ -54,7 +54,7 @@ class CapabilityRules:
             ops, **{key: self._quantized_table[key] for key in LEAST_SIZES if key in self._quantized_table}
         )
 
-    def narrowed(self, capability: Capability, target: str) -> Capability:
+    def narrow(self, capability: Capability, target: str) -> Capability:
         """Restrict a capability by the rules: what the file does not name stays unchanged.
 
         Args:

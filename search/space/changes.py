@@ -53,7 +53,7 @@ class Changes:
 
         It is exact for decisions about one group. For a block, edges inside it count as if only one end changed.
         """
-        return self._layout.entries.summed(self.by_group(costs, precisions))
+        return self._layout.entries.sum_groups(self.by_group(costs, precisions))
 
     def by_group(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
         """(groups, precisions) change of a cost by changing one group alone."""

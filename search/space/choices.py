@@ -110,7 +110,7 @@ class Space:
             if choice.offered and choice.precision is not REFERENCE
         ]
 
-    def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
+    def avoid(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
         """The nearest assignment without certain pairs of group and precision.
 
         Every variable that gives a group such a precision is raised, with all its groups, to the next higher precision

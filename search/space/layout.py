@@ -145,7 +145,7 @@ class Layout:
         """The same cost in terms of decisions."""
         ends, undecided = self._ends, np.flatnonzero(self.fixed >= 0)
         base = costs.base + float(costs.nodes[undecided, self.fixed[undecided]].sum())
-        unary = self.entries.summed(costs.nodes)
+        unary = self.entries.sum_groups(costs.nodes)
         if costs.edges.any():
             tables = costs.edges[
                 np.arange(len(self.edges))[:, None, None], ends.left[:, :, None], ends.right[:, None, :]
@@ -199,14 +199,14 @@ class Entries:
         member, code = np.nonzero(np.arange(self.given.shape[1]) < self.sizes[self.owners][:, None])
         return self.starts[self.owners[member]] + code, self.groups[member], self.given[member, code]
 
-    def summed(self, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sum_groups(self, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
         """(groups, precisions) to (codes of all decisions,): the sum over each decision's groups."""
         places, groups, given = self._each
         return _sums(places, nodes[groups, given], int(self.sizes.sum()))
 
     def by_code(self, nodes: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         """The same, of every decision (codes,)."""
-        return np.split(self.summed(nodes), self.starts[1:]) if len(self.sizes) else []
+        return np.split(self.sum_groups(nodes), self.starts[1:]) if len(self.sizes) else []
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Structure:
         """(length,) terms and (n, decisions) codes to (n,) costs without base."""
         return np.asarray(terms[self.places(codes)].sum(axis=1))
 
-    def restricted(self, terms: Terms, fixed: Mapping[int, int]) -> Terms:
+    def restrict(self, terms: Terms, fixed: Mapping[int, int]) -> Terms:
         """(…, length) terms with +inf for all other codes of the fixed decisions.
 
         Raises:

@@ -75,7 +75,7 @@ class RecoveryRecord:
     again: bool = False
 
     @property
-    def kept(self) -> tuple[StepRecord, ...]:
+    def kept_steps(self) -> tuple[StepRecord, ...]:
         return tuple(step for step in self.steps if step.kept)
 
     @property

@@ -25,7 +25,7 @@ def change_lease(store: Store, study: StudyRecord, target: TargetRecord, config:
     Raises:
         StudyError: workers are there that live by another one, and would look dead to those that have a shorter one.
     """
-    if "lease" not in config.given or not store.shared:
+    if "lease" not in config.given or not store.is_shared:
         return
     targets, now = store.targets.of_study(study.id), store.studies.load(study.name)
     first = target.id == targets[0].id
@@ -44,7 +44,7 @@ def lease_of(store: Store, study: StudyRecord, target: TargetRecord, config: Sea
     Raises:
         StudyError: this run was given another one, and a run that began at the same moment too.
     """
-    if not store.shared:
+    if not store.is_shared:
         return config.lease_s
     now = next((record for record in store.targets.of_study(study.id) if record.id == target.id), target)
     stored = config_of(store.studies.load(study.name), now).lease_s

@@ -266,7 +266,7 @@ def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:
     before = now.point(find_row(now, pick, None))
     for _ in range(MOST_IN_LINE):
         row = find_row(now, pick, None)
-        if now.final.tried[row]:
+        if now.final.tried_rows[row]:
             break
         confirm(work, now, [row], timed=False)
         now = work.ledger.standing()
@@ -284,7 +284,7 @@ def _confirm(work: Work, number: int, trial: int, tries: int | None) -> _Confirm
     now, row = _place(work.ledger, number)
     with work.ledger.artifacts.open(str(now.table.artifact[row])):
         pass  # it is what was measured, else this raises
-    if not now.final.tried[row]:
+    if not now.final.tried_rows[row]:
         confirm(work, now, [row], timed=False)
         now, row = _place(work.ledger, number)
     if now.final.unscorable[row]:

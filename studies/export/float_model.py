@@ -37,6 +37,6 @@ def write_float_model(folder: Path, keeper: EvaluatorProcess, record: RecoveryRe
             f"checking {FLOAT_MODEL}: expected the outputs of the user's model within float rounding, an error of at "
             f"most {allowed:g} on {found.samples} samples, got {error:.3g}. This is a bug: use --recover none."
         )
-    steps = [step.name for step in record.kept if step.exact] if record is not None else []
+    steps = [step.name for step in record.kept_steps if step.exact] if record is not None else []
     outputs = "equal" if found.equal else "equal within rounding"
     return {"file": FLOAT_MODEL, "steps": steps, "outputs": outputs, "error": found.error, "samples": found.samples}

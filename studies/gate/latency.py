@@ -35,7 +35,7 @@ class ProcessTimes:
     copy_ms: float
 
     @property
-    def slowdown(self) -> float:
+    def log_slowdown(self) -> float:
         """The logarithm of how many times the baseline's latency the candidate takes."""
         return math.log(self.candidate_ms) - (math.log(self.baseline_ms) + math.log(self.copy_ms)) / 2
 
@@ -62,7 +62,7 @@ def judge_latency(times: Sequence[ProcessTimes], limit: float, level: float, kno
     if any(min(each.candidate_ms, each.baseline_ms, each.copy_ms) <= 0 for each in times):
         return _not_timed(times, limit, level)
     band = max(LEAST_BAND, known_band, measure_band(times))
-    slowdowns, freedom = np.array([each.slowdown for each in times]), len(times) - 1
+    slowdowns, freedom = np.array([each.log_slowdown for each in times]), len(times) - 1
     middle, error, tie = float(np.mean(slowdowns)), _standard_error(slowdowns), math.log1p(band)
     half = one_sided_point(level, freedom) * error + tie
     low, high = math.expm1(middle - half), math.expm1(middle + half)
@@ -104,7 +104,7 @@ def _details(times: Sequence[ProcessTimes], band: float) -> dict[str, Any]:
         "tie_band": band,
         "candidate_ms": float(np.median([each.candidate_ms for each in times])),
         "baseline_ms": float(np.median([[each.baseline_ms, each.copy_ms] for each in times])),
-        "ratios": [math.exp(each.slowdown) for each in times],
+        "ratios": [math.exp(each.log_slowdown) for each in times],
         "tie_ratios": [math.exp(each.tie) for each in times],
     }
 

@@ -37,7 +37,7 @@ class Agreement:
         self._sizes: dict[str, deque[float]] = {}
 
     @property
-    def threshold(self) -> float:
+    def default_threshold(self) -> float:
         """Least mean agreement of a window where the user names none."""
         return THRESHOLDS[self.kind or VALUES]
 

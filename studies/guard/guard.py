@@ -158,9 +158,9 @@ class Guard:
         try:
             engine, answer = self._answer(inputs)
         except Exception:
-            observer.failed()
+            observer.on_failure()
             raise
-        observer.answered(engine, time.perf_counter() - start)
+        observer.on_answer(engine, time.perf_counter() - start)
         return answer
 
     def _answer(self, inputs: Inputs) -> tuple[str, Arrays]:
@@ -245,7 +245,7 @@ class Guard:
 
     def _inform(self, observer: Observer, inputs: Inputs, fast: Inputs, safe: Inputs, agrees: bool) -> None:
         try:
-            observer.compared(inputs, fast, safe, agrees)
+            observer.on_comparison(inputs, fast, safe, agrees)
             self._troubles.settle(_WATCHING)
         except Exception as error:
             self._troubles.report(_WATCHING, f"computing metrics of a compared sample: {sentence_of(error)}")
@@ -256,7 +256,7 @@ class Guard:
 
     def _choose_threshold(self) -> float:
         given = self._options.threshold
-        return self._agreement.threshold if given is None else given
+        return self._agreement.default_threshold if given is None else given
 
     def _remember(self, found: float) -> None:
         self._window.append(found)

@@ -10,7 +10,7 @@ from studies.guard.agreement import Arrays
 class Observer(Protocol):
     """Told of requests and of comparisons. What it raises while a request is answered reaches the caller."""
 
-    def answered(self, engine: str, seconds: float) -> None:
+    def on_answer(self, engine: str, seconds: float) -> None:
         """A request was answered; called in its thread.
 
         Args:
@@ -18,10 +18,10 @@ class Observer(Protocol):
             seconds: from the call of `run` to its answer.
         """
 
-    def failed(self) -> None:
+    def on_failure(self) -> None:
         """A request was answered by an error; called in its thread."""
 
-    def compared(self, inputs: Arrays, fast: Arrays, safe: Arrays, agrees: bool) -> None:
+    def on_comparison(self, inputs: Arrays, fast: Arrays, safe: Arrays, agrees: bool) -> None:
         """Two engines answered one request; called beside the requests.
 
         Args:

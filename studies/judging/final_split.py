@@ -28,7 +28,7 @@ class FinalSplit:
     ids: NDArray[np.int64]
 
     @cached_property
-    def tried(self) -> Bools:
+    def tried_rows(self) -> Bools:
         """(n,) rows that were run on the final split, those that cannot be scored there too."""
         result: Bools = self._places >= 0
         return result
@@ -43,7 +43,7 @@ class FinalSplit:
         return result
 
     @cached_property
-    def compared(self) -> int:
+    def scored_count(self) -> int:
         """How many evaluations were scored there."""
         return int((self.scores.samples > 0).sum())
 

@@ -40,19 +40,19 @@ class Judgement:
         return result
 
     @cached_property
-    def barred(self) -> Bools:
+    def barred_rows(self) -> Bools:
         """Rows that keep all limits but cannot be scored on the final split."""
         result: Bools = self._keeps & self.final.unscorable
         return result
 
     @cached_property
-    def regained(self) -> Bools:
+    def regainable(self) -> Bools:
         """Rows that were stopped early and may keep the limits, which only scoring all samples can show.
 
         Their loss counts with the low end of its interval. No limits have such rows among those that they stopped
         themselves: beyond a latency nothing is regained, and a loss was exceeded with more confidence than this.
         """
-        result: Bools = self._may_keep & self.measures.stopped
+        result: Bools = self._may_keep & self.measures.stopped_rows
         return result
 
     @cached_property
@@ -89,7 +89,7 @@ class Judgement:
         over = feasibility.overshoots(columns, self.limits, higher_is_better=self.metric.higher_is_better)
         eligible = self.measures.complete
         if early and over:
-            eligible = eligible | (self.measures.stopped & feasibility.misses_only(over, "latency"))
+            eligible = eligible | (self.measures.stopped_rows & feasibility.misses_only(over, "latency"))
         return feasibility.nearest(over, eligible & ~self.final.unscorable, count)
 
     def margins(self, loss: ArrayLike, error: ArrayLike, value: ArrayLike, samples: ArrayLike) -> Floats:

@@ -53,7 +53,7 @@ class Measures:
         return self._usable & seen_all
 
     @cached_property
-    def stopped(self) -> Bools:
+    def stopped_rows(self) -> Bools:
         """(n,) rows that would be `complete`, had limits not stopped their scoring early."""
         seen_some: Bools = self.table.samples < self.table.total_samples
         return self._usable & seen_some

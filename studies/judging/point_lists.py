@@ -38,10 +38,10 @@ def table_points(now: Standing) -> list[Point]:
 
 def table_rows(now: Standing) -> list[int]:
     """Rows of `table_points`."""
-    tried, keeps = now.final.tried, now.judgement.keeps_final
+    tried, keeps = now.final.tried_rows, now.judgement.keeps_final
     failed = [row for row in now.picks.line if tried[row] and not keeps[row]]
     order = now.measures.fastest_first
-    shown, barred = order(front_and_picks(now)), order(now.judgement.barred)
+    shown, barred = order(front_and_picks(now)), order(now.judgement.barred_rows)
     return list(dict.fromkeys([*shown, *failed, *barred, *now.measures.baselines]))
 
 

@@ -206,7 +206,7 @@ class Point(EvaluationRecord):
         return _estimate(self.loss, self.loss_low, self.loss_high, 0) if self.complete else None
 
     @property
-    def unrelated(self) -> bool:
+    def is_unrelated(self) -> bool:
         """Whether its outputs have nothing in common with FP32's: whatever the metric says, it is probably broken."""
         return self.correlation is not None and self.correlation < UNRELATED_BELOW
 
@@ -216,7 +216,7 @@ class Point(EvaluationRecord):
         return self.now.final_score(self.row)
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether both its latency and its loss are known."""
         return self.latency_ms is not None and self.loss is not None
 

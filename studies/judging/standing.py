@@ -119,7 +119,7 @@ class Standing:
 
     @cached_property
     def _candidates(self) -> Candidates:
-        t, judged, tried = self.table, self.judgement, self.final.tried
+        t, judged, tried = self.table, self.judgement, self.final.tried_rows
         error = verdicts.search_error(t.loss, t.loss_low, t.loss_high, t.loss_upper)
         return Candidates(
             latency_ms=self.measures.latency_ms,
@@ -146,7 +146,7 @@ class Standing:
             return feasible
         near = self.measures.latency_ms * (1 + self.target.band) > budget_ms
         sure = feasible & ~(self.doubtful & near)
-        fails = self.final.tried & ~self.judgement.keeps_final
+        fails = self.final.tried_rows & ~self.judgement.keeps_final
         return sure if (sure & ~fails).any() else feasible
 
     @cached_property
@@ -213,7 +213,7 @@ class Standing:
         """Whether this row keeps all limits with its numbers of the final split."""
         if self.final.unscorable[row]:
             return Verdict.FAILS
-        if not self.final.tried[row]:
+        if not self.final.tried_rows[row]:
             return Verdict.UNCONFIRMED
         if not self.limits:
             return Verdict.UNLIMITED
@@ -228,7 +228,7 @@ class Standing:
         Of a row that stands in the line of `best` those before it. Uniform INT8 was not chosen among many: it is only
         compared with `best`, so it counts as one more than those of `best`. Of any other row all that were looked at.
         """
-        line, tried = self.picks.line, self.final.tried
+        line, tried = self.picks.line, self.final.tried_rows
         if row in line:
             return max(1, sum(bool(tried[each]) for each in line[: line.index(row) + 1]))
         if row == self.near_int8 and self.picks.best in line:
@@ -240,7 +240,7 @@ class Standing:
         search_error = float(verdicts.standard_error(t.loss_low[row], t.loss_high[row]))
         final_error = float(verdicts.standard_error(f.loss_low[place], f.loss_high[place]))
         losses = float(t.loss[row]), float(f.loss[place])
-        return verdicts.find_disagreement(losses[0], search_error, losses[1], final_error, self.final.compared)
+        return verdicts.find_disagreement(losses[0], search_error, losses[1], final_error, self.final.scored_count)
 
 
 def standing(

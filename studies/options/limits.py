@@ -344,7 +344,7 @@ class Limits(Mapping[str, float]):
         rows = self.rows()
         return min((bound for limit, bound in rows if limit.column == column and not limit.least), default=None)
 
-    def widened(self, column: str, factor: float) -> Limits:
+    def widen(self, column: str, factor: float) -> Limits:
         """These limits, with every bound of a measure multiplied."""
         return Limits(**{limit.name: bound * (factor if limit.column == column else 1) for limit, bound in self.rows()})
 
@@ -360,7 +360,7 @@ class Limits(Mapping[str, float]):
     def early(self, latency_band: float) -> dict[str, float]:
         """Bounds by which the evaluator stops early, by its own names; latencies with the relative tie band added."""
         found: dict[str, float] = {}
-        for limit, bound in self.widened(LATENCY_MS, 1 + latency_band).rows():
+        for limit, bound in self.widen(LATENCY_MS, 1 + latency_band).rows():
             if limit.early:  # of two that bound the same from above, the narrower
                 found[limit.early] = min(bound, found.get(limit.early, bound))
         return found

@@ -65,7 +65,7 @@ class ShapeSpec:
     maximum: tuple[int, ...]
 
     @property
-    def fixed(self) -> bool:
+    def is_fixed(self) -> bool:
         return self.minimum == self.maximum
 
 

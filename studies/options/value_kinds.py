@@ -211,7 +211,7 @@ def _write_duration(seconds: float) -> str:
 
 
 def _write_shape(shape: quantities.ShapeSpec) -> str:
-    parts = (shape.optimum,) if shape.fixed else (shape.minimum, shape.optimum, shape.maximum)
+    parts = (shape.optimum,) if shape.is_fixed else (shape.minimum, shape.optimum, shape.maximum)
     return ":".join([shape.name, *("x".join(map(str, part)) for part in parts)])
 
 

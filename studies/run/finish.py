@@ -136,7 +136,7 @@ class Finish:
         left = _CONFIRMATIONS
         while left:
             now = self._biases.correct(self._read_standing())
-            rows = [row for row in finalists.finalist_rows(now) if not now.final.tried[row]]
+            rows = [row for row in finalists.finalist_rows(now) if not now.final.tried_rows[row]]
             if not rows:
                 return
             engines = [str(now.table.artifact[row]) for row in rows]

@@ -26,7 +26,7 @@ def run(
     with claims.given_back_when_cut_off():
         while True:
             now = hooks.notice(now)
-            reason = stop.reached(now)
+            reason = stop.reason_to_stop(now)
             if not reason:
                 hooks.prepare(now)
             pipeline.bound_builds(stop.build_s(now))

@@ -29,7 +29,7 @@ class Stop:
         self.trials = work.problem.config.trials
         self._uniform = len(work.problem.space.baselines())
 
-    def wanted(self, there: int) -> int:
+    def wanted_count(self, there: int) -> int:
         """How many evaluations there should be; another worker may have raised that.
 
         Args:
@@ -46,7 +46,7 @@ class Stop:
         ledger = self._work.ledger
         counts = ledger.counts() if self._work.crew.alone else ledger.store.statistics.counts(ledger.target.id)
         there = counts.finished + counts.running
-        return 0 if self._repairs.all_built(there) else self.wanted(there) - there
+        return 0 if self._repairs.all_built(there) else self.wanted_count(there) - there
 
     def left(self) -> float:
         """How many more evaluations can be begun, and end before the time limit if there is one."""
@@ -64,7 +64,7 @@ class Stop:
         """Whether so many finished evaluations are all that are wanted, or all that can be built."""
         return done >= self.trials or self._repairs.all_built(done)
 
-    def reached(self, now: Standing) -> str:
+    def reason_to_stop(self, now: Standing) -> str:
         """Why no more evaluations are to be begun, in words; empty while some are.
 
         Raises:
@@ -73,13 +73,13 @@ class Stop:
         check_float(now, self._work.problem.config.storage)
         check_time(self._work.pace, now, self._work.problem.config.storage)
         in_time = self._work.pace.allows_evaluation(now, uniform=len(now.measures.baselines) < self._uniform)
-        if in_time and now.judgement.regained.any():  # no new ones, so they count towards none of what follows
+        if in_time and now.judgement.regainable.any():  # no new ones, so they count towards none of what follows
             return ""
         return self._enough(now, in_time=in_time)
 
     def _enough(self, now: Standing, *, in_time: bool) -> str:
         done, patience = now.measures.finished_count, self._work.problem.config.patience
-        if done >= self.wanted(done):
+        if done >= self.wanted_count(done):
             return f"{done} evaluations are done"
         if self._work.events.wants_end():
             self.stopped_by = REQUEST

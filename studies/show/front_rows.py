@@ -73,7 +73,7 @@ def evaluation_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dic
         "final_metric": final.value,
         "final_loss": final.loss,
         "resemblance": point.correlation,
-        "unrelated": point.unrelated,
+        "unrelated": point.is_unrelated,
         "final_low": final.low,
         "final_high": final.high,
         "final_bound": final.bound,
@@ -128,7 +128,7 @@ def front_json(
         "notes": [*final_notes(now), *filter(None, [as_given_text(now), int8_everywhere_text(now), faster_text(now)])],
         "nearest": [] if best is not None else [nearest_text(now, near) for near in now.judgement.nearest()],
         "ended_early": None if (early := early_end(now)) is None else early.to_json(),
-        "stopped_early": [int(trial) for trial in now.table.trial[now.judgement.regained]],
+        "stopped_early": [int(trial) for trial in now.table.trial[now.judgement.regainable]],
     }
 
 

@@ -72,8 +72,11 @@ def facts(target: TargetStatus, metric: MetricScale) -> Iterator[tuple[str, str]
     running = f"; {len(target.running)} running" if target.running else ""
     yield "evaluations", f"{target.tally.finished} of {target.wanted}{running}"
     yield "rate", rate_text(target)
-    if target.closing is not None:
-        yield "at the end", f"{target.closing[0]}; about {format_duration_s(round(target.closing[1]))} left in all"
+    if target.closing_step is not None:
+        yield (
+            "at the end",
+            f"{target.closing_step[0]}; about {format_duration_s(round(target.closing_step[1]))} left in all",
+        )
     yield "failures", failures_text(target.tally.failures)
     if text := replaced_text(target.deaths):
         yield "evaluator", text.removeprefix("the evaluator process was ")
@@ -116,7 +119,7 @@ def point_text(point: Point, metric: MetricScale, band: float = 0.0) -> str:
     speedup = "" if point.speedup is None else f", {speedup_text(point.speedup)} × FP32"
     if point.speedup_doubtful:
         speedup = f" ({DOUBTFUL})"
-    broken = f", {MARK}" if point.unrelated else ""
+    broken = f", {MARK}" if point.is_unrelated else ""
     half = half_width(point.loss_low, point.loss_high)
     value = f"{metric.name} {value_text(point.value, half, metric)}"
     loss = estimate_text(point.loss, point.loss_low, point.loss_high, metric)
@@ -184,9 +187,9 @@ def _others(target: TargetStatus) -> Iterator[str]:
             yield f"left behind by {row.worker}: {_lease_text(row)}; the next worker takes it over"
     if not target.alive:
         yield "nobody works on it now"
-    if target.ended:
-        made = sum(worker.evaluations for worker in target.ended)
-        count = len(target.ended)
+    if target.ended_workers:
+        made = sum(worker.evaluations for worker in target.ended_workers)
+        count = len(target.ended_workers)
         yield f"{count} worker{'s' * (count != 1)} ended, after {made} evaluation{'s' * (made != 1)}"
 
 

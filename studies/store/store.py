@@ -111,7 +111,7 @@ class Store:
         return self.database.shown_url
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether several processes may work on one study: on servers, not on SQLite."""
         return not is_file(self.database.url)
 

@@ -101,7 +101,7 @@ class Ledger:
         """The evaluation of an assignment as it is built now, running or finished; None if there is none."""
         return self.store.evaluations.find(self.target.id, self.digest(assignment))
 
-    def lacking(self, assignments: Iterable[Assignment]) -> set[Assignment]:
+    def find_missing(self, assignments: Iterable[Assignment]) -> set[Assignment]:
         """Those of which there is no evaluation as they are built now, running or finished."""
         digests = {assignment: self.digest(assignment) for assignment in assignments}
         known = self.store.evaluations.known(self.target.id, list(digests.values()))

@@ -105,7 +105,7 @@ class OpenTrials:
         if asked is None or record is None:
             self._proposals.give_up(trial)
         else:  # what cannot be linked was abandoned just now, or closed by another worker: looked at again later
-            self.answer(self._proposals.reopened(trial), asked, record)
+            self.answer(self._proposals.reopen(trial), asked, record)
 
     def _tell_open(self, trial: FrozenTrial, record: StoredEvaluation) -> None:
-        self._proposals.tell(self._proposals.reopened(trial), outcome(self._ledger, record))
+        self._proposals.tell(self._proposals.reopen(trial), outcome(self._ledger, record))

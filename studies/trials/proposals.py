@@ -259,7 +259,7 @@ class Proposals:
         """Trials that were asked for and never told."""
         return list(self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,)))
 
-    def reopened(self, trial: FrozenTrial | optuna.Trial) -> optuna.Trial:
+    def reopen(self, trial: FrozenTrial | optuna.Trial) -> optuna.Trial:
         """A handle on a trial that another process asked for, to tell it."""
         import optuna
 
@@ -267,7 +267,7 @@ class Proposals:
 
     def handle(self, number: int) -> optuna.Trial:
         """As `reopened`, by number."""
-        return self.reopened(self.study.get_trials(deepcopy=False)[number])
+        return self.reopen(self.study.get_trials(deepcopy=False)[number])
 
     def asked_by(self, trial: FrozenTrial | optuna.Trial) -> Assignment | None:
         """What a trial proposes; None if that is no mix, or it was cut off before all of that was settled."""
@@ -304,7 +304,7 @@ class Proposals:
         refused = self._refusal(trial)
         with suppress(optuna.exceptions.UpdateFinishedTrialError):  # another worker did just now
             if refused:
-                self.reopened(trial).set_user_attr(REFUSED, refused)
+                self.reopen(trial).set_user_attr(REFUSED, refused)
             self.study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
             if refused:
                 self._note(f"trial {trial.number} is closed, because it cannot be evaluated: {refused}")

@@ -106,7 +106,7 @@ def diagnosis(groups: int) -> Sensitivities:
 
 def forecasts_of(rows: list[PlantedPoint], generator: np.random.Generator) -> Forecasts:
     """Latencies predicted within 2 %; losses far too low."""
-    rows = [row for row in rows if row.measured and not row.role]
+    rows = [row for row in rows if row.is_measured and not row.role]
     trial, ms, loss = (np.array([getattr(row, name) for row in rows]) for name in ("trial", "latency_ms", "loss"))
     latency = Compared(trial, ms * (1 + 0.02 * generator.uniform(-1, 1, len(ms))), 0.02 * ms, ms)
     return Forecasts(latency, Compared(trial, loss / 10, np.full(len(loss), 1e-4), loss, scale=0.05))

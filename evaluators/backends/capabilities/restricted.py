@@ -33,7 +33,7 @@ class RestrictedBackend:
         self._rules = rules
         target = inside.target()
         name = f"backend {target.backend} on {target.device}"
-        self._capability = rules.narrowed(inside.capability(), name)
+        self._capability = rules.narrow(inside.capability(), name)
         if rules.symmetric is not None and rules.symmetric is not inside.placement.symmetric:
             kind = "with zero point 0" if inside.placement.symmetric else "with a zero point"
             raise ConfigError(

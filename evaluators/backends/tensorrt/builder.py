@@ -282,7 +282,7 @@ class TensorRTBuilder:
 
     def timing_cache(self) -> bytes | None:
         """What the builder has measured so far, for other builds on this device; None if it cannot be used again."""
-        return self.timing.serialized()
+        return self.timing.serialize()
 
     def _session(self, engine: Any, plan_bytes: int) -> TensorRTSession:
         if engine is None:

@@ -85,10 +85,10 @@ class TensorRTKind(BackendKind):
         import_tensorrt()
         import_cuda()
 
-    def missing(self) -> str:
+    def explain_missing(self) -> str:
         """TensorRT imports on machines without a GPU too."""
         no_gpu = "no NVIDIA GPU here (no nvidia-smi, no /dev/nvidiactl)"
-        return super().missing() or ("" if discovery.has_gpu() else f"installed, but there is {no_gpu}")
+        return super().explain_missing() or ("" if discovery.has_gpu() else f"installed, but there is {no_gpu}")
 
     def gpu_of(self, device: str) -> int | None:
         return discovery.cuda_index(device)

@@ -41,14 +41,14 @@ class TimingCache:
             self._config = config
             config.set_timing_cache(self._cache, ignore_mismatch=False)
 
-    def serialized(self) -> bytes | None:
+    def serialize(self) -> bytes | None:
         if self._cache is None:
             return self._read_file() or None  # nothing was built in this process yet
         return bytes(self._cache.serialize()) if self._usable else None
 
     def keep(self) -> None:
         """Write the file when something was added, together with what another process added meanwhile."""
-        data = self.serialized() if self._file is not None else None
+        data = self.serialize() if self._file is not None else None
         if self._file is None or data is None or len(data) == self._kept:
             return
         try:
@@ -73,7 +73,7 @@ class TimingCache:
             if file.exists():
                 other = self._config.create_timing_cache(file.read_bytes())
                 self._cache.combine(other, ignore_mismatch=False)
-                data = self.serialized() or data
+                data = self.serialize() or data
             _replace(file, data)
         return len(data)
 

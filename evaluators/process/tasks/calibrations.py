@@ -46,7 +46,7 @@ class Calibrations:
         given = digest_of(dict(cache)) if cache else None
         opened, data = self._opened, self._data
         plain = activations.cache_key(
-            opened.given.digest, data.calibration_data.digest, data.calibration_indices, method, given
+            opened.user_model.digest, data.calibration_data.digest, data.calibration_indices, method, given
         )
         job = opened.job
         chosen = [job.calibration_select, list(job.hand_ranges)]
@@ -63,7 +63,7 @@ class Calibrations:
         if not cache:
             ranges = set_ranges(self._opened.given.own.fix(self._collect_selected(method)), self._rules())
             return Calibrated(ranges, [*self._chosen_notes(ranges), *activations.notes(ranges)])
-        tensors = float_tensors(self._opened.given, self._threads())
+        tensors = float_tensors(self._opened.user_model, self._threads())
         calibrated = None if set(tensors) <= cache.keys() else self._collect_selected(method)
         taken = calibration_cache.take(cache, tensors, calibrated)
         ranges = set_ranges(taken.ranges, self._rules())
@@ -81,7 +81,7 @@ class Calibrations:
         if choice is None:
             return self._collect(method)
         opened, data = self._opened, self._data
-        model, indices = opened.given, data.calibration_indices
+        model, indices = opened.user_model, data.calibration_indices
         with quickest(opened.backend, opened.job.device, model.graph) as emulator:
 
             def open_int8() -> Emulated:
@@ -97,7 +97,7 @@ class Calibrations:
         self, ranges: Ranges, method: str, steps: str, seconds: float, wall_s: float | None = None
     ) -> Recovered:
         opened = self._opened
-        with quickest(opened.backend, opened.job.device, opened.given.graph) as emulator:
+        with quickest(opened.backend, opened.job.device, opened.user_model.graph) as emulator:
             found, record = recover(
                 self._subject(ranges, method),
                 emulator,
@@ -113,7 +113,7 @@ class Calibrations:
     def correct_mix(self, assignment: Assignment, method: str, seconds: float) -> Recovered:
         opened = self._opened
         ranges = opened.ranges
-        with quickest(opened.backend, opened.job.device, opened.given.graph) as emulator:
+        with quickest(opened.backend, opened.job.device, opened.user_model.graph) as emulator:
             found, record = correct_mix(
                 self._subject(ranges, method),
                 emulator,
@@ -128,7 +128,7 @@ class Calibrations:
     def _subject(self, ranges: Ranges, method: str) -> Subject:
         opened, data = self._opened, self._data
         return Subject(
-            opened.given,
+            opened.user_model,
             opened.backend.capability(),
             opened.backend.placement,
             data.metric,
@@ -153,7 +153,7 @@ class Calibrations:
 
     def _collect(self, method: str, indices: Indices | None = None) -> Ranges:
         return activations.collect(
-            self._opened.given,
+            self._opened.user_model,
             self._data.calibration_data,
             self._data.calibration_indices if indices is None else indices,
             method,

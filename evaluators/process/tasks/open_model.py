@@ -87,7 +87,7 @@ class OpenModel:
         return models.load_as_given(Path(job.model), batch=job.batch, shapes=_shapes_of(job), values=job.input_values)
 
     @property
-    def given(self) -> Model:
+    def user_model(self) -> Model:
         """The user's model, clean; `model` is that with what recovery changed of its constants."""
         return self._given
 

@@ -43,7 +43,7 @@ class Grid:
         scale, zero = activation_scale(within, signed=symmetric, symmetric=symmetric)
         return float(holdable_scales(np.asarray(scale, np.float32), self.placement)), zero
 
-    def rounded(self, array: Array, chosen: TensorRange) -> Array:
+    def round_values(self, array: Array, chosen: TensorRange) -> Array:
         """What is left of float32 values of any shape."""
         scale, zero = self.levels(chosen)
         low, high = (-128, 127) if self.placement.symmetric else (-zero, 255 - zero)

@@ -62,7 +62,7 @@ class RangesStep(RecoveryStep):
         if best == ranges:
             return Proposal(ranges, cut=cut) if cut else None
         note = next((f"{method} for all ranges" for method, found in by_method.items() if found is best), None)
-        return Proposal(best, (note or choice.counted(best),), cut)
+        return Proposal(best, (note or choice.count_methods(best),), cut)
 
 
 @dataclass
@@ -136,7 +136,7 @@ class _Choice:
             for method, clipped in zip(_FOR_ALL, found, strict=True)
         }
 
-    def counted(self, ranges: Ranges) -> str:
+    def count_methods(self, ranges: Ranges) -> str:
         """A note on how many scales each method has."""
         counts = Counter(
             next((m for m, range_ in tensor.candidates.items() if range_ == ranges.tensors[root]), MINMAX)
@@ -172,7 +172,7 @@ class _Choice:
             for method, chosen in tensor.candidates.items():
                 errors = []
                 for i, arrays in list(enumerate(full))[self._fitted :]:
-                    rounded = {name: grid.rounded(arrays[name], chosen)}
+                    rounded = {name: grid.round_values(arrays[name], chosen)}
                     made = rounded
                     if session is not None:
                         given = {n: arrays[n] for n in piece.inputs} | rounded

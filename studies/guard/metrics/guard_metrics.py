@@ -81,13 +81,13 @@ class GuardMetrics:
 
     # -- told by the guard -----------------------------------------------------------------------------------------
 
-    def answered(self, engine: str, seconds: float) -> None:
+    def on_answer(self, engine: str, seconds: float) -> None:
         self._duration.labels(engine).observe(seconds)
 
-    def failed(self) -> None:
+    def on_failure(self) -> None:
         self._failed.inc()
 
-    def compared(self, inputs: Arrays, fast: Arrays, safe: Arrays, agrees: bool) -> None:
+    def on_comparison(self, inputs: Arrays, fast: Arrays, safe: Arrays, agrees: bool) -> None:
         if not agrees:
             self._disagreements.inc()
         for name in safe.keys() & fast.keys():

@@ -70,7 +70,7 @@ class EngineResult:
         return dict(Counter(row.answer for row in self.evaluation.audit))
 
     @property
-    def unrelated(self) -> bool:
+    def is_unrelated(self) -> bool:
         """Whether its outputs have nothing in common with FP32's."""
         found = (self.evaluation.accuracy, self.final)
         return any(a is not None and a.resemblance is not None and a.resemblance < UNRELATED_BELOW for a in found)
@@ -246,7 +246,7 @@ class MixReport:
             yield text
         if self._is_busy():
             yield BUSY
-        if self.mix.unrelated:
+        if self.mix.is_unrelated:
             accuracy = self.mix.final or self.mix.evaluation.accuracy
             likeness = format_resemblance(accuracy.resemblance or 0.0) if accuracy is not None else "–"
             yield (

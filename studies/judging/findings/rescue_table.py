@@ -67,8 +67,8 @@ def rescue_rows(
         plain_ms, recovered_ms: latency of plain INT8 and of INT8 with all that was kept; None if not measured.
     """
     rows = [RescueRow(PLAIN, None, record.plain, latency_ms=plain_ms)]
-    for place, step in enumerate(record.kept):
-        last_ms = recovered_ms if place == len(record.kept) - 1 else None
+    for place, step in enumerate(record.kept_steps):
+        last_ms = recovered_ms if place == len(record.kept_steps) - 1 else None
         share = won_back(record.plain, step.final)
         rows.append(RescueRow(step.name, rows[-1].after, step.final, share, last_ms, step.seconds))
     if mix is not None:
@@ -152,7 +152,7 @@ def rescue_notes(
         if not record.plain.shows:
             notes.append(_no_loss_text(record.plain, metric, limits))
     notes += [step_text(step) for step in record.steps if not step.kept]
-    notes += [f"{step.name}: {note}" for step in record.kept for note in step.notes]
+    notes += [f"{step.name}: {note}" for step in record.kept_steps for note in step.notes]
     return [*notes, *record.notes]
 
 
@@ -184,7 +184,7 @@ def mix_bias_text(bias: MixBias, metric: MetricScale) -> str:
 
 def recovery_text(record: RecoveryRecord) -> str:
     """All of it in a line, for `status`: `equalize, bias kept of 5 steps tried, in 12s`."""
-    kept = ", ".join(step.name for step in record.kept) or "nothing"
+    kept = ", ".join(step.name for step in record.kept_steps) or "nothing"
     count = len(record.steps)
     cut = f", {len(record.cut)} of which ran out of time" if record.cut else ""
     return f"{kept} kept of {count} step{'s' * (count != 1)} tried{cut}, in {format_elapsed_s(record.seconds)}"

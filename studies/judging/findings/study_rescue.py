@@ -19,7 +19,7 @@ def study_rescue(now: Standing) -> list[RescueRow]:
     record, best, int8_ms = now.target.recovery, _best_with_int8(now), _int8_ms(now)
     if record is None or not record.steps:
         return []
-    if not record.kept and best is None and int8_ms is None:
+    if not record.kept_steps and best is None and int8_ms is None:
         return []
     return rescue_rows(record, None if best is None else _mix(now, best), recovered_ms=int8_ms)
 
@@ -43,7 +43,7 @@ def emulation_gap_notes(now: Standing) -> list[str]:
     record, row = now.target.recovery, _int8_row(now)
     if record is None or row is None:
         return []
-    emulated, engine = record.kept[-1].final if record.kept else record.plain, now.point(row)
+    emulated, engine = record.kept_steps[-1].final if record.kept_steps else record.plain, now.point(row)
     if emulated is None or engine.loss is None:
         return []
     half = half_width(engine.loss_low, engine.loss_high)

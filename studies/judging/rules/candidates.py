@@ -110,7 +110,7 @@ class Candidates:
         result: Bools = self.latency_ms <= self.latency_ms[row] * (1 + self.latency_band)
         return result
 
-    def favouring(self, row: int) -> Candidates:
+    def favour_row(self, row: int) -> Candidates:
         """These columns if chance in the doubtful latencies was against this row: all it may be as fast as are slower.
 
         Of two latencies one of which is doubtful the ratio may be off by the tie band.

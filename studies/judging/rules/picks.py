@@ -316,7 +316,7 @@ def _settle_doubt(columns: Candidates, find: Callable[[Candidates], int], rows: 
         able = able[columns.holds[able]]
     order = np.lexsort((columns.latency_ms[able], columns.upper[able], columns.doubtful[able]))
     preferred = (int(row) for row in able[order])
-    return next((row for row in preferred if row == taken or find(columns.favouring(row)) == row), taken)
+    return next((row for row in preferred if row == taken or find(columns.favour_row(row)) == row), taken)
 
 
 def _knee(columns: Candidates, rows: Rows) -> int | None:

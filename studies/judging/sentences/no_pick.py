@@ -69,7 +69,7 @@ def nearest_text(now: Standing, near: Near) -> str:
     limits = {limit.word: (limit, bound) for limit, bound in now.limits.rows()}
     batch = now.study.batch
     misses = ", ".join(_miss_text(*limits[name], share, now.metric, batch) for name, share in near.misses)
-    early = " (stopped early)" if now.measures.stopped[near.row] else ""
+    early = " (stopped early)" if now.measures.stopped_rows[near.row] else ""
     return f"trial {now.table.trial[near.row]}: {misses}{early}"
 
 
@@ -99,7 +99,7 @@ def _times_text(ratio: float) -> str:
 
 def regained_text(now: Standing) -> str:
     """Which evaluations the limits may let stand although others stopped them early, and what to do; empty for none."""
-    rows = np.flatnonzero(now.judgement.regained)
+    rows = np.flatnonzero(now.judgement.regainable)
     if not len(rows):
         return ""
     many, named = len(rows) > 1, list_text(now.table.trial[rows])

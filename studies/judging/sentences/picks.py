@@ -29,7 +29,7 @@ def best_text(now: Standing) -> str:
     best = best_point(now)
     if best is None:
         return "none yet"
-    broken = f", {MARK}" if best.unrelated else ""
+    broken = f", {MARK}" if best.is_unrelated else ""
     return f"trial {best.trial}: {numbers_text(now, best)}{broken}"
 
 
@@ -103,7 +103,7 @@ def _why_not(now: Standing, best: Point, other: Point) -> str:
     searched = estimate_text(other.loss, other.loss_low, other.loss_high, now.metric)
     if other.final.failure:
         return "its outputs on the final samples hold NaN or infinity"
-    if other.unrelated:
+    if other.is_unrelated:
         return "its outputs have nothing in common with those of FP32"
     if other.final.scored and other.final.verdict is Verdict.FAILS:
         return f"misses the limits on the final samples: it loses {final_loss_text(now, other)} there"

@@ -16,7 +16,7 @@ MARK = "UNRELATED TO FP32"
 
 def unrelated_text(now: Standing, point: Point) -> str:
     """What is wrong with the outputs of an evaluation, and what to do; empty if nothing is known to be."""
-    if not point.unrelated:
+    if not point.is_unrelated:
         return ""
     named = f"trial {point.trial}" if point.trial >= 0 else "the engine built again for this export"
     picked = f" ({', '.join(point.picks)})" if point.picks else ""

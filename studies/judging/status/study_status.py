@@ -75,7 +75,7 @@ class TargetStatus:
         return tuple(w for w in self.workers if w.ended_at is None and not w.live(self.lease_s))
 
     @property
-    def ended(self) -> tuple[WorkerRecord, ...]:
+    def ended_workers(self) -> tuple[WorkerRecord, ...]:
         return tuple(worker for worker in self.workers if worker.ended_at is not None)
 
     def stage(self, worker: WorkerRecord) -> str:
@@ -85,9 +85,9 @@ class TargetStatus:
         return doing or _STATES.get(worker.state, worker.state)
 
     @property
-    def closing(self) -> tuple[str, float] | None:
+    def closing_step(self) -> tuple[str, float] | None:
         """The step at the end of the search that a worker is at, and the seconds to the end; None before that."""
-        known, held = self.target.closing, {worker.name for worker in self.alive}
+        known, held = self.target.closing_step, {worker.name for worker in self.alive}
         if known is None or not any(task.name == "finalists" and task.worker in held for task in self.tasks):
             return None
         return known[0], max(0.0, (known[1] - self.tally.now).total_seconds())
@@ -132,7 +132,9 @@ class TargetStatus:
             "an_hour_recently": self.rate_recent,
             "an_hour_overall": self.rate_overall,
             "left_s": self.left_s,
-            "closing": None if self.closing is None else {"step": self.closing[0], "left_s": self.closing[1]},
+            "closing": None
+            if self.closing_step is None
+            else {"step": self.closing_step[0], "left_s": self.closing_step[1]},
             "lease_s": self.lease_s,
             "running": [vars(row) for row in self.running],
             "tasks": [vars(task) for task in self.tasks],
@@ -250,5 +252,5 @@ def _pick_json(point: Point) -> dict[str, Any]:
         "speedup": point.speedup,
         "speedup_doubtful": point.speedup_doubtful,
         "final": point.final.verdict.value,
-        "unrelated": point.unrelated,
+        "unrelated": point.is_unrelated,
     }

@@ -60,7 +60,7 @@ class RegainedClaims:
     def _left(self, now: Standing) -> list[int]:
         if not self._work.pace.allows_evaluation(now):
             return []
-        found = [int(now.table.id[row]) for row in np.flatnonzero(now.judgement.regained)]
+        found = [int(now.table.id[row]) for row in np.flatnonzero(now.judgement.regainable)]
         return [number for number in found if number not in self._claimed]
 
     def _tell(self, count: int) -> None:

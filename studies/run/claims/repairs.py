@@ -43,7 +43,7 @@ class Repairs:
         if not self._allowed:
             return asked
         # Never None: what a group runs in when its variable is at its highest precision is never learnt.
-        return self._problem.space.avoiding(asked, self.unbuildable) or asked
+        return self._problem.space.avoid(asked, self.unbuildable) or asked
 
     def learn(self, trial: int, evaluation: Evaluation, left: int) -> Assignment | None:
         """Remember what cannot be built of a refused evaluation; its repair, where there is one and some are left.
@@ -53,7 +53,7 @@ class Repairs:
         pair = _refused_pair(evaluation)
         repaired = None
         if pair is not None:
-            repaired = self._problem.space.avoiding(evaluation.assignment, self.unbuildable | {pair})
+            repaired = self._problem.space.avoid(evaluation.assignment, self.unbuildable | {pair})
         if pair is None or repaired is None:
             return None
         self._ledger.mark_unbuildable(*pair)

@@ -74,12 +74,12 @@ class TrialClaims:
     def enqueue_mixes(self, mixes: Iterable[Assignment]) -> None:
         """Let mixes that have not been evaluated be proposed next."""
         built = {mix: self._repairs.buildable(mix) for mix in mixes}
-        lacking = self._work.ledger.lacking(built.values())
+        lacking = self._work.ledger.find_missing(built.values())
         if not lacking:
             return  # workers that come later need not wait for one another
         with self._work.crew.hold("baselines"):
             if not self._work.crew.alone:
-                lacking = self._work.ledger.lacking(built.values())
+                lacking = self._work.ledger.find_missing(built.values())
             self._proposals.enqueue_all(mix for mix in built if built[mix] in lacking)
 
     # -- claiming --------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def measure_noise(work: Work, guidance: Guidance) -> Guidance:
 class _Unrepaired(Space):
     """A space of which nothing is repaired: what a trial asked for is what was built or refused."""
 
-    def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
+    def avoid(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
         return assignment if pairs.isdisjoint(assignment.items()) else None
 
 

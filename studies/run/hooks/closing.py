@@ -94,7 +94,7 @@ class Closing:
 
     def of_finalists(self, now: Standing, left_s: float = math.inf) -> Step:
         """Correcting the biases of the picks, and measuring and scoring the finalists."""
-        pace, wanted = self._work.pace, len([row for row in finalist_rows(now) if not now.final.tried[row]])
+        pace, wanted = self._work.pace, len([row for row in finalist_rows(now) if not now.final.tried_rows[row]])
         count = next((n for n in range(wanted, 0, -1) if pace.finalists_s(now, n) <= left_s), 0)
         seconds = pace.finalists_s(now, count) if count else 0.0
         picks = 0.0 if pace.pick_s is None else len(now.picks.rows()) * (pace.pick_s + pace.evaluation_s(now))

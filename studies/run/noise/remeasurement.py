@@ -63,7 +63,7 @@ def rows_that_matter(now: Standing) -> list[int]:
     """Rows whose latency decides something: uniform baselines, front and picks, and what may yet keep the budget."""
     mask = front_and_picks(now)
     if now.limits.most(LATENCY_MS) is not None:
-        mask |= front_and_picks(replace(now, limits=now.limits.widened(LATENCY_MS, 1 + _REACH)))
+        mask |= front_and_picks(replace(now, limits=now.limits.widen(LATENCY_MS, 1 + _REACH)))
     mask[now.measures.baselines] = True
     return [int(row) for row in np.flatnonzero(mask & _find_timed(now))]
 

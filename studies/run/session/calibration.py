@@ -70,7 +70,7 @@ def _may_go_on(store: Store, target: TargetRecord) -> bool:
 
     On a server other workers may be building with them.
     """
-    if store.shared or target.recovery is None or not target.recovery.cut or target.recovery.again:
+    if store.is_shared or target.recovery is None or not target.recovery.cut or target.recovery.again:
         return False
     return not any(is_quantized(each) for each in store.evaluations.assignments(target.id).values())
 

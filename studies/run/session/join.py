@@ -61,7 +61,7 @@ def join_study(
         artifacts.prune_copies({record.digest for record in store.files.all()})
     with ExitStack() as held:
         held.enter_context(reported_deletion(store, study))
-        if not store.shared:
+        if not store.is_shared:
             held.enter_context(locked_study(local_folder(config), config.storage, study.name))
         made: dict[str, Space] = {}
         if _is_settled(target):  # what is refused is refused with nothing written
@@ -112,7 +112,7 @@ def _join_crew(
     if visible and runs_on_gpu(good.config):
         device += f" [{visible}]"
     lease_s = lease_of(store, study, target, good.config)
-    if store.shared:
+    if store.is_shared:
         return SharedCrew(store, target.id, lease_s=lease_s, device=device, state=state, events=progress)
     return Alone(store, target.id, lease_s=lease_s, device=device, state=state, events=progress)
 
@@ -227,7 +227,7 @@ def unused(store: Store, study: StudyRecord, config: SearchConfig) -> Iterator[N
     Raises:
         StudyError: naming who works on it.
     """
-    if not store.shared:
+    if not store.is_shared:
         with locked_study(local_folder(config), config.storage, study.name):
             yield
         return

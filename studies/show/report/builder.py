@@ -90,7 +90,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         ended_early=early_end(now),
         warnings=_warnings(store, now),
         reasons=_reasons(store, now, diagnosis),
-        deployment=None if now.picks.best is None else build_deployment(now, store.url, shared=store.shared),
+        deployment=None if now.picks.best is None else build_deployment(now, store.url, shared=store.is_shared),
         rescue=study_rescue(now),
         rescue_notes=[f"{_sentence(text)}." for text in study_rescue_notes(now)],
         time_spent=time_rows(times),

@@ -13,7 +13,7 @@ def figures(data: ReportData) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     if data.beside is not None:
         found |= data.beside.figures(data.metric.axis_title, 100 if data.metric.ratio else 1)
-    if any(row.measured for row in data.evaluations):
+    if any(row.is_measured for row in data.evaluations):
         found["front"] = front_figure(data)
     if data.hypervolume:
         found["hypervolume"] = hypervolume_figure(data)

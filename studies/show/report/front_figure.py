@@ -43,7 +43,7 @@ class View:
 
 def front_figure(data: ReportData) -> Figure:
     """Loss against latency of every measured evaluation, with front, picks, baselines and limits."""
-    rows = [row for row in data.evaluations if row.measured]
+    rows = [row for row in data.evaluations if row.is_measured]
     if not rows:
         return {"data": [], "layout": frame("latency (ms)", data.metric.axis_title, height=460)}
     view = view_of(data)
@@ -77,7 +77,7 @@ def view_of(data: ReportData) -> View:
     The near view shows the front, the picks and the limits. What loses much more, all INT8 as a rule, would press them
     into one line, so it is shown in a strip above.
     """
-    rows = [row for row in data.evaluations if row.measured]
+    rows = [row for row in data.evaluations if row.is_measured]
     xs = [row.latency_ms or 0.0 for row in rows]
     if (budget := data.limits.most(LATENCY_MS)) is not None:
         xs.append(budget)
@@ -201,7 +201,7 @@ def _labels(data: ReportData, view: View) -> list[Figure]:
     """Numbers of the picks and names of the baselines, where they cover no marker and no other label."""
     shown = {row.trial: row for row in data.shown}
     picks = [(shown[pick.trial], str(pick.number), BLUE) for pick in data.numbered_picks if pick.trial in shown]
-    bases = [row for row in data.evaluations if row.measured and row.baseline]
+    bases = [row for row in data.evaluations if row.is_measured and row.baseline]
     named = [*picks, *((row, row.baseline.upper(), ORANGE) for row in bases)]
     marks = [Mark(text, *_place(view, row.latency_ms or 0.0, _loss(data, row))) for row, text, _ in named]
     return [

@@ -85,7 +85,7 @@ def render_report(data: ReportData) -> str:
         beyond=len(data.shown) - len(data.front),
         device_header=device_header(data.metric),
         device_rows=device_cells(data.beside.devices, data.metric) if data.beside is not None else [],
-        strip=any(row.measured for row in data.evaluations) and view_of(data).far is not None,
+        strip=any(row.is_measured for row in data.evaluations) and view_of(data).far is not None,
         loss_text=lambda found: _loss_text(found, scale),
         levels=levels_of(row.final_levels for row in data.shown),
         level_cells=final_level_cells,

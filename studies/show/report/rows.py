@@ -94,7 +94,7 @@ class NumberedPick:
         found += [f"{tries} candidates were tried on the final data before it was taken."] * (tries > 1)
         found += ["On the search data alone it is not certain that it keeps the limits."] * point.not_sure
         found += [f"The precision of {point.opaque} of its layers cannot be read from its engine."] * (point.opaque > 0)
-        return found + ["Its outputs are unrelated to FP32's."] * point.unrelated
+        return found + ["Its outputs are unrelated to FP32's."] * point.is_unrelated
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class ReportData:
     @property
     def shown(self) -> list[Point]:
         """The evaluations on the front and the picks, fastest first."""
-        rows = [row for row in self.evaluations if (row.on_front or row.picks) and row.measured]
+        rows = [row for row in self.evaluations if (row.on_front or row.picks) and row.is_measured]
         return sorted(rows, key=lambda row: (row.latency_ms or 0.0, row.loss or 0.0, row.trial))
 
     @property

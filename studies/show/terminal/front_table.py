@@ -154,7 +154,7 @@ def _front_notes(now: Standing, point: Point) -> Iterator[str]:
 
 def point_notes(now: Standing, point: Point) -> Iterator[str]:
     """What is noteworthy of an evaluation."""
-    if point.unrelated:
+    if point.is_unrelated:
         yield MARK
     yield from _ties(now, point)
     if point.picks and point.not_sure:

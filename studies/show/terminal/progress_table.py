@@ -74,4 +74,4 @@ def _cells(now: Standing, point: Point, shared: float) -> list[str]:
 def _note(now: Standing, point: Point) -> str:
     if point.status == FAILED:
         return failure_text(str(now.table.stage[point.row]), str(now.table.kind[point.row]))
-    return "stopped early" if now.measures.stopped[point.row] else ""
+    return "stopped early" if now.measures.stopped_rows[point.row] else ""

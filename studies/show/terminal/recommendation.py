@@ -20,7 +20,7 @@ def recommendation_text(now: Standing) -> str:
     best = best_point(now)
     if best is None:
         return ""
-    broken = f" {MARK}: see the warning." if best.unrelated else ""
+    broken = f" {MARK}: see the warning." if best.is_unrelated else ""
     return f"{_name(now)}: {point_text(now, best)}.{broken}"
 
 

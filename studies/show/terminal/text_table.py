@@ -78,12 +78,12 @@ class TextTable:
             if column.note and whole.width > width:
                 whole = whole.with_notes_below(column, self.header[self.key], [row[self.key] for row in self.rows])
         if whole.width > width:
-            whole = whole.shortened(self.header[self.key], [row[self.key] for row in self.rows])
-        fitted = whole.squeezed(width)
+            whole = whole.shorten_cells(self.header[self.key], [row[self.key] for row in self.rows])
+        fitted = whole.squeeze(width)
         for column in sorted(whole.columns, key=lambda each: -each.drop):
             if fitted.width > width and column.drop:
                 whole = whole.without(column)
-                fitted = whole.squeezed(width)
+                fitted = whole.squeeze(width)
         return fitted
 
 
@@ -145,7 +145,7 @@ class FittedTable:
         told = _note_lines([row[at] for row in self.rows], key_name, key)
         return replace(self.without(column), below=(*self.below, *told), left_out=self.left_out)
 
-    def shortened(self, key_name: str, key: Sequence[str]) -> FittedTable:
+    def shorten_cells(self, key_name: str, key: Sequence[str]) -> FittedTable:
         """The same with the shorter headers and cells that columns have.
 
         Args:
@@ -163,7 +163,7 @@ class FittedTable:
         rows = [list(row) for row in zip(*columns, strict=True)]
         return replace(self, headers=headers, rows=rows, below=(*told, *self.below))
 
-    def squeezed(self, width: int) -> FittedTable:
+    def squeeze(self, width: int) -> FittedTable:
         """The same with the middle of long cells left out, as far as the columns allow."""
         widths, over = self.widths, self.width - width
         while over > 0:

@@ -186,7 +186,7 @@ class TargetRecord(Base):
         return str(self.details.get("stopped_by", ""))
 
     @property
-    def closing(self) -> tuple[str, datetime] | None:
+    def closing_step(self) -> tuple[str, datetime] | None:
         """What the worker that ends the last search does, and when all will be done by the database's clock."""
         step = self.details.get(CLOSING)
         return None if step is None else (step["step"], datetime.fromisoformat(step["until"]))

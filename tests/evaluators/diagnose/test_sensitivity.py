@@ -161,10 +161,10 @@ def test_output_noise_weighs_samples_and_leaves_padding_out() -> None:
     noise = OutputNoise()
     noise.add(values, reference, np.array([0.75, 0.25]))
     assert noise.error == pytest.approx(0.25 * 2 / 1.0)
-    assert noise.flipped == pytest.approx(0.25)
+    assert noise.flip_share == pytest.approx(0.25)
     only = OutputNoise()
     only.add({"n": values["n"]}, {"n": np.array([1, 7, 3])}, np.array([0.5, 0.5]))
-    assert (only.error, only.flipped) == (0.5, None)
+    assert (only.error, only.flip_share) == (0.5, None)
 
 
 def test_channels_of_several_units_count_alike() -> None:

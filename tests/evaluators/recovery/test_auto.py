@@ -98,13 +98,13 @@ def test_exact_steps_alone_are_calibrated_on_all_samples(case: Case) -> None:
     assert ranges.samples == case.ranges.samples
     plain, record = case.recover([Widen()])
     assert plain == case.ranges
-    assert not record.kept
+    assert not record.kept_steps
 
 
 def test_a_step_that_changes_the_float_model_is_refused(case: Case) -> None:
     _, record = case.recover([Break(), Balance()])
     assert "does not give the outputs of the model" in record.steps[0].reason
-    assert [step.name for step in record.kept] == ["balance"]
+    assert [step.name for step in record.kept_steps] == ["balance"]
     with pytest.raises(EvaluatorError, match="recovering with --recover break: its float model"):
         case.recover([Break()], "break")
 
@@ -130,16 +130,16 @@ def test_samples_that_decide_are_none_that_steps_fit_to(case: Case) -> None:
 def test_a_network_that_needs_nothing_is_left_alone(tmp_path: Path) -> None:
     case = Case(tmp_path, uneven=False)
     ranges, record = case.recover([Balance(), Widen()])
-    assert not {step.name for step in record.kept} - {"balance"}
-    assert record.steps[1].kept is False
-    if not record.kept:
+    assert not {step.name for step in record.kept_steps} - {"balance"}
+    assert record.steps[1].kept_steps is False
+    if not record.kept_steps:
         assert ranges == case.ranges
 
 
 def test_garbage_among_the_samples_decides_nothing(tmp_path: Path) -> None:
     case = Case(tmp_path, garbage=SAMPLES // 10)
     _, record = case.recover([Widen(), Balance()])
-    assert [step.name for step in record.kept] == ["balance"]
+    assert [step.name for step in record.kept_steps] == ["balance"]
 
 
 def test_without_time_nothing_is_tried_and_few_samples_are_scored(case: Case) -> None:

@@ -33,7 +33,7 @@ class Losses:
 
 def losses(record: RecoveryRecord) -> Losses:
     assert record.plain is not None
-    final = record.kept[-1].final if record.kept else record.plain
+    final = record.kept_steps[-1].final if record.kept_steps else record.plain
     assert final is not None
     return Losses(record.plain.loss, final.loss)
 

@@ -45,7 +45,7 @@ def fitted(rows, noise, **pairs):
 def missed(model, **pairs):
     """Root mean square error of forecasts of mixes that were not measured."""
     others = mixes(300, seed=9)
-    return float(np.sqrt(np.mean((model.expected(others) - losses(others, **pairs)) ** 2)))
+    return float(np.sqrt(np.mean((model.predict_mean(others) - losses(others, **pairs)) ** 2)))
 
 
 def test_pairs_that_amplify_or_cancel_are_learned(monkeypatch):
@@ -58,7 +58,7 @@ def test_pairs_that_amplify_or_cancel_are_learned(monkeypatch):
 def test_forecasts_of_pairs_know_how_wrong_they_are():
     tangled = {"amplifying": AMPLIFYING, "cancelling": CANCELLING}
     model, others = fitted(60, energies(), **tangled), mixes(300, seed=9)
-    loss, std = model.latent(others)
+    loss, std = model.predict_latent(others)
     assert 0.7 < np.mean(np.abs(loss - losses(others, **tangled)) < 1.645 * std) < 0.99
 
 

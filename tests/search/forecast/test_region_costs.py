@@ -71,8 +71,8 @@ def test_a_region_that_profiles_show_as_one_layer_is_believed_to_fall_back() -> 
     mixed[0, 2] = 1
     model = fit_latency(ATTENTION, prior, rows(0, 10), np.zeros(0))
     sums = [float(ATTENTION.values(model.mean(), row)[0]) for row in (whole, mixed)]
-    assert model.expected(whole)[0] == pytest.approx(sums[0])
-    assert model.expected(mixed)[0] > sums[1] + 0.02
+    assert model.predict_mean(whole)[0] == pytest.approx(sums[0])
+    assert model.predict_mean(mixed)[0] > sums[1] + 0.02
 
 
 @pytest.mark.parametrize("reach", [0.1, 0.0])
@@ -119,9 +119,9 @@ def test_sums_of_weighted_covariances_need_no_covariances(reach: float) -> None:
     known, mixes = rows(30, 6), rows(50, 6, seed=1)
     compared = KnownMixes(Similarity.of(CHAIN, NODES, Kind(reach)), known)
     weights = np.random.default_rng(0).normal(size=30)
-    assert compared.weighted(mixes, weights) == pytest.approx(compared.between(mixes) @ weights)
-    assert compared.weighted(mixes[:0], weights).shape == (0,)
-    assert KnownMixes(compared.similarity, known[:0]).weighted(mixes, weights[:0]) == pytest.approx(0.0)
+    assert compared.weigh(mixes, weights) == pytest.approx(compared.between(mixes) @ weights)
+    assert compared.weigh(mixes[:0], weights).shape == (0,)
+    assert KnownMixes(compared.similarity, known[:0]).weigh(mixes, weights[:0]) == pytest.approx(0.0)
 
 
 def test_mixes_share_the_runs_that_begin_and_end_alike() -> None:
@@ -143,6 +143,6 @@ def test_errors_that_mixes_share_are_forecast_of_their_kin() -> None:
     model = fit_latency(CHAIN, prior_of(CHAIN), known, ms)
     assert model.tuning.shared > 0
     sums = CHAIN.values(model.mean(), others)
-    mean, std = model.latent(others)
+    mean, std = model.predict_latent(others)
     assert np.abs(mean - truth).mean() < 0.9 * np.abs(sums - truth).mean()
     assert np.mean(np.abs(mean - truth) < 2 * std) > 0.8

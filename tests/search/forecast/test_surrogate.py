@@ -181,7 +181,7 @@ def test_predictions_are_the_values_of_the_mean_costs_where_no_region_can_be_mix
     others = mixes(50, seed=9)
     for rows in (0, 30, 500):
         model = latency_fit(rows, noise=0.01)
-        assert model.expected(others) == pytest.approx(model.predict(others)[0])
+        assert model.predict_mean(others) == pytest.approx(model.predict(others)[0])
         model = latency_fit(rows, noise=0.01, layout=CHAIN)
         if not model.tuning.shared:
             assert CHAIN.values(model.mean(), others) == pytest.approx(model.predict(others)[0])
@@ -265,7 +265,7 @@ def test_noise_is_never_believed_below_what_measurements_differ_by():
         mean, std = told.predict(others)
         assert told.tuning.noise >= told.repeat_std > 0.12
         assert quality(mean, std, measured).coverage > 0.8
-        latent = told.latent(others)[1]
+        latent = told.predict_latent(others)[1]
         assert (latent < std).all()
         assert np.median(np.abs(mean - truth) / latent) < 1.5
 

@@ -242,7 +242,7 @@ def test_a_noisy_target_makes_forecasts_as_unsure_as_its_tie_band_and_not_poor()
     assert all(each["ms_std"] >= 0.2 / 1.7 * each["ms"] for each in told)
     sampler = search.study.sampler
     assert isinstance(sampler, GuidedSampler)
-    found = sampler.judged(search.study.trials)
+    found = sampler.judge_forecasts(search.study.trials)
     assert found.latency is not None
     assert found.latency.coverage >= 0.75
     assert found.band == 0.2
@@ -256,7 +256,7 @@ def test_a_poor_loss_model_falls_back_too(monkeypatch):
     search = Search(problem).run(24)
     sampler = search.study.sampler
     assert isinstance(sampler, GuidedSampler)
-    found = sampler.judged(search.study.trials)
+    found = sampler.judge_forecasts(search.study.trials)
     assert (found.poor_latency, found.poor_loss, found.poor) == (False, True, True)
     assert "near" in {t.user_attrs[FORECAST]["how"] for t in search.study.trials[3:]}
 
@@ -266,13 +266,13 @@ def test_repaired_trials_judge_no_forecast():
     search = Search(problem, unbuildable=lambda: frozenset(pairs)).run(14)
     sampler = search.study.sampler
     assert isinstance(sampler, GuidedSampler)
-    before = sampler.judged(search.study.trials)
+    before = sampler.judge_forecasts(search.study.trials)
     assert before.latency is not None
     assert before.loss is not None
     group = problem.layout.groups[3]
     asked = [search.space.assignment({k: int(v) for k, v in t.params.items()})[group] for t in search.study.trials[3:]]
     pairs.add((group, asked[-1]))
-    after = sampler.judged(search.study.trials)
+    after = sampler.judge_forecasts(search.study.trials)
     assert after.latency is not None
     assert after.loss is not None
     assert after.latency.n == after.loss.n == before.latency.n - asked.count(asked[-1])
@@ -286,7 +286,7 @@ def test_noise_of_measuring_is_stored_with_a_forecast_and_is_nothing_to_gain():
     history = sampler.history(search.study.trials)
     models = sampler.models(history)
     assert models is not None
-    told, latent = models.forecast(history.precisions), models.latent(history.precisions)
+    told, latent = models.forecast(history.precisions), models.predict_latent(history.precisions)
     assert (told.loss_std >= 0.02).all()
     assert np.median(latent.loss_std) < 0.6 * np.median(told.loss_std)
     assert (latent.ms_std < told.ms_std).all()

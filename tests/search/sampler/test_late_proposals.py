@@ -55,14 +55,14 @@ def test_late_trials_look_only_at_the_limit_and_change_mixes_that_are_near_it(
 ) -> None:
     search = limited(aim)
     seen: list[Any] = []
-    polishing = Pool.polishing
+    polishing = Pool.polish
 
     def noted(pool: Any, models: Any, history: Any, rng: Any, bounds: Any, mixes: Any) -> Any:
         codes, precisions = polishing(pool, models, history, rng, bounds, mixes)
         seen.append((history, mixes, precisions))
         return codes, precisions
 
-    monkeypatch.setattr(Pool, "polishing", noted)
+    monkeypatch.setattr(Pool, "polish", noted)
     goals = goals_of(monkeypatch, search, TRIALS)
     late = TRIALS // 3
     assert len(seen) == late
@@ -82,7 +82,7 @@ def test_without_a_known_end_no_trial_is_late(aim: MixGoal, monkeypatch: pytest.
     def never(*rest: Any) -> None:
         raise AssertionError("this trial was taken for a late one")
 
-    monkeypatch.setattr(Pool, "polishing", never)
+    monkeypatch.setattr(Pool, "polish", never)
     Search(make_problem(seed=4), aim=lambda: aim).run(TRIALS)
 
 
@@ -95,7 +95,7 @@ def known(ms: list[float], loss: list[float], std: float = 0.0) -> Known:
 
 def test_a_mix_gains_as_far_as_its_upper_bound_will_keep_the_allowed_loss() -> None:
     trials, aim = known([10.0, 8.0, 4.0], [0.0, 0.01, 0.1], std=0.01), MixGoal(max_loss=0.05)
-    assert trials.bounds.allowed(0.05) == pytest.approx(0.05 - SURE * 0.01)
+    assert trials.bounds.allowed_loss(0.05) == pytest.approx(0.05 - SURE * 0.01)
     loss = np.array([0.01, 0.05 - SURE * 0.01, 0.06])  # surely, as often as not, never
     ms = np.full(3, 6.0)
     gains = worth(aim, Forecast(ms, 0.001 * ms, loss, np.full(3, 1e-5)), trials, np.random.default_rng(0))
@@ -138,7 +138,7 @@ def test_the_nearest_mixes_are_those_of_the_front_by_the_limit() -> None:
 
 def test_without_limits_the_knee_is_what_gains() -> None:
     trials = known([10.0, 5.0, 2.0], [0.0, 0.02, 0.1])
-    assert MixGoal().recommended is MixGoal(5.0, knee=True).recommended is Goal.KNEE
+    assert MixGoal().goal is MixGoal(5.0, knee=True).goal is Goal.KNEE
     knee = Knee.of(MixGoal(), trials)
     assert knee is not None
     assert knee.place == pytest.approx((5.0, 0.02))

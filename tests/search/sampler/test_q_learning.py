@@ -124,9 +124,9 @@ def test_a_value_leads_on_to_the_best_of_the_next_state() -> None:
 def test_the_budget_left_says_in_what_the_rest_could_run() -> None:
     """Two layers: in FP32 they take 8 ms, in INT8 2 ms."""
     assert walk(2).left(0, np.array([8.0, 7.0, 2.0, 1.0])).tolist() == [2, 1, 1, 0]
-    assert walk(2).allowed(0, 8.0).tolist() == [True, True]
-    assert walk(2).allowed(0, 4.0).tolist() == [False, True], "FP32 would leave nothing for the second"
-    assert walk(2).allowed(0, 1.0).tolist() == [False, True], "the fastest, where nothing keeps the budget"
+    assert walk(2).allowed_codes(0, 8.0).tolist() == [True, True]
+    assert walk(2).allowed_codes(0, 4.0).tolist() == [False, True], "FP32 would leave nothing for the second"
+    assert walk(2).allowed_codes(0, 1.0).tolist() == [False, True], "the fastest, where nothing keeps the budget"
 
 
 # -- proposals ---------------------------------------------------------------------------------------------------------

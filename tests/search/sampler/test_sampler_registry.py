@@ -22,7 +22,7 @@ class Toy(SamplerKind):
         return optuna.samplers.RandomSampler(seed=continued_seed(seed, finished))
 
 class Lacking(Toy):
-    def missing(self):
+    def explain_missing(self):
         return "it needs a crystal ball: buy one"
 
 class Unfinished(SamplerKind):

@@ -58,7 +58,7 @@ def test_a_block_shares_one_choice():
     tied = blocks.tie_decisions(layout, blocks.block_owners(layout), nothing(layout))
     codes = all_codes(tied.layout)
     assert len(codes) == 27
-    whole = tied.expanded(codes)
+    whole = tied.expand(codes)
     assert (whole[:, 0::2] == whole[:, 1::2]).all()
     assert np.array_equal(tied.layout.precisions(codes), layout.precisions(whole))
 
@@ -68,7 +68,7 @@ def test_costs_of_ties_are_those_of_their_decisions():
     costs = Costs(0.5, rng.random((6, PRECISIONS)), rng.random((5, PRECISIONS, PRECISIONS)))
     tied = blocks.tie_decisions(layout, blocks.block_owners(layout), nothing(layout))
     codes = all_codes(tied.layout)
-    fine = [layout.pairwise(costs).value(row) for row in tied.expanded(codes)]
+    fine = [layout.pairwise(costs).value(row) for row in tied.expand(codes)]
     assert [tied.layout.pairwise(costs).value(row) for row in codes] == pytest.approx(fine)
 
 

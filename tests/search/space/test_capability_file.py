@@ -28,7 +28,7 @@ def mistakes(text: str) -> list[str]:
 
 def test_a_file_leaves_less_and_what_it_does_not_name_stays() -> None:
     rules = rules_of('name = "our NPU"\n[int8]\nwithout = ["MatMul"]\nsymmetric = true\nmin_channels = 16\n')
-    left = rules.narrowed(NATIVE, "backend a on b")
+    left = rules.narrow(NATIVE, "backend a on b")
     assert left.ops == {INT8: {"Conv", "Gemm"}}
     assert (left.min_channels, left.min_matmul_size, rules.symmetric) == (16, 4, True)
     assert left.why_not(INT8, "MatMul") == "the capabilities file our NPU offers no INT8 to MatMul"
@@ -38,17 +38,17 @@ def test_a_file_leaves_less_and_what_it_does_not_name_stays() -> None:
 
 
 def test_a_list_of_ops_may_be_empty_and_the_reason_is_told() -> None:
-    left = rules_of("[int8]\nops = []\n").narrowed(NATIVE, "a")
+    left = rules_of("[int8]\nops = []\n").narrow(NATIVE, "a")
     assert left.ops == {INT8: frozenset()}
     assert left.why_not(INT8, "Conv") == "the capabilities file npu offers no INT8 to Conv"
 
 
 def test_what_a_target_does_not_run_may_be_left_out_but_not_listed() -> None:
-    assert rules_of('[fp16]\nwithout = ["Conv"]\n').narrowed(NATIVE, "a").ops == NATIVE.ops
+    assert rules_of('[fp16]\nwithout = ["Conv"]\n').narrow(NATIVE, "a").ops == NATIVE.ops
     with pytest.raises(ConfigError, match=r"\[int8\] lists ConvTranspose, but a runs only Conv, Gemm, MatMul in INT8"):
-        rules_of('[int8]\nops = ["Conv", "ConvTranspose"]\n').narrowed(NATIVE, "a")
+        rules_of('[int8]\nops = ["Conv", "ConvTranspose"]\n').narrow(NATIVE, "a")
     with pytest.raises(ConfigError, match=r"\[fp16\] lists Conv, but a runs nothing in FP16"):
-        rules_of('[fp16]\nops = ["Conv"]\n').narrowed(NATIVE, "a")
+        rules_of('[fp16]\nops = ["Conv"]\n').narrow(NATIVE, "a")
 
 
 def test_json_says_the_same_and_the_digest_is_of_the_content_alone() -> None:

@@ -289,7 +289,7 @@ def test_what_cannot_be_built_goes_to_the_next_higher_precision(
 ) -> None:
     names = ("a", "b", "c")
     expected = None if found is None else assigned(**dict(zip(names, found, strict=True)))
-    assert small_space().avoiding(assigned(**dict(zip(names, wanted, strict=True))), pairs) == expected
+    assert small_space().avoid(assigned(**dict(zip(names, wanted, strict=True))), pairs) == expected
 
 
 @given(spaces(), st.data())
@@ -299,13 +299,13 @@ def test_avoiding_changes_as_little_as_it_must(space: Space, data: st.DataObject
     asked = space.assignment(codes)
     every = [(g, c.precision) for g, choices in space.choices.items() for c in choices if c.offered]
     pairs = data.draw(st.frozensets(st.sampled_from(every), max_size=6))
-    found = space.avoiding(asked, pairs)
+    found = space.avoid(asked, pairs)
     if found is None:
         highest = space.assignment(dict.fromkeys(codes, 0))
         assert any(pair in pairs for pair in highest.items())  # else that would have been a way out
         return
     assert pairs.isdisjoint(found.items())
-    assert space.avoiding(found, pairs) is found
+    assert space.avoid(found, pairs) is found
     for variable in space.variables:
         if pairs.isdisjoint((group, asked[group]) for group in variable.groups):
             assert all(found[group] is asked[group] for group in variable.groups)

@@ -517,7 +517,7 @@ def test_one_does_what_is_needed_once_and_the_others_wait(store: Store, target: 
             assert known()
             return lease.name
 
-    names = at_once(*[work] * 4) if store.shared else [work()]
+    names = at_once(*[work] * 4) if store.is_shared else [work()]
     assert len(made) == 1
     assert made[0] in names
     assert store.tasks.of_target(target) == ()

@@ -45,7 +45,7 @@ def test_a_point_names_what_was_measured_and_what_the_limits_say(store: Store) -
     point = judged(store).point(1)
     assert (point.trial, point.latency_ms, point.loss, point.speedup) == (1, 2.0, 0.02, 2.0)
     assert (point.feasible, point.on_front, point.picks) == (True, True, ("best", "fast", "knee"))
-    assert (point.role, point.baseline, point.unrelated) == ("", "", False)
+    assert (point.role, point.baseline, point.is_unrelated) == ("", "", False)
     assert (point.final.verdict, point.final.scored, point.final.loss) == (Verdict.UNCONFIRMED, False, None)
 
 

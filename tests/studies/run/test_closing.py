@@ -72,13 +72,13 @@ def test_what_the_time_limit_cuts_is_told_instead_of_a_sum_that_is_not_spent(sto
 def test_status_names_the_step_while_a_worker_is_at_it(store: Store) -> None:
     end, now = closing(store, [])
     end.begin(Step("measuring one doubtful latency again", 30.0), Step("more", 60.0))
-    assert study_status(store, "s").targets[0].closing is None, "nobody is at it"
+    assert study_status(store, "s").targets[0].closing_step is None, "nobody is at it"
     name = store.workers.join(now.target.id, host="here", device="cpu", pid=1, state="finishing")
     assert store.tasks.take(now.target.id, "finalists", name, 60.0)
     target = study_status(store, "s").targets[0]
-    assert target.closing is not None
-    assert target.closing[0] == "measuring one doubtful latency again"
-    assert 80 < target.closing[1] <= 90
+    assert target.closing_step is not None
+    assert target.closing_step[0] == "measuring one doubtful latency again"
+    assert 80 < target.closing_step[1] <= 90
     told = dict(facts(target, MetricScale.of(now.study.metric)))["at the end"]
     assert told.startswith("measuring one doubtful latency again; about 1m")
     assert target.to_json()["closing"]["step"] == "measuring one doubtful latency again"

@@ -227,4 +227,4 @@ def test_where_nothing_else_keeps_the_limits_the_nearest_that_hold_are_named(her
     with Store.open(f"sqlite:///{DATABASE}") as store:
         now = judged(store, Limits(accuracy_limit=bound))
         assert not now.final.unscorable[finalists.finalist_rows(now)].any()
-    assert set(now.table.trial[now.judgement.barred]) == set(bad)
+    assert set(now.table.trial[now.judgement.barred_rows]) == set(bad)

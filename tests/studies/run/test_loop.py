@@ -37,7 +37,7 @@ class Study:
     def latest(self) -> Any:
         return self.standing()
 
-    def reached(self, now: Any) -> str:
+    def reason_to_stop(self, now: Any) -> str:
         return f"{now.done} evaluations are done" if now.done >= WANTED else ""
 
 

@@ -170,7 +170,7 @@ def test_by_default_a_search_tries_every_step(here: Path, monkeypatch: pytest.Mo
     ok("search", "model.onnx", "--data", "data.npz", "--study", "auto", "--backend", "fake", "--trials", 2, "--quiet")
     _, record = stored(here, "auto")
     assert tuple(step.name for step in record.steps) == STEPS.names()
-    assert "equalize" in {step.name for step in record.kept}
+    assert "equalize" in {step.name for step in record.kept_steps}
     assert set(ranges_of(here, "auto").recovery.factors) >= FACTORS
 
 

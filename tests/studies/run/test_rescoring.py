@@ -75,8 +75,8 @@ def filled(tmp_path: Path) -> Iterator[Store]:
 )
 def test_regained_is_what_was_stopped_and_may_keep_the_limits(filled: Store, limits: Limits, wanted: list[int]) -> None:
     now = judged(filled, limits)
-    assert trials(now, now.judgement.regained) == wanted
-    assert not (now.judgement.regained & now.judgement.front).any()
+    assert trials(now, now.judgement.regainable) == wanted
+    assert not (now.judgement.regainable & now.judgement.front).any()
 
 
 def test_the_nearest_may_have_been_stopped_early_where_only_the_latency_is_missed(filled: Store) -> None:
@@ -99,7 +99,7 @@ def test_the_nearest_may_have_been_stopped_early_where_only_the_latency_is_misse
         1,
     ]  # 3, 4 miss the loss, 6 the memory
     now = judged(filled, Limits(max_drop=-0.5))
-    assert not any(now.measures.stopped[near.row] for near in now.judgement.nearest(9))
+    assert not any(now.measures.stopped_rows[near.row] for near in now.judgement.nearest(9))
 
 
 def test_what_may_keep_the_limits_is_named_with_what_to_do(
@@ -142,7 +142,7 @@ def test_a_stopped_evaluation_is_replaced_once(store: Store) -> None:
     again = store.measurements.rounds(target)
     assert (list(again.evaluation_id), list(again.raw_ms)) == ([number], [2.0])  # what was measured again stays
     now = judged(store, Limits())
-    assert (trials(now, now.measures.complete), trials(now, now.measures.stopped)) == ([5], [])
+    assert (trials(now, now.measures.complete), trials(now, now.measures.stopped_rows)) == ([5], [])
     with pytest.raises(LostEvaluationError):
         store.claims.replace_stopped(number, evaluated((1, 2), 2.2, 0.0, 0.0), worker="w2")
     assert plain(store.evaluations.load(number).evaluation.accuracy) == plain(whole.accuracy)
@@ -175,7 +175,7 @@ def test_one_that_fails_when_it_is_scored_to_the_end_has_failed(store: Store) ->
     assert found.evaluation.accuracy is None
     assert found.trials == (5,)
     now = judged(store, Limits())
-    assert (now.measures.stopped.any(), now.measures.finished_count) == (False, 1)
+    assert (now.measures.stopped_rows.any(), now.measures.finished_count) == (False, 1)
     with pytest.raises(LostEvaluationError):
         store.claims.replace_stopped(number, evaluation, worker="w2")
 

@@ -74,7 +74,7 @@ def test_front_figure_shows_limits_baselines_and_every_evaluation():
     assert sum(len(trace["x"]) for trace in traces["baselines"]) == 3
     assert all(bar > 0 for trace in traces["rest of the front"] for bar in trace["error_y"]["array"])
     drawn = {(x, y) for trace in figure["data"] for x, y in zip(trace["x"], trace["y"], strict=True)}
-    assert drawn == {(row.latency_ms, 100 * row.loss) for row in data.evaluations if row.measured}
+    assert drawn == {(row.latency_ms, 100 * row.loss) for row in data.evaluations if row.is_measured}
 
 
 def test_picks_are_numbered_and_baselines_named_beside_their_markers():
@@ -105,10 +105,10 @@ def test_losses_far_from_the_front_have_a_strip_of_their_own():
 
 def test_one_scale_shows_all_where_nothing_is_far_away():
     data = sample()
-    rows = [row for row in data.evaluations if not row.measured or row.loss < 0.012]
+    rows = [row for row in data.evaluations if not row.is_measured or row.loss < 0.012]
     view = view_of(replace(data, evaluations=rows))
     assert view.far is None
-    assert view.near[1] > 100 * max(row.loss for row in rows if row.measured)
+    assert view.near[1] > 100 * max(row.loss for row in rows if row.is_measured)
     assert "strip at the top" not in page_of(replace(data, evaluations=rows))[0]
 
 

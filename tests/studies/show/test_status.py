@@ -185,7 +185,11 @@ def test_workers_running_tasks_and_failures(kind: str, tmp_path: Path) -> None:
         now = study_status(store, "s")
     [found] = now.targets
     assert (found.tally.finished, found.wanted, found.tally.failures) == (7, 20, {("latency", "timeout"): 1})
-    assert [[w.name for w in which] for which in (found.alive, found.lost, found.ended)] == [[alive], [lost], [ended]]
+    assert [[w.name for w in which] for which in (found.alive, found.lost, found.ended_workers)] == [
+        [alive],
+        [lost],
+        [ended],
+    ]
     assert [(w.evaluations, w.trial) for w in found.workers] == [(4, 7), (0, 8), (3, None)]
     assert found.tally.recent == 4, "the ended one worked two hours ago"
     assert found.left_s is not None

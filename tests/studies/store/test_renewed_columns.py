@@ -167,7 +167,7 @@ def test_of_two_results_stored_at_once_the_second_waits_for_the_first(store: Sto
         results.raise_revision(connection, first)
         thread.start()
         assert not done.wait(0.5)
-        if store.shared:  # readers of a server do not wait
+        if store.is_shared:  # readers of a server do not wait
             known = store.evaluations.table(target, known)
     thread.join(300)
     known = store.evaluations.table(target, known)
