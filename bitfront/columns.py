@@ -41,11 +41,11 @@ def take_columns(data: Any, inputs: Inputs | None) -> Any:
     if not inputs:
         raise DataError(
             "reading a data set of Hugging Face: expected inputs, the columns that the model reads. Its columns are "
-            f"{_listed(_columns_of(data))}: give inputs=[…]."
+            f"{_list_columns(_columns_of(data))}: give inputs=[…]."
         )
     if isinstance(data, str | Mapping):
         raise DataError(f"inputs: expected a data set of Hugging Face or batches, got {type(data).__name__}.")
-    return _Columns(data, _named(inputs))
+    return _Columns(data, _name_columns(inputs))
 
 
 def unread_labels_text(data: Any) -> str:
@@ -124,7 +124,7 @@ class _Columns:
         return (found[""], found[LABELS]) if LABELS in found else found[""]
 
 
-def _named(inputs: Inputs) -> dict[str, str]:
+def _name_columns(inputs: Inputs) -> dict[str, str]:
     """The column of each input; a single column that was given alone has no input name yet."""
     if isinstance(inputs, Mapping):
         return {str(name): str(column) for name, column in inputs.items()}
@@ -153,7 +153,7 @@ _ADVICE = "Pad its rows to one length, or turn them into arrays with map()."
 
 
 def _no_column(column: str, known: Sequence[str]) -> DataError:
-    return DataError(f"inputs: expected columns of the data, got {column!r}. There are {_listed(known)}.")
+    return DataError(f"inputs: expected columns of the data, got {column!r}. There are {_list_columns(known)}.")
 
 
 def _kind_of(feature: Any) -> str:
@@ -191,5 +191,5 @@ def _columns_of(data: Any) -> list[str]:
     return [str(name) for name in getattr(data, "column_names", None) or ()]
 
 
-def _listed(columns: Sequence[str]) -> str:
+def _list_columns(columns: Sequence[str]) -> str:
     return ", ".join(columns) or "not known"

@@ -87,7 +87,7 @@ class InputFiles:
             return
         shutil.rmtree(self._folder, ignore_errors=True)
         self._staged.rename(self._folder)
-        self.model, self.data = (self._kept(path) for path in (self.model, self.data))
+        self.model, self.data = (self._path_when_kept(path) for path in (self.model, self.data))
 
     def match(self) -> None:
         """Use the files that the study already has, after checking that the written ones are equal.
@@ -103,9 +103,9 @@ class InputFiles:
                 "others, or samples in another order. Give the same ones, or continue without giving them: "
                 f"bitfront.resume({self._study!r})."
             )
-        self.model, self.data = (self._kept(path) for path in (self.model, self.data))
+        self.model, self.data = (self._path_when_kept(path) for path in (self.model, self.data))
 
-    def _kept(self, path: str) -> str:
+    def _path_when_kept(self, path: str) -> str:
         written = Path(path)
         if self._staged is None:
             return path
@@ -130,7 +130,7 @@ class InputFiles:
         return str(path)
 
     def _write_data(self, data: Any) -> None:
-        batches = _checked(batches_of(data, input_names(self.model)), self.model)
+        batches = _check_batches(batches_of(data, input_names(self.model)), self.model)
         told = Told(self._events.note, self._events.step)
         folder = self._make_folder() / _DATA
         write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, told=told)
@@ -157,7 +157,7 @@ def input_names(model: str) -> tuple[str, ...]:
     return tuple(each.name for each in graph.input if each.name not in constants)
 
 
-def _checked(batches: Iterator[Arrays], model: str) -> Iterator[Arrays]:
+def _check_batches(batches: Iterator[Arrays], model: str) -> Iterator[Arrays]:
     """The batches, as long as they fit the sizes that the model fixes and have as many rows in each array.
 
     Raises:

@@ -88,9 +88,9 @@ class Listener:
             LOG.info("%s", step_text(text, done, total))
         self._shown.step(text, done, total)
 
-    def doing(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         LOG.debug("%s", text)
-        self._shown.doing(text)
+        self._shown.announce(text)
 
     def stage(self, trial: int, stage: str) -> None:
         self._shown.stage(trial, stage)
@@ -106,10 +106,10 @@ class Listener:
         for callback in self._callbacks:
             callback(self._study, trial)
 
-    def timing(self, run: RunTime) -> None:
+    def report_time(self, run: RunTime) -> None:
         if self._times.is_due(run):
             LOG.info("%s", ", ".join(filter(None, (clock_text(run), left_text(run)))))
-        self._shown.timing(run)
+        self._shown.report_time(run)
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
         self._shown.overview(status, new)
@@ -119,7 +119,7 @@ class Listener:
 
 
 @contextmanager
-def listening(study: RunningStudy, callbacks: Sequence[Callback], progress: object) -> Iterator[Listener]:
+def listen(study: RunningStudy, callbacks: Sequence[Callback], progress: object) -> Iterator[Listener]:
     """Make the listener for the events of a search.
 
     Args:

@@ -17,7 +17,7 @@ from bitfront import verbs
 from bitfront.columns import Inputs, take_columns, unread_labels_text
 from bitfront.inputs import InputFiles
 from bitfront.metrics import Metric, OwnMetric, lend, metric_name, name_in_study
-from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
+from bitfront.progress import LOG, Callback, Listener, RunningStudy, listen
 from bitfront.study import Study
 from bitfront.wording import python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
@@ -126,7 +126,7 @@ def search(
         with InputFiles(config.study, config.storage, config.max_samples) as files:
             study = RunningStudy(config.study, config.storage, metric=own)
             study.sampler_is_object = own_sampler is not None
-            with listening(study, callbacks, progress) as told:
+            with listen(study, callbacks, progress) as told:
                 files.tell(told)
                 chosen = take_columns(data, inputs)
                 if text := unread_labels_text(chosen):
@@ -153,7 +153,7 @@ def _prepare(
     if there and if_exists == "resume":
         files.match()
         changes = {**_changes(config, given), "model": files.model, "data": files.data}
-        named = config.changed({"data": files.data})
+        named = config.with_values({"data": files.data})
 
         def resume_named(events: Listener) -> SearchResult:
             remember_functions(named, events)  # this call names them, as it did when the study was made
@@ -164,10 +164,10 @@ def _prepare(
 
         return resume_named
     if there:
-        check_new_study(config.changed({"model": files.model, "data": files.data}))  # a mistake costs no study
+        check_new_study(config.with_values({"model": files.model, "data": files.data}))  # a mistake costs no study
         verbs.delete(name, url)
     files.keep()
-    new = config.changed({"model": files.model, "data": files.data})
+    new = config.with_values({"model": files.model, "data": files.data})
     return lambda events: verbs.search(new, events)
 
 
@@ -207,7 +207,7 @@ def resume(
         InputError, RunError, KeyboardInterrupt: as for `search`.
     """
     _refuse_import_of_script("resume")
-    name, url = _named(study, storage)
+    name, url = _name_and_storage(study, storage)
     changes = read_changes(_texts({**options, "trials": trials}), "resume")
     own = OwnMetric.of_study(metric, name, url) or getattr(study, "metric", None)
     running = RunningStudy(name, url, target=target, metric=own)
@@ -267,7 +267,7 @@ def _run(study: RunningStudy, callbacks: Sequence[Callback], progress: bool | st
         with (
             python_words(study.resume_arguments()),
             interrupts.handle_interrupts(),
-            listening(study, callbacks, progress) as events,
+            listen(study, callbacks, progress) as events,
         ):
             done = run(events)
     except KeyboardInterrupt:
@@ -359,7 +359,7 @@ def _name_of(model: object) -> str:
     return getattr(getattr(model, "graph", None), "name", "") or "model"
 
 
-def _named(study: str | Study, storage: str | None) -> tuple[str, str]:
+def _name_and_storage(study: str | Study, storage: str | None) -> tuple[str, str]:
     if isinstance(study, Study):
         return study.name, storage or study.storage
     return study, storage or default_url()

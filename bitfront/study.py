@@ -275,10 +275,10 @@ class Study:
         table = front_table(self._now, self._read.mixes)
         fitted = table.fit(shutil.get_terminal_size((_WIDTH, 24)).columns)
         lines = [line.rstrip() for line, _ in fitted.lines()]
-        below = [*fitted.sentences(), limits_legend(table), *(f"{text}." for text in self._said())]
+        below = [*fitted.sentences(), limits_legend(table), *(f"{text}." for text in self._sentences())]
         return "\n".join([f"{self._title()}:", *lines, *(text for text in below if text)])
 
-    def _said(self) -> list[str]:
+    def _sentences(self) -> list[str]:
         """Sentences about the final samples, INT8 everywhere, what is faster, limits nothing keeps, an early end."""
         nearest = [] if self.best is not None else [nobody_text(self._now)]
         early = self.ended_early

@@ -166,7 +166,7 @@ def _group(group: str) -> Group:
 
 def fill(store: Store, target: int, rows: Rows, trials: range, digest: Callable[[Assignment], str]) -> None:
     """Finished evaluations with audits, samples and scores, each the answer of its trial."""
-    with store.database.writing("fill a study") as connection:
+    with store.database.begin_write("fill a study") as connection:
         first = (connection.scalar(text("select max(id) from bf_evaluation")) or 0) + 1
         for start in range(0, len(rows), CHUNK):
             piece = range(start, min(start + CHUNK, len(rows)))

@@ -54,7 +54,7 @@ def write_int8(job: Job, recover: str, out: Path) -> RecoveryRecord | None:
             found = keeper.ask().calibrations.recover(ranges, "auto", recover, _RECOVERY_S)
             ranges, record = found.ranges, found.record
     backend = OnnxRuntimeBackend(threads=1)
-    model = load(Path(job.model), batch=job.batch).scaled(ranges.recovery.factors)
+    model = load(Path(job.model), batch=job.batch).scale_constants(ranges.recovery.factors)
     space = make_space(model, backend.capability(), ranges)
     onnx_file.write(backend.builder(model, ranges).lower(space.uniform(Precision.INT8)), out)
     return record

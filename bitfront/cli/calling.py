@@ -13,7 +13,7 @@ import typer
 
 from bitfront.cli.base import progress_for, resumable, verb
 from bitfront.cli.parameters import EVENTS, own_parameters, signature_of
-from bitfront.printing.talk import Talk, talking
+from bitfront.printing.talk import Talk, set_talk
 from bitfront.verbs.command import Printer, printers_of
 from search.errors import ConfigError
 from studies.options.diagnosis.thresholds import split_thresholds
@@ -58,7 +58,7 @@ def call_verb(name: str, function: Callable[..., Any], given: dict[str, Any]) ->
     if name == "worker" and _has_parent():
         _tell_parent(function, asked)
         return
-    with talking(talk):
+    with set_talk(talk):
         found = _call(name, function, asked, forms, printers)
         printer = next(each for each in printers if each.kind in ("", type(found).__name__))
         own = {key: value for key, value in printed.items() if key in inspect.signature(printer.text).parameters}
@@ -117,12 +117,12 @@ def _call(
     with ExitStack() as stack:
         events = stack.enter_context(progress_for(silent))
         if name in _GOES_ON:
-            stack.enter_context(_continued(name, asked))
+            stack.enter_context(_say_how_to_go_on(name, asked))
         return function(**asked, events=events)
 
 
 @contextmanager
-def _continued(name: str, asked: Mapping[str, Any]) -> Iterator[None]:
+def _say_how_to_go_on(name: str, asked: Mapping[str, Any]) -> Iterator[None]:
     """Say how to go on with a search that is interrupted or cannot go on."""
     config = asked.get("config")
     study, storage = (asked["name"], asked.get("storage")) if config is None else (config.study, config.storage)
@@ -148,7 +148,7 @@ def _tell_parent(work: Callable[..., Any], asked: Mapping[str, Any]) -> None:
     from studies.store.database.retries import known_server
 
     try:
-        with _continued("worker", asked), known_server():  # to its parent, which has made the study there
+        with _say_how_to_go_on("worker", asked), known_server():  # to its parent, which has made the study there
             sys.stdout.write(f"{processes.DONE}{work(**asked, events=Notes(err)).reason}\n")
     except UnreachableLimitError as error:
         sys.stdout.write(f"{processes.UNREACHABLE}{error}\n")

@@ -114,7 +114,7 @@ def _panel_lines(name: str, rows: Rows, width: int) -> Iterator[str]:
     top_left, top_right, bottom_left, bottom_right, across, down = [*_box()]
     inner = width - 4
     first = min(max(len(term) for term, _ in rows), inner // 2 - 2)
-    yield f"{top_left}{across} {_coloured(name)} {across * (width - len(name) - 5)}{top_right}"
+    yield f"{top_left}{across} {_colour(name)} {across * (width - len(name) - 5)}{top_right}"
     for term, text in rows:
         room = inner - first - 2
         texts = textwrap.wrap(text.replace("  [", " ["), room, break_long_words=False) or [""]
@@ -134,6 +134,6 @@ def _box() -> str:
     return _BOX
 
 
-def _coloured(name: str) -> str:
+def _colour(name: str) -> str:
     """A heading; Click takes colours away where there is no terminal."""
     return name if os.environ.get("NO_COLOR") else typer.style(name, fg="cyan", bold=True)

@@ -121,7 +121,7 @@ def _cell(value: Any) -> str:
 
 def print_json(verb: str, value: Mapping[str, Any]) -> None:
     """Print what a verb found, with the version of its form, see docs/json.md."""
-    text = json.dumps(versioned(verb, value), indent=2, ensure_ascii=False, default=str)
+    text = json.dumps(add_version(verb, value), indent=2, ensure_ascii=False, default=str)
     sys.stdout.write(escaped_controls(text) + "\n")
 
 
@@ -132,10 +132,10 @@ def print_json_line(verb: str, value: Mapping[str, Any]) -> None:
 
 def json_line(verb: str, value: Mapping[str, Any]) -> str:
     """What a verb found in one line."""
-    return escaped_controls(json.dumps(versioned(verb, value), ensure_ascii=False, default=str))
+    return escaped_controls(json.dumps(add_version(verb, value), ensure_ascii=False, default=str))
 
 
-def versioned(verb: str, value: Mapping[str, Any]) -> dict[str, Any]:
+def add_version(verb: str, value: Mapping[str, Any]) -> dict[str, Any]:
     return {"schema": f"bitfront.{verb}", "schema_version": JSON_VERSION, **value}
 
 
@@ -148,10 +148,10 @@ def print_csv(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _in_cell(value: Any) -> Any:
-    text = _joined(value) if isinstance(value, list) else value
+    text = _join(value) if isinstance(value, list) else value
     return without_controls(text) if isinstance(text, str) else text
 
 
-def _joined(values: Sequence[str]) -> str:
+def _join(values: Sequence[str]) -> str:
     """Texts in one cell, none of which holds the separator."""
     return "; ".join(value.replace(";", ",") for value in values)

@@ -33,7 +33,7 @@ def talk() -> Talk:
 
 
 @contextmanager
-def talking(asked: Talk) -> Iterator[None]:
+def set_talk(asked: Talk) -> Iterator[None]:
     """Let the block tell so much."""
     token = _TALK.set(asked)
     try:

@@ -85,9 +85,9 @@ def _backend_check(kind: BackendKind, device: str) -> Check:
     gpu = kind.gpu_of(device)
     try:
         if gpu is None:
-            return _opened(title, kind, device)
+            return _check_opening(title, kind, device)
         with device_lock(discovery.lock_name(gpu), timeout_s=_LOCK_WAIT_S):
-            return _opened(title, kind, device)
+            return _check_opening(title, kind, device)
     except DeviceBusyError:
         return Check(title, True, "another bitfront process is measuring on this device, so it was not opened")
     except BitfrontError as error:
@@ -96,7 +96,7 @@ def _backend_check(kind: BackendKind, device: str) -> Check:
         return Check(title, False, "cannot run", f"{type(error).__name__}: {error}. Its installation may be broken.")
 
 
-def _opened(title: str, kind: BackendKind, device: str) -> Check:
+def _check_opening(title: str, kind: BackendKind, device: str) -> Check:
     backend = kind.open(device, {})
     backend.check()
     target, capability = backend.target(), backend.capability()

@@ -101,7 +101,7 @@ def _front_json(found: Front, sort: str | None) -> Mapping[str, Any]:
     from studies.show.front_rows import front_json, trials_json
 
     if found.every:
-        return trials_json(found.standing, _sorted(found, sort), found.mixes)
+        return trials_json(found.standing, _sort(found, sort), found.mixes)
     return front_json(found.standing, found.mixes, found.assignments)
 
 
@@ -109,7 +109,7 @@ def _front_csv(found: Front, sort: str | None) -> Sequence[dict[str, Any]]:
     from studies.show.front_rows import front_csv, points_csv
 
     if found.every:
-        return points_csv(found.standing, _sorted(found, sort), found.mixes)
+        return points_csv(found.standing, _sort(found, sort), found.mixes)
     return front_csv(found.standing, found.mixes)
 
 
@@ -136,7 +136,7 @@ def _print_front(
     if found.every:
         from studies.show.terminal.trials_table import trials_table
 
-        _print_table(trials_table(found.standing, _sorted(found, sort), found.mixes))
+        _print_table(trials_table(found.standing, _sort(found, sort), found.mixes))
         return
     print_front(found.standing, found.mixes)
     print_early_end(found.standing)
@@ -151,7 +151,7 @@ def _print_table(table: TextTable) -> None:
         say(text, style="dim")
 
 
-def _sorted(found: Front, sort: str | None) -> list[Point]:
+def _sort(found: Front, sort: str | None) -> list[Point]:
     from studies.show.terminal.trials_table import sorted_points
 
     return sorted_points(found.standing, sort or "trial")

@@ -75,7 +75,7 @@ def collect(
     seen = observe(run, whole=whole)
     run = replace(run, indices=order[: seen.samples])
     run.steps.total = run.steps.done * passes
-    chosen = dict(seen.ranges) | (_clipped(run, seen, [(name, percentile)])[0] if name not in _ONE_PASS else {})
+    chosen = dict(seen.ranges) | (_clip(run, seen, [(name, percentile)])[0] if name not in _ONE_PASS else {})
     return Ranges(method=method, tensors=chosen, observed=seen.ranges, samples=seen.samples, infinite=seen.infinite)
 
 
@@ -113,7 +113,7 @@ def collect_clipped(
     unknown = FETCH_BYTES // np.dtype(np.float32).itemsize
     sizes = {n: math.prod(model.shapes[n]) if n in model.shapes else unknown for n in ranges}
     seen = Extremes(ranges, sizes, known.infinite, known.samples)
-    return _clipped(run, seen, [parse_method(method) for method in methods], _MOST_VALUES)
+    return _clip(run, seen, [parse_method(method) for method in methods], _MOST_VALUES)
 
 
 def _in_order(model: Model, dataset: Dataset, indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -122,7 +122,7 @@ def _in_order(model: Model, dataset: Dataset, indices: NDArray[np.int64]) -> NDA
     return gather_forms(dataset, order, model.batch)
 
 
-def _clipped(
+def _clip(
     run: SampleRuns, seen: Extremes, methods: Sequence[tuple[str, float]], most: int | None = None
 ) -> list[dict[str, TensorRange]]:
     """For each method with its percentile, the ranges of the tensors that vary."""
@@ -168,19 +168,23 @@ def notes(ranges: Ranges) -> list[str]:
     """What a user should know about these ranges, one sentence each; empty when all is well."""
     found = []
     if ranges.constant:
-        found.append(f"{_listed(ranges.constant)} never varied in the calibration data ({ranges.samples} samples)")
+        found.append(
+            f"{_list_tensors(ranges.constant)} never varied in the calibration data ({ranges.samples} samples)"
+        )
     for precision in sorted(Precision):
         wide = [name for name, seen in ranges.observed.items() if seen.magnitude > precision.largest]
         if wide:
-            found.append(f"{_listed(wide)} went beyond {precision.largest:g}, the largest {precision.name} number")
+            found.append(
+                f"{_list_tensors(wide)} went beyond {precision.largest:g}, the largest {precision.name} number"
+            )
     if ranges.infinite:
         found.append(
-            f"{_listed(ranges.infinite)} held infinite values, as masks do, so their ranges are those of the finite "
-            "values"
+            f"{_list_tensors(ranges.infinite)} held infinite values, as masks do, so their ranges are those of the "
+            "finite values"
         )
     return found
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_tensors(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return f"{len(names)} tensor{'s' if len(names) > 1 else ''} ({shown})"

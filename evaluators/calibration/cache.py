@@ -56,10 +56,13 @@ class Taken:
         found = []
         if self.missing:
             found.append(
-                f"the calibration cache lacks {_listed(self.missing)} of the model, calibrated from the data instead"
+                f"the calibration cache lacks {_list_tensors(self.missing)} of the model, "
+                "calibrated from the data instead"
             )
         if self.unknown:
-            found.append(f"the calibration cache has {_listed(self.unknown)} that the model does not have; ignored")
+            found.append(
+                f"the calibration cache has {_list_tensors(self.unknown)} that the model does not have; ignored"
+            )
         return found
 
 
@@ -166,6 +169,6 @@ def _refusal(shown: str, line: int, expected: str, got: str) -> ConfigError:
     return ConfigError(f"{shown}: line {line}: expected {expected}, got {got[:80]!r}; {_ADVICE}")
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _list_tensors(names: tuple[str, ...]) -> str:
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return f"{len(names)} tensor{'s' if len(names) > 1 else ''} ({shown})"

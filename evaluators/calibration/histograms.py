@@ -49,16 +49,16 @@ def count_values(
         chain = open_chain(run.model.graph, parts, run.threads, stack)
         for batch in run.batches():
             for name in inputs:
-                counts[name] += _counted(bins[name], run.real(batch.inputs[name], batch), steps[name])
+                counts[name] += _count(bins[name], run.real(batch.inputs[name], batch), steps[name])
             for name, array in run_chain(chain, batch):
                 if name in counts:
                     real = run.real(array, batch)
                     finite = real[is_finite(real)] if name in seen.infinite else real
-                    counts[name] += _counted(bins[name], finite, steps[name])
+                    counts[name] += _count(bins[name], finite, steps[name])
     return counts
 
 
-def _counted(bins: Sequence[Bins], values: NDArray[Any], step: int) -> NDArray[np.int64]:
+def _count(bins: Sequence[Bins], values: NDArray[Any], step: int) -> NDArray[np.int64]:
     some = values.reshape(-1)[::step]
     return np.stack([each.count(some) for each in bins])
 

@@ -73,19 +73,19 @@ def append_reductions(graph: ir.Model, tensors: Sequence[str], infinite: Collect
         nodes = list[ir.Node]()
         elements = _count_elements(value)
         if value.dtype is not ir.DataType.FLOAT:
-            value = _added(nodes, "Cast", [value], f"bitfront.{number}.Cast", {"to": ir.DataType.FLOAT})
+            value = _add_node(nodes, "Cast", [value], f"bitfront.{number}.Cast", {"to": ir.DataType.FLOAT})
         sources = dict.fromkeys(_NEUTRAL, value)
         if name in infinite:
-            bad = _added(nodes, "IsInf", [value], f"bitfront.{number}.IsInf")
+            bad = _add_node(nodes, "IsInf", [value], f"bitfront.{number}.IsInf")
             for op, other in neutral.items():
-                sources[op] = _added(nodes, "Where", [bad, other, value], f"bitfront.{number}.{op}.Where")
+                sources[op] = _add_node(nodes, "Where", [bad, other, value], f"bitfront.{number}.{op}.Where")
         made = dict[str, ir.Value]()
         for op, source in sources.items():
             reduced = f"bitfront.{number}.{op}"
             if elements:
-                source = _added(nodes, "Flatten", [source], f"{reduced}.Flatten", {"axis": 1})
+                source = _add_node(nodes, "Flatten", [source], f"{reduced}.Flatten", {"axis": 1})
             inputs, attributes = axes[op]
-            made[op] = _added(
+            made[op] = _add_node(
                 nodes,
                 op,
                 [source, *inputs] if elements else [source],
@@ -93,7 +93,7 @@ def append_reductions(graph: ir.Model, tensors: Sequence[str], infinite: Collect
                 {"keepdims": 0, **(attributes if elements else {})},
             )
         if not elements:
-            made["Size"] = _added(nodes, "Size", [value], f"bitfront.{number}.Size")
+            made["Size"] = _add_node(nodes, "Size", [value], f"bitfront.{number}.Size")
         outputs += made.values()
         names = [str(output.name) for output in made.values()]
         found.append(Reductions(names[0], names[1], names[2], names[3] if not elements else None, elements))
@@ -123,7 +123,7 @@ def _rows_axes(graph: ir.Model) -> dict[str, tuple[list[ir.Value], dict[str, lis
     return {op: ([axes], {}) if given else ([], {"axes": [1]}) for op, given in found.items()}
 
 
-def _added(
+def _add_node(
     nodes: list[ir.Node], op: str, inputs: Sequence[ir.Value], name: str, attributes: Mapping[str, Any] | None = None
 ) -> ir.Value:
     """The output of a new node at the end of `nodes`, named like the node."""

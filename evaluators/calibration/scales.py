@@ -193,13 +193,13 @@ def entropy_bins(counts: Histogram) -> int:
     """
     mass = counts.astype(np.float64)
     ends, cuts = _level_cuts()
-    level_mass = np.diff(_running(mass)[cuts], axis=1)
-    level_bins = np.diff(_running(mass > 0)[cuts], axis=1)
+    level_mass = np.diff(_cumulate(mass)[cuts], axis=1)
+    level_bins = np.diff(_cumulate(mass > 0)[cuts], axis=1)
     log_q = np.log(level_mass / np.maximum(level_bins, 1), where=level_mass > 0, out=np.zeros_like(level_mass))
-    kept = _running(mass)[ends]
+    kept = _cumulate(mass)[ends]
     outliers = mass.sum() - kept
     last = mass[ends - 1]
-    p_log_p = _running(_x_log_x(mass))[ends] - _x_log_x(last) + _x_log_x(last + outliers)
+    p_log_p = _cumulate(_x_log_x(mass))[ends] - _x_log_x(last) + _x_log_x(last + outliers)
     p_log_q = (level_mass * log_q).sum(axis=1) + outliers * log_q[:, -1]
     possible = (kept > 0) & ((last > 0) | (outliers == 0))
     loss = (p_log_p - p_log_q) / mass.sum() + np.log(np.where(possible, kept, 1.0) / mass.sum())
@@ -241,7 +241,7 @@ def _mse_costs() -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     return ends, np.diff(rounding + clipping, axis=1)
 
 
-def _running(values: NDArray[Any]) -> NDArray[np.float64]:
+def _cumulate(values: NDArray[Any]) -> NDArray[np.float64]:
     """(n + 1,) sums of the first 0…n values."""
     return np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
 

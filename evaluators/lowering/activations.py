@@ -51,7 +51,7 @@ class Activations:
     def as_float(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value as a float type: by a Cast where it has another, read back where it exists only in INT8."""
         if value in self._plan.stored:
-            return self.quantized(value, dtype)
+            return self.quantize(value, dtype)
         return value if self._types.of(value) is dtype else self._cast_once(value, dtype)
 
     def _cast_once(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -62,7 +62,7 @@ class Activations:
         cast = ir.Node("", "Cast", [value], to, num_outputs=1, name=name)
         return self._edits.insert(cast, value, dtype)
 
-    def quantized(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    def quantize(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value after a round trip through INT8, read back as `dtype`.
 
         Raises:
@@ -70,7 +70,7 @@ class Activations:
         """
         if dtype in self._exact:
             return self._edits.once((value, "dq", dtype), lambda: self._dequantize(value, dtype))
-        return self._cast_once(self.quantized(value, FLOAT), dtype)
+        return self._cast_once(self.quantize(value, FLOAT), dtype)
 
     def _dequantize(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         q = self._quantize(value)
@@ -83,7 +83,7 @@ class Activations:
         between a per-tensor DQ and a Q without being asked, one behind a per-channel DQ it leaves alone."""
         channels = value.shape[1] if value.shape is not None and len(value.shape) > 1 else _channels_read(reader)
         if not isinstance(channels, int):
-            return self.quantized(value, FLOAT)
+            return self.quantize(value, FLOAT)
         count = channels
         return self._edits.once((value, "dq", "channels"), lambda: self._dequantize_by_channel(value, count))
 
@@ -103,12 +103,12 @@ class Activations:
         read = value if self._types.of(value) in self._exact else self._cast_once(value, FLOAT)
         scale, zero = self._scale(value, self._types.of(value) if read is value else FLOAT)
         node = ir.Node("", "QuantizeLinear", [read, scale, zero], num_outputs=1, name=f"{value.name}/q")
-        integer = ir.DataType.INT8 if self._placement.signed else ir.DataType.UINT8
+        integer = ir.DataType.INT8 if self._placement.is_signed else ir.DataType.UINT8
         return self._edits.insert(node, read, integer)
 
     def _scale(self, value: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
         scale, zero = self._scale_number(self._root_name(value))
-        integer = np.int8 if self._placement.signed else np.uint8
+        integer = np.int8 if self._placement.is_signed else np.uint8
         root = self._plan.root(value).name
         parts = (
             self._edits.constants.add(f"{root}/scale{suffix_of(dtype)}", np.asarray(scale, dtype.numpy())),
@@ -133,7 +133,7 @@ class Activations:
         symmetric = self._placement.symmetric
         # A cache holds magnitudes alone: with minus six to six behind a Relu6 no engine would absorb the Relu6.
         found = cut(found, self._bounds.get(root, UNBOUNDED))
-        scale, zero = activation_scale(found, signed=self._placement.signed, symmetric=symmetric)
+        scale, zero = activation_scale(found, signed=self._placement.is_signed, symmetric=symmetric)
         return float(holdable_scales(np.asarray(scale, np.float32), self._placement)), zero
 
 

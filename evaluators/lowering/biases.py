@@ -37,7 +37,7 @@ def find_bias(node: ir.Node, weight: NDArray[Any], owned: Container[str]) -> Bia
             return None
         user, index = users[0], 1 if users[0].inputs[0] is node.outputs[0] else 0
     value = user.inputs[index] if len(user.inputs) > index else None
-    if value is None or not is_constant(value) or not _unscaled(node):
+    if value is None or not is_constant(value) or not _is_unscaled(node):
         return None
     array = _per_channel(node, array_of(value), weight)
     return None if array is None else Bias(user, index, array)
@@ -65,7 +65,7 @@ def _gives_matrix(node: ir.Node) -> bool:
     return shape is not None and len(shape) == 2
 
 
-def _unscaled(node: ir.Node) -> bool:
+def _is_unscaled(node: ir.Node) -> bool:
     """Whether a bias is added as it is: a scaled one cannot share the accumulator's scale."""
     factors = [node.attributes.get(name) for name in ("alpha", "beta")]
     return all(factor is None or factor.as_float() == 1.0 for factor in factors)

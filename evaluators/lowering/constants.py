@@ -47,7 +47,7 @@ class Constants:
         self._names = names
         self._made: dict[str, list[ir.Value]] = {}
 
-    def made(self, name: str) -> list[NDArray[Any]]:
+    def added_arrays(self, name: str) -> list[NDArray[Any]]:
         """What was added under this name: never a constant that the user's file has under it."""
         return [array_of(value) for value in self._made.get(name, [])]
 

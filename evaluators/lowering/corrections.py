@@ -49,7 +49,7 @@ class OpConstants:
         return array_of(value)
 
     @property
-    def added(self) -> Array | None:
+    def stored_bias(self) -> Array | None:
         """The bias as stored; None if there is none."""
         node, index = self.bias or (self.node, len(self.node.inputs))
         value = node.inputs[index] if index < len(node.inputs) else None
@@ -158,7 +158,7 @@ def scaled_weight(found: OpConstants, scale: Array) -> Array:
 
 def _corrected_bias(found: OpConstants, correction: Correction) -> Array | None:
     """Scale times bias plus offset; None if there is nothing to add."""
-    scale, offset, given = correction.scale, correction.offset, found.added
+    scale, offset, given = correction.scale, correction.offset, found.stored_bias
     if given is None and offset is None:
         return None
     if found.bias is None:

@@ -142,7 +142,7 @@ class _Lowering:
 
     def _read(self, node: ir.Node, i: int, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         if (node, i) in self._plan.reads:
-            return self._activations.quantized(value, dtype)
+            return self._activations.quantize(value, dtype)
         if value in self._plan.stored and i == 0 and self._shields(node):
             return self._activations.quantized_by_channel(value, node)
         return self._activations.as_float(value, dtype)

@@ -64,7 +64,7 @@ class Placement:
     middle_of_uint8: bool = False
 
     @property
-    def signed(self) -> bool:
+    def is_signed(self) -> bool:
         """Whether activations are INT8, and not UINT8."""
         return self.symmetric and not self.middle_of_uint8
 

@@ -117,12 +117,12 @@ class Weights:
             self._scales(name, scales, dtype),
             self._edits.constants.add(f"{name}/zero", np.zeros(scales.shape, np.int8)),
         ]
-        node.replace_input_with(index, self._dequantized(name, parts, axis, dtype))
+        node.replace_input_with(index, self._dequantize(name, parts, axis, dtype))
 
     def _same_weight_other_scale(self, weight: ir.Value, scales: NDArray[np.float32]) -> bool:
         """Bias overflow may have widened the scales of one use of a shared weight."""
         forms = {suffix_of(FLOAT), suffix_of(float_type(self._placement.float_side))}
-        made = self._edits.constants.made
+        made = self._edits.constants.added_arrays
         known = [array for form in forms for array in made(f"{weight.name}/int8/scale{form}")]
         return bool(known) and not any(np.array_equal(array, scales.astype(array.dtype)) for array in known)
 
@@ -144,7 +144,7 @@ class Weights:
         ]
         self._biases.append(_QuantizedBias(array, given, scales, dead, step, parts[0], parts[1]))
         axis = array.ndim - 1 if products.ndim else None
-        bias.user.replace_input_with(bias.index, self._dequantized(name, parts, axis, FLOAT))
+        bias.user.replace_input_with(bias.index, self._dequantize(name, parts, axis, FLOAT))
         return scales
 
     def _input_scale(self, node: ir.Node) -> ir.Value:
@@ -158,7 +158,7 @@ class Weights:
     def _scales(self, name: str, scales: NDArray[np.float32], dtype: ir.DataType) -> ir.Value:
         return self._edits.constants.add(f"{name}/scale{suffix_of(dtype)}", scales.astype(dtype.numpy()))
 
-    def _dequantized(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:
+    def _dequantize(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:
         return self._edits.once((*parts, axis, dtype), lambda: self._insert_dq(name, parts, axis, dtype))
 
     def _insert_dq(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:

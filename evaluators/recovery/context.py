@@ -65,7 +65,7 @@ class RecoveryContext:
 
     def model(self, recovery: Recovery) -> Model:
         """The float model with the factors of a recovery."""
-        return self.given.scaled(recovery.factors)
+        return self.given.scale_constants(recovery.factors)
 
     def calibrate(self, recovery: Recovery, method: str | None = None) -> Ranges:
         """Calibrate the model with the factors of a recovery; its corrections are handed on as they are."""

@@ -105,8 +105,8 @@ class Product:
 
 def _round_rows(rows: Matrix, seen: TensorRange, placement: Placement) -> Matrix:
     symmetric = placement.symmetric
-    scale, zero = activation_scale(seen, signed=placement.signed, symmetric=symmetric)
-    low = -128 if placement.signed else 0
+    scale, zero = activation_scale(seen, signed=placement.is_signed, symmetric=symmetric)
+    low = -128 if placement.is_signed else 0
     codes = np.clip(np.rint(rows / np.float32(scale)) + zero, low, low + 255)
     return np.asarray((codes - zero) * np.float32(scale), np.float32)
 

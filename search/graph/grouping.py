@@ -316,10 +316,10 @@ def _blocks(groups: list[Group], edges: Iterable[Edge]) -> list[str]:
         if i == 0 or (open_now <= 1 and not joined):
             blocks.append([])
         blocks[-1].append(group)
-    return [f"b{number:03d}" for number, block in enumerate(_chained(blocks)) for _ in block]
+    return [f"b{number:03d}" for number, block in enumerate(_chain_blocks(blocks)) for _ in block]
 
 
-def _chained(blocks: list[list[Group]]) -> list[list[Group]]:
+def _chain_blocks(blocks: list[list[Group]]) -> list[list[Group]]:
     joined: list[list[Group]] = []
     run = 0  # length of the chain of single groups that the last block is; 0 where it is none
     for block in blocks:

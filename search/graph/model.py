@@ -76,7 +76,7 @@ class Model:
         """The number of samples in one inference: the first dimension of the first input."""
         return self.inputs[0].shape[0]
 
-    def scaled(self, factors: Mapping[str, Sequence[NDArray[Any]]]) -> Model:
+    def scale_constants(self, factors: Mapping[str, Sequence[NDArray[Any]]]) -> Model:
         """Make a copy of the model with some of its constants multiplied.
 
         Args:

@@ -60,7 +60,7 @@ def read(path: Path) -> onnx.ModelProto:
     _complete_outputs(proto, path)
     check(proto, str(path))
     if total <= _MOST_INSIDE:
-        with understanding(path):
+        with refuse_inconsistent(path):
             _load_external_data(proto, path)
     return proto
 
@@ -107,7 +107,7 @@ def _complete_outputs(proto: onnx.ModelProto, path: Path) -> None:
     bare = [value for value in proto.graph.output if not _is_typed(value)]
     if not bare:
         return
-    with understanding(path):
+    with refuse_inconsistent(path):
         graph = onnx.shape_inference.infer_shapes(proto).graph
     found = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output) if _is_typed(value)}
     missing = [value.name for value in bare if value.name not in found]
@@ -191,7 +191,7 @@ def mapped_from(tensor: ir.TensorProtocol) -> ir.ExternalTensor | None:
 
 
 @contextmanager
-def understanding(path: Path) -> Iterator[None]:
+def refuse_inconsistent(path: Path) -> Iterator[None]:
     """Turn errors of ONNX's own tools about a file that only looks valid into a ModelError with its cause."""
     try:
         yield

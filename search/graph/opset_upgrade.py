@@ -126,11 +126,11 @@ def _place_samples(proto: onnx.ModelProto, version: int, path: Path) -> None:
         del node.attribute[:]
         node.attribute.extend([*kept, helper.make_attribute("coordinate_transformation_mode", "asymmetric")])
         if mode == "nearest":
-            rounding = _rounding(constants.get(node.input[2] if len(node.input) > 2 else ""), node, version, path)
+            rounding = _rounding_mode(constants.get(node.input[2] if len(node.input) > 2 else ""), node, version, path)
             node.attribute.append(helper.make_attribute("nearest_mode", rounding))
 
 
-def _rounding(scales: NDArray[np.float32] | None, node: onnx.NodeProto, version: int, path: Path) -> str:
+def _rounding_mode(scales: NDArray[np.float32] | None, node: onnx.NodeProto, version: int, path: Path) -> str:
     """Which sample is the nearest: the one before where the tensor grows, the one behind where it shrinks."""
     if version < _SHRINKING:
         return "floor"

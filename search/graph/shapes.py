@@ -57,7 +57,7 @@ class ShapeRequest:
     high: tuple[int, ...]
 
     @property
-    def fixed(self) -> bool:
+    def is_fixed(self) -> bool:
         return self.low == self.high
 
 
@@ -128,7 +128,7 @@ def fix_shapes(
         value.shape = ir.Shape(
             [low if low == high else dim for low, high, dim in zip(asked.low, asked.high, free, strict=True)]
         )
-        if not asked.fixed:
+        if not asked.is_fixed:
             profiles[name] = (asked.low, asked.best, asked.high)
     _forget_output_shapes(model)
     return profiles

@@ -149,7 +149,7 @@ class Folding:
 
     def __call__(self, node: ir.Node) -> bool | None:
         """False to leave a node in the model, True to fold it; None to let the usual rules decide."""
-        written = [*_written(node)]
+        written = [*_count_outputs(node)]
         read = [value.const_value.size for value in node.inputs if value is not None and value.const_value is not None]
         cost = float(sum(read) + sum(written))
         if node.op_type in _PRODUCTS:  # of (m, k) and (k, n) the root is m · k · n
@@ -162,7 +162,7 @@ class Folding:
         return node.op_type == "ConstantOfShape" or None  # which is else left, though shapes may be computed from it
 
 
-def _written(node: ir.Node) -> Iterator[float]:
+def _count_outputs(node: ir.Node) -> Iterator[float]:
     """Elements of each output, where shape inference knows them."""
     for output in node.outputs:
         dims = list(output.shape) if output.shape is not None else None

@@ -68,11 +68,11 @@ def read_user_nodes(path: Path, graph: ir.Graph) -> UserNodes:
     Otherwise it has no counterpart, for example because it was inside a function of the file.
     """
     proto = onnx.load(str(path), load_external_data=False)
-    every = tuple(_named(proto.graph))
+    every = tuple(_name_nodes(proto.graph))
     return UserNodes(_Counterparts(proto.graph, every, graph).find(), every)
 
 
-def _named(graph: onnx.GraphProto) -> Iterator[UserNode]:
+def _name_nodes(graph: onnx.GraphProto) -> Iterator[UserNode]:
     taken = {node.name for node in graph.node}
     seen: set[str] = set()
     # tensor → the one constant that it is computed from

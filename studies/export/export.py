@@ -269,7 +269,7 @@ def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:
         if now.final.tried_rows[row]:
             break
         confirm(work, now, [row], timed=False)
-        now = work.ledger.standing()
+        now = work.ledger.read_standing()
     row = find_row(now, pick, None)
     if text := other_pick_text(now, pick, before, row):
         work.events.note(text)
@@ -290,7 +290,7 @@ def _confirm(work: Work, number: int, trial: int, tries: int | None) -> _Confirm
     if now.final.unscorable[row]:
         raise _not_finite(trial)
     assignment = work.ledger.store.evaluations.load(number).evaluation.assignment
-    point = now.point(row).changed(final=now.final_score(row, tries))
+    point = now.point(row).with_values(final=now.final_score(row, tries))
     return _Confirmed(now, point, engine_of(work, now, row), assignment)
 
 
@@ -303,5 +303,5 @@ def _not_finite(trial: int) -> ArtifactError:
 
 
 def _place(ledger: Ledger, number: int) -> tuple[Standing, int]:
-    now = ledger.standing(exports=True)
+    now = ledger.read_standing(exports=True)
     return now, int(np.flatnonzero(now.table.id == number)[0])

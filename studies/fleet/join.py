@@ -22,7 +22,7 @@ from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.levels import check_level
-from studies.run.session.setup import checked
+from studies.run.session.setup import check_inputs
 from studies.run.session.study_rows import add_target, check_unchanged, given_options
 from studies.run.session.trusted_functions import check_trusted, remember_functions, take_names_again
 from studies.run_clock import limit_start
@@ -72,14 +72,14 @@ def join(
         config = replace(config, own_sampler=own_sampler)
         check_trusted(config)
         config, slots = crew_of(config)
-        progress.timing(RunTime(limit_start(), config.time_limit_s))
+        progress.report_time(RunTime(limit_start(), config.time_limit_s))
         _check_split_seed(config, stored)
         _check_recover(config, stored)
         if not which.new and len(store.targets.of_study(study.id)) == 1:
             _check_total(store, config, meant)  # before the inputs are opened, which takes a while
         check_artifacts(config)
         config = shipping.here(store, study, config, progress)
-        inputs = checked(config, events=progress, cache=study_cache(config))
+        inputs = check_inputs(config, events=progress, cache=study_cache(config))
         with as_in(slots), inputs as good, reported_deletion(store, study):
             check_unchanged(good, study, None if which.target is None else meant)
             remember_functions(config, progress)

@@ -62,7 +62,7 @@ def run_gate(inputs: GateInputs, events: Events) -> GateReport:
     check_limits(inputs.limits)
     candidate, baseline = inputs.candidate, inputs.baseline
     named = inputs.config.threads if "threads" in inputs.config.given else None
-    config = inputs.config.changed(
+    config = inputs.config.with_values(
         {
             "backend": common_backend(candidate, baseline, inputs.config.backend),
             "threads": threads_of(candidate, baseline, named),

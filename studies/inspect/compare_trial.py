@@ -21,7 +21,7 @@ from studies.inspect.sides import group_sides, output_sides
 from studies.judging.sentences.evaluations import mix_text
 from studies.options.config import SearchConfig
 from studies.run.session.data_caches import study_cache
-from studies.run.session.setup import Checked, adopt_ranges, checked
+from studies.run.session.setup import Checked, adopt_ranges, check_inputs
 from studies.store.records import StoredEvaluation, StudyRecord, TargetRecord
 from studies.store.store import Store
 
@@ -54,7 +54,7 @@ def compare_trial(
     _check_arguments(samples, threshold_db, outputs)
     record = load_built(store, study, target, trial, "compare", but=(Stage.LATENCY, Stage.ACCURACY))
     assignment = record.evaluation.assignment
-    with checked(config, events=progress, cache=study_cache(config)) as good:
+    with check_inputs(config, events=progress, cache=study_cache(config)) as good:
         _check_model(good, study, config, trial)
         warnings = tuple(find_changes(study, target, good))
         _tell(warnings, progress)

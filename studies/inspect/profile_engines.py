@@ -17,7 +17,7 @@ from studies.run.finalists import engine_of, why_lacking
 from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import join_study
-from studies.run.session.setup import checked
+from studies.run.session.setup import check_inputs
 from studies.run.session.study_rows import check_unchanged
 from studies.run.work import Work
 from studies.store.records import StoredEvaluation
@@ -50,7 +50,7 @@ def profile_engines(
     check_artifacts(config)
     with Store.open(url) as store, ExitStack() as stack:
         config = here(store, now.study, config, progress)
-        good = stack.enter_context(checked(config, events=progress, cache=study_cache(config)))
+        good = stack.enter_context(check_inputs(config, events=progress, cache=study_cache(config)))
         check_unchanged(good, now.study, now.target)
         # No worker may throw away an engine meanwhile.
         with join_study(store, good, now.study, progress) as work, work.crew.hold("prune"):

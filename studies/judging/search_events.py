@@ -36,7 +36,7 @@ class SearchEvents(Events, Protocol):
     def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None:
         """An evaluation is stored, which leaves the study at `standing`; `total` evaluations are wanted."""
 
-    def timing(self, run: RunTime) -> None:
+    def report_time(self, run: RunTime) -> None:
         """How long the run has gone on, and how long it is expected to; told at its start and after evaluations."""
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:

@@ -243,7 +243,7 @@ class Standing:
         return verdicts.find_disagreement(losses[0], search_error, losses[1], final_error, self.final.scored_count)
 
 
-def standing(
+def read_standing(
     store: Store,
     study: StudyRecord,
     target: TargetRecord,

@@ -9,7 +9,7 @@ from typing import Any
 
 from search.errors import StudyError
 from studies.judging.rules.picks import read_pick
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.options.read_options import change_config
@@ -58,7 +58,7 @@ def standing_of(
         StudyError: no such study, target or pick.
     """
     named = tuple(dict.fromkeys(read_pick(pick) for pick in picks))
-    now = standing(store, *resolve_study(store, name, changes, wanted))
+    now = read_standing(store, *resolve_study(store, name, changes, wanted))
     return replace(now, scored_picks=named)
 
 

@@ -14,7 +14,7 @@ from studies.artifacts.locations import inputs_folder, open_artifacts
 from studies.judging.study_lookup import read_studies
 from studies.options.config import SearchConfig
 from studies.run.session.folders import check_artifacts
-from studies.run.session.join import unused
+from studies.run.session.join import hold_unused
 from studies.store.store import Store, close_optuna, optuna_storage
 
 
@@ -35,7 +35,7 @@ def delete_study(name: str, url: str) -> None:
         check_artifacts(config)
         artifacts = open_artifacts(config)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with unused(store, study, config):
+        with hold_unused(store, study, config):
             # Our rows go last: until then the study is listed, and deleting it again finishes what was cut off.
             database = optuna_storage(url)
             for optuna_name in names & {s.study_name for s in database.get_all_studies()}:

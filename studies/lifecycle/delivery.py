@@ -25,7 +25,7 @@ from studies.run.session.backend_values import final_options
 from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import join_study
-from studies.run.session.setup import checked
+from studies.run.session.setup import check_inputs
 from studies.run.session.study_rows import check_unchanged
 from studies.run.session.trusted_functions import check_trusted, take_names_again
 from studies.run.work import Work
@@ -51,7 +51,7 @@ def export_study(
     """Write an engine of a study to a folder and check it; see `bitfront.verbs.export`."""
     exports.check_folder(out)
     _check_extras(extras)
-    events.timing(RunTime(limit_start()))  # behind a search its time limit counts no more
+    events.report_time(RunTime(limit_start()))  # behind a search its time limit counts no more
     with Store.open(url) as store:
         now = standing_of(store, name, changes, target)
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
@@ -60,7 +60,7 @@ def export_study(
         check_trusted(config)
         _check_export(config, changes)
         config = _prepare_config(store, now.study, config, extras, events)
-        with checked(config, events=events, cache=study_cache(config)) as good:
+        with check_inputs(config, events=events, cache=study_cache(config)) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
             with join_study(store, good, now.study, events) as work, work.crew.hold("prune"):

@@ -26,7 +26,7 @@ from studies.run.session.data_caches import forget_samples, study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.frozen_batch import frozen_batch_text
 from studies.run.session.join import target_of
-from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked
+from studies.run.session.setup import Checked, calibration_cache_of, check_inputs, check_searchable
 from studies.run.session.study_rows import create_study
 from studies.run_clock import limit_start
 from studies.store import suggestions
@@ -38,7 +38,7 @@ def search_new_study(config: SearchConfig, events: SearchEvents, *, replace: boo
     events.note(f"checking inputs for backend {choose_backend(config.backend)}")
     config, slots = crew_of(check_config(config))
     with serve_metrics(events, config.metrics_port) as shown:
-        shown.timing(RunTime(limit_start(), config.time_limit_s))
+        shown.report_time(RunTime(limit_start(), config.time_limit_s))
         return _search(config, slots, shown, replace=replace)
 
 
@@ -54,7 +54,7 @@ def check_new_study(config: SearchConfig) -> None:
 
 
 def _check_all(config: SearchConfig, more: Sequence[Callable[[], object]]) -> None:
-    with checked(config, more=more) as good:
+    with check_inputs(config, more=more) as good:
         check_searchable(good)
 
 
@@ -65,7 +65,7 @@ def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents, *,
         delete_study(config.study, config.storage)
     more.append(partial(_refuse_existing, config))
     cache = study_cache(config)
-    inputs = checked(config, more=[*more, partial(_forget_killed, config)], events=shown, cache=cache)
+    inputs = check_inputs(config, more=[*more, partial(_forget_killed, config)], events=shown, cache=cache)
     with as_in(slots), _samples_taken_back(config), _nothing_to_resume(inputs) as good:
         check_searchable(good)
         for text in (frozen_batch_text(good.model, good.config), _classes_text(good.config)):

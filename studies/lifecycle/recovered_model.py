@@ -22,7 +22,7 @@ from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale
 from studies.options.read_options import check_config
 from studies.run.session.calibration import recover
-from studies.run.session.setup import Checked, calibrate, checked
+from studies.run.session.setup import Checked, calibrate, check_inputs
 from studies.store import suggestions
 
 _ROUNDS = 20
@@ -66,8 +66,8 @@ def recover_model(config: SearchConfig, out: Path | None, *, latency: bool, even
     if out is not None:
         check_folder(out)
     if "timing-cache" not in config.given:
-        config = config.changed({"timing_cache": "none"})  # nothing stays behind
-    with checked(config, events=events) as good:
+        config = config.with_values({"timing_cache": "none"})  # nothing stays behind
+    with check_inputs(config, events=events) as good:
         plain = calibrate(good, config.calibration)
         found = recover(good, plain, config.recover, events)
         plain_ms, recovered_ms = _latencies(good, plain, found.ranges) if latency else (None, None)

@@ -29,8 +29,8 @@ from studies.run.local_run import run_here
 from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
-from studies.run.session.setup import Checked, checked
-from studies.run.session.study_rows import check_unchanged, create_study, metric_name, resolved
+from studies.run.session.setup import Checked, check_inputs
+from studies.run.session.study_rows import check_unchanged, create_study, metric_name, resolve_config
 from studies.run.session.trusted_functions import check_trusted
 from studies.store import suggestions
 from studies.store.records import StudyRecord
@@ -78,7 +78,9 @@ def renew_study(
     with Store.open(url) as store:
         before = standing_of(store, name, wanted=target)
         known, config = _plan_renewal(store, url, before, changes, fresh, events)
-        with checked(config, more=[lambda: check_artifacts(config)], events=events, cache=study_cache(config)) as good:
+        with check_inputs(
+            config, more=[lambda: check_artifacts(config)], events=events, cache=study_cache(config)
+        ) as good:
             _check_inputs(good, before, known)
             resolve_drop(limits, MetricScale.of(good.metric))
             study = _run(store, good, before, known, events)
@@ -155,7 +157,7 @@ def _check_inputs(good: Checked, before: Standing, known: StudyRecord | None) ->
         )
     if good.target.fingerprint != before.target.target.fingerprint:
         raise foreign(study.name, [before.target], good.target, good.config.storage)
-    wanted, found = metric_name(study.config, study.metric), metric_name(resolved(good.config), good.metric)
+    wanted, found = metric_name(study.config, study.metric), metric_name(resolve_config(good.config), good.metric)
     if found != wanted:
         raise DataError(
             f"renewing study {study.name!r}: expected data for its metric {wanted}, but with "

@@ -70,8 +70,8 @@ class SearchMetrics:
     def step(self, text: str, done: int, total: int) -> None:
         self._events.step(text, done, total)
 
-    def doing(self, text: str) -> None:
-        self._events.doing(text)
+    def announce(self, text: str) -> None:
+        self._events.announce(text)
 
     def stage(self, trial: int, stage: str) -> None:
         for each in Stage:
@@ -95,8 +95,8 @@ class SearchMetrics:
         )
         self._events.evaluation(record, standing, total)
 
-    def timing(self, run: RunTime) -> None:
-        self._events.timing(run)
+    def report_time(self, run: RunTime) -> None:
+        self._events.report_time(run)
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
         for row in new:

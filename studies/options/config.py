@@ -167,7 +167,7 @@ class SearchConfig(DataFields, StudyFields):
                 "the database row is damaged or was written by another program"
             ) from error
 
-    def changed(self, changes: Mapping[str, Any], given: tuple[str, ...] = ()) -> SearchConfig:
+    def with_values(self, changes: Mapping[str, Any], given: tuple[str, ...] = ()) -> SearchConfig:
         """This configuration with other values: by field, by limit, or by keyword of the backend's option.
 
         A limit or an option of a backend that is None is taken away.

@@ -49,7 +49,7 @@ def read_config(options: Mapping[str, Any], config_file: Path | None = None) -> 
     raise_mistakes(problems)
     overrides, all_given = filed.keys() & given.keys(), filed.keys() | given.keys()
     required = {name: values.pop(name) for name in ("model", "data")}
-    made = replace(SearchConfig(**required).changed(values, tuple(all_given)), overrides=tuple(sorted(overrides)))
+    made = replace(SearchConfig(**required).with_values(values, tuple(all_given)), overrides=tuple(sorted(overrides)))
     return made if "study" in values else replace(made, study=Path(made.model).stem)
 
 
@@ -84,7 +84,7 @@ def change_config(config: SearchConfig, changes: Mapping[str, Any]) -> SearchCon
     known = {name: value for name, value in changes.items() if name in rows}
     problems += _value_problems(known, rows)
     raise_mistakes(problems)
-    return config.changed(known, tuple(rows[name].name for name in known))
+    return config.with_values(known, tuple(rows[name].name for name in known))
 
 
 def check_config(config: SearchConfig, *, needs_data: bool = True) -> SearchConfig:

@@ -125,7 +125,7 @@ class Finish:
                         self._proposals.give_up(self._proposals.handle(number))
 
     def _read_standing(self) -> Standing:
-        return self._work.ledger.standing()
+        return self._work.ledger.read_standing()
 
     def _confirm(self) -> None:
         """Correct and confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.

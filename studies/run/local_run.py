@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from search.errors import BitfrontError, InputError, RunError
 from studies.crew.lease_length import at_work
 from studies.judging.search_events import RunTime, SearchEvents
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.run.hooks.announcements import tell_resolution
 from studies.run.pace import Pace
 from studies.run.search import Search
@@ -47,8 +47,8 @@ def run_here(
     config = good.config
     kind = backend_kind(config)
     pace = Pace(config.time_limit_s, limit_start(), good.data, kind.later_builds)
-    progress.timing(RunTime(pace.began, pace.limit_s))
-    now = standing(store, study, target, good.limits)
+    progress.report_time(RunTime(pace.began, pace.limit_s))
+    now = read_standing(store, study, target, good.limits)
     if not now.measures.finished_count:
         refuse_late(pace, study.name, config.storage)
     tell_resolution(store, now, progress)
@@ -86,7 +86,7 @@ def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
         with suppress(BitfrontError):  # the error that brought us here says more
             _leave(work, state)
     # The states of the study and of the target as they are now, which say whether it ended early.
-    now = replace(search.standing(), study=store.studies.load(study.name))
+    now = replace(search.read_standing(), study=store.studies.load(study.name))
     return result_of(store, now, reason)
 
 

@@ -22,7 +22,7 @@ def run(
     Raises:
         UnreachableLimitError: FP32 itself misses the accuracy limit, or the time limit is too short for anything.
     """
-    now = ledger.standing()
+    now = ledger.read_standing()
     with claims.given_back_when_cut_off():
         while True:
             now = hooks.notice(now)
@@ -41,8 +41,8 @@ def run(
             results = pipeline.wait_finished()
             for claim, evaluation in results:
                 record = claims.settle(claim, evaluation)
-                now = ledger.standing() if record is None else ledger.latest()
+                now = ledger.read_standing() if record is None else ledger.latest()
                 if record is not None:
                     events.evaluation(record, now, stop.trials)
                     hooks.follow(record, now)
-            now = now if results else ledger.standing()
+            now = now if results else ledger.read_standing()

@@ -85,11 +85,11 @@ class Search:
         """
         self._work.crew.state("finishing")
         self._hooks.close()  # processes that build stay: engines that were not kept may be built again
-        return self._finish.run(complete=self._stop.is_complete(self.standing().measures.finished_count))
+        return self._finish.run(complete=self._stop.is_complete(self.read_standing().measures.finished_count))
 
-    def standing(self) -> Standing:
+    def read_standing(self) -> Standing:
         """Where the target stands now."""
-        return self._work.ledger.standing()
+        return self._work.ledger.read_standing()
 
     def close(self) -> None:
         """End what runs beside the search."""

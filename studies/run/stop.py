@@ -54,7 +54,7 @@ class Stop:
         if pace.limit_s is None:
             return room
         workers = 1 + len(self._work.crew.others())
-        return min(room, workers * pace.evaluations_left(self._work.ledger.standing()))
+        return min(room, workers * pace.evaluations_left(self._work.ledger.read_standing()))
 
     def build_s(self, now: Standing) -> float:
         """How long builds under way may still take; infinite without a time limit."""

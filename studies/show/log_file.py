@@ -67,9 +67,9 @@ class Logged:
             self._write(f"{text} {done}/{total}")
         self._shown.step(text, done, total)
 
-    def doing(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         self._write(text)
-        self._shown.doing(text)
+        self._shown.announce(text)
 
     def stage(self, trial: int, stage: str) -> None:
         self._write(f"trial {trial}: {stage}")
@@ -79,9 +79,9 @@ class Logged:
         self._write(f"{standing.measures.finished_count}/{total} trial {record.trial}: {ended_text(record, standing)}")
         self._shown.evaluation(record, standing, total)
 
-    def timing(self, run: RunTime) -> None:
+    def report_time(self, run: RunTime) -> None:
         self._write(", ".join(filter(None, (clock_text(run), left_text(run)))))
-        self._shown.timing(run)
+        self._shown.report_time(run)
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
         for line in finished_lines(status, new):

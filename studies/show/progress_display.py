@@ -118,7 +118,7 @@ class Lines:
         if self._steps.is_due(done, total):
             self.note(step_text(text, done, total))
 
-    def doing(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         self._doing.note_step(text, 0, 0)
 
     def stage(self, trial: int, stage: str) -> None:
@@ -130,7 +130,7 @@ class Lines:
         self._counts = f"{done} of {total} evaluations"
         self.note(f"{done}/{total} trial {record.trial}: {ended_text(record, standing)}")
 
-    def timing(self, run: RunTime) -> None:
+    def report_time(self, run: RunTime) -> None:
         first, self._run = self._run is None or self._run.ends is None, run
         if not self._times.is_due(run):
             return
@@ -168,7 +168,7 @@ class Notes(Lines):
 
     def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None: ...
 
-    def timing(self, run: RunTime) -> None: ...
+    def report_time(self, run: RunTime) -> None: ...
 
 
 class Display:
@@ -212,7 +212,7 @@ class Display:
     def step(self, text: str, done: int, total: int) -> None:
         self._doing.note_step(text, done, total)
 
-    def doing(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         self._doing.note_step(text, 0, 0)
 
     def stage(self, trial: int, stage: str) -> None:
@@ -228,7 +228,7 @@ class Display:
             below.append(Text(f"failed: {failures_text(failures)}", style="yellow"))
         self._below = below
 
-    def timing(self, run: RunTime) -> None:
+    def report_time(self, run: RunTime) -> None:
         self._run = run
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:

@@ -12,7 +12,7 @@ from search.values import Assignment, Correction, Evaluation, MixBias, Precision
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.target_ranges import load_ranges
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.store.columns import Columns, EvaluationTable
 from studies.store.reading.evaluation_rows import rescale
@@ -43,7 +43,7 @@ class Ledger:
     _begun: int = field(default=0, init=False, repr=False)  # since that
     _unbuildable: frozenset[tuple[str, Precision]] | None = field(default=None, init=False, repr=False)
 
-    def standing(self, *, exports: bool = False) -> Standing:
+    def read_standing(self, *, exports: bool = False) -> Standing:
         """Where the target stands now, judged by the limits of this run; `exports` as of `judging.standing`.
 
         Of the evaluations only those are read that changed since the last time.
@@ -53,13 +53,13 @@ class Ledger:
             self._finals = self.store.evaluations.finals(self.target.id)
         self._begun, self._unbuildable = 0, None
         parts = self.store, self.study, self.target, self.limits
-        now = standing(*parts, exports=exports, table=self._table, finals=self._finals)
+        now = read_standing(*parts, exports=exports, table=self._table, finals=self._finals)
         self._latest = None if exports else now
         return now
 
     def latest(self) -> Standing:
         """Where the target stood when that was last read, or a result of this process was last recorded."""
-        return self._latest or self.standing()
+        return self._latest or self.read_standing()
 
     def counts(self) -> Counts:
         """How many evaluations are finished and how many run, as of `latest` and by what this process began since."""
@@ -150,10 +150,10 @@ class Ledger:
         """
         with leftovers.kept_engine(self.store, self.artifacts, engine) as artifact:
             record = self.store.claims.record(number, evaluation, artifact, worker=worker, repaired=repaired)
-        reference_ms = self.standing().table.reference_ms
+        reference_ms = self.read_standing().table.reference_ms
         rounds = tuple(replace(r, latency=rescale(r.latency, reference_ms)) for r in record.rounds)
         latency = rounds[0].latency if rounds else None
-        return record.changed(rounds=rounds, evaluation=replace(record.evaluation, latency=latency))
+        return record.with_values(rounds=rounds, evaluation=replace(record.evaluation, latency=latency))
 
     def complete(
         self, stopped: StoredEvaluation, evaluation: Evaluation, engine: Path | None, *, worker: str
@@ -170,7 +170,7 @@ class Ledger:
             self.store.claims.replace_stopped(stopped.id, evaluation, artifact, worker=worker)
         if stopped.artifact:
             leftovers.drop(self.store, self.artifacts, [stopped.artifact])
-        return self.store.evaluations.load(stopped.id).changed(trial=stopped.trial)
+        return self.store.evaluations.load(stopped.id).with_values(trial=stopped.trial)
 
     def correct(
         self,

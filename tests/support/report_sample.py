@@ -54,8 +54,10 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
     best = next(row for row in rows if row.on_front)
     flips = ["3 of 500 samples (0.6 %) have another class than in FP32", "3 of the 490 are wrong: 4, 9, 77"]
     picked = FinalScore(Verdict.SURELY, tries=3, value=0.755, loss=0.004, low=0.001, high=0.007, scored=True)
-    rows = [row.changed(picks=("accurate", "fast"), final=picked) if row.trial == best.trial else row for row in rows]
-    best = best.changed(final=picked, picks=("accurate", "fast"), speedup=1.31, opaque=2)
+    rows = [
+        row.with_values(picks=("accurate", "fast"), final=picked) if row.trial == best.trial else row for row in rows
+    ]
+    best = best.with_values(final=picked, picks=("accurate", "fast"), speedup=1.31, opaque=2)
     return ReportData(
         study="resnet",
         target="onnxruntime 1.31 on AMD EPYC, 1 thread, 20th percentile",
@@ -116,4 +118,4 @@ def mark_front(rows: list[PlantedPoint]) -> list[PlantedPoint]:
     def beaten(row: PlantedPoint) -> bool:
         return any(r.latency_ms < row.latency_ms and r.loss <= row.loss for r in rows if r.feasible)
 
-    return [row.changed(on_front=row.feasible and not beaten(row)) for row in rows]
+    return [row.with_values(on_front=row.feasible and not beaten(row)) for row in rows]

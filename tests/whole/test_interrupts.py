@@ -25,7 +25,7 @@ from studies import interrupts
 from studies.crew import SharedCrew
 from studies.interrupts import came_of_interrupt, handle_interrupts, held_back
 from studies.store.database.database_url import parse_url
-from studies.store.database.retries import reported
+from studies.store.database.retries import report_errors
 from studies.store.store import Store, close_optuna, optuna_storage
 from tests.support.command_line import environment
 from tests.support.paths import ROOT
@@ -60,7 +60,7 @@ def test_what_came_of_an_interrupt_is_known() -> None:
 
 
 def test_an_interrupt_stays_one_when_it_cannot_be_rolled_back() -> None:
-    with pytest.raises(KeyboardInterrupt), reported("store a trial", URL):
+    with pytest.raises(KeyboardInterrupt), report_errors("store a trial", URL):
         raise_after(KeyboardInterrupt())
 
 
@@ -68,7 +68,7 @@ def test_what_fails_while_cleaning_up_after_an_interrupt_is_an_error() -> None:
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt:
-        with pytest.raises(RunError, match="disk is full"), reported("store a trial", URL):
+        with pytest.raises(RunError, match="disk is full"), report_errors("store a trial", URL):
             raise OperationalError("insert", {}, Exception("disk is full")) from None
 
 

@@ -118,5 +118,5 @@ class Study:
         """Model, space and builder."""
         ranges = Ranges.from_json(json.loads((self.folder / "engine" / "ranges.json").read_text()))
         backend = OnnxRuntimeBackend(threads=1)
-        model = load(self.case.model, batch=BATCH).scaled(ranges.recovery.factors)
+        model = load(self.case.model, batch=BATCH).scale_constants(ranges.recovery.factors)
         return model, make_space(model, backend.capability(), ranges), backend.builder(model, ranges)

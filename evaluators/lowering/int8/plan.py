@@ -56,12 +56,12 @@ def with_shared_scales(model: Model, assignment: Assignment, placement: Placemen
 
 def _told_owner(value: ir.Value, planned: Plan, ranges: Ranges) -> ir.Value:
     """The value whose range a builder is told for this one."""
-    while value in planned.scale_of and (name_of(value) not in ranges.fixed or resized(value) is not None):
+    while value in planned.scale_of and (name_of(value) not in ranges.fixed or resize_source(value) is not None):
         value = planned.scale_of[value]
     return value
 
 
-def resized(value: ir.Value) -> ir.Value | None:
+def resize_source(value: ir.Value) -> ir.Value | None:
     """What a Resize makes a value of; None for a value that no Resize makes."""
     maker = value.producer()
     return maker.inputs[0] if maker is not None and maker.op_type == "Resize" else None
@@ -74,13 +74,13 @@ def _share_scales(graph: ir.Graph, placement: Placement, result: Plan) -> None:
             source = node.inputs[0]
             if source is not None and result.root(source) is not made:
                 result.scale_of[made] = source
-        if placement.shared_resize and (source := resized(made)) is not None:
+        if placement.shared_resize and (source := resize_source(made)) is not None:
             result.scale_of[made] = source
         if node.op_type == "Concat" and placement.shared_concat and read_quantized(made, result):
             for i in float_inputs(node):
                 source = node.inputs[i]
-                while placement.shared_resize and source is not None and resized(source) is not None:
-                    source = resized(source)
+                while placement.shared_resize and source is not None and resize_source(source) is not None:
+                    source = resize_source(source)
                 if source is not None:
                     result.scale_of.setdefault(source, made)
 

@@ -175,7 +175,7 @@ class _Scoring:
         with ScoreTally(self._metric) as tally, closing(read_ahead(self._order.batches(batch_size))) as batches:
             for batch in batches:
                 outputs = run_real_rows(session, batch)
-                tally.add(batch, outputs, partial(_given, self._reference_outputs(session, batch, outputs)))
+                tally.add(batch, outputs, partial(_give, self._reference_outputs(session, batch, outputs)))
                 self._report(ALIVE, None)
         return tally
 
@@ -186,7 +186,7 @@ class _Scoring:
         return outputs if reference is session else run_real_rows(reference, batch)
 
 
-def _given(outputs: Arrays | None) -> Arrays | None:
+def _give(outputs: Arrays | None) -> Arrays | None:
     return outputs
 
 

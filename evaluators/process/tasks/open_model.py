@@ -92,7 +92,7 @@ class OpenModel:
         return self._given
 
     def _recover_model(self) -> Model:
-        return self._given.scaled(self.ranges.recovery.factors) if self.job.ranges is not None else self._given
+        return self._given.scale_constants(self.ranges.recovery.factors) if self.job.ranges is not None else self._given
 
     @property
     def builder(self) -> Builder:

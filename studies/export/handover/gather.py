@@ -46,4 +46,4 @@ def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
 
 
 def _lower(model: Model, assignment: Assignment, ranges: Ranges, placement: Placement) -> ir.Graph:
-    return lower(model.scaled(ranges.recovery.factors), assignment, ranges, placement).graph
+    return lower(model.scale_constants(ranges.recovery.factors), assignment, ranges, placement).graph

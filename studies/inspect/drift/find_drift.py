@@ -20,7 +20,7 @@ from studies.inspect.drift.drift_report import DriftReport
 from studies.inspect.drift.shifts import LEAST_UNITS, LossShift, compare_losses, judge_drift
 from studies.judging.standing import Standing
 from studies.options.config import SearchConfig
-from studies.run.session.setup import Checked, adopt_ranges, checked, load_model
+from studies.run.session.setup import Checked, adopt_ranges, check_inputs, load_model
 from studies.run.session.trusted_functions import check_trusted
 from studies.store import suggestions
 from studies.store.store import Store
@@ -53,7 +53,7 @@ def find_drift(store: Store, now: Standing, config: SearchConfig, events: Events
         decode=config.decode if scored else None,
     )
     before = _stored_statistics(now, config, events)
-    with checked(config, scored=scored, undivided=True, events=events) as good:
+    with check_inputs(config, scored=scored, undivided=True, events=events) as good:
         run = _FreshRun(store, now, good, events)
         statistics = run.observe()
         loss = run.compare_loss(scored)

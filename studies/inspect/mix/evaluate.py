@@ -25,7 +25,7 @@ from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.limits import Limits, MetricScale
 from studies.run.guidance import sensitivities
 from studies.run.session.calibration import calibrate_recovered
-from studies.run.session.setup import Checked, adopt_ranges, checked
+from studies.run.session.setup import Checked, adopt_ranges, check_inputs
 
 _ROUNDS = 20  # in which engines are timed in turn
 
@@ -53,8 +53,8 @@ def evaluate_mix(config: SearchConfig, request: MixRequest, thresholds: Threshol
         EvaluatorError: the FP32 baseline cannot be built, or the evaluator process dies.
     """
     if "timing-cache" not in config.given:
-        config = config.changed({"timing_cache": "none"})  # it would lie beside a study's database
-    with checked(config, events=events) as good:
+        config = config.with_values({"timing_cache": "none"})  # it would lie beside a study's database
+    with check_inputs(config, events=events) as good:
         _check(good, request)
         ranges, record = calibrate_recovered(good, events)
         adopt_ranges(good.keeper, good.folder, ranges)

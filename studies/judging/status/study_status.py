@@ -9,7 +9,7 @@ from typing import Any
 
 from studies.judging.point_lists import pick_points
 from studies.judging.points import Point
-from studies.judging.standing import standing
+from studies.judging.standing import read_standing
 from studies.judging.status.time_table import TimeTable, table_of, time_table
 from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale, resolve_limits
@@ -240,7 +240,7 @@ def _front(
     store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig
 ) -> tuple[int, dict[str, Point], bool]:
     """How many points the front has, the picks, and whether nothing but FP32 was evaluated."""
-    now = standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric), study.batch))
+    now = read_standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric), study.batch))
     return int(now.judgement.front.sum()), pick_points(now), now.only_fp32
 
 

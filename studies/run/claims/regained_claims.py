@@ -107,7 +107,7 @@ class RegainedClaims:
             self._work.events.note(note)
             return
         trial = -1 if stopped.trial is None else stopped.trial
-        text = outcome_text(found, ledger.standing().metric)
+        text = outcome_text(found, ledger.read_standing().metric)
         self._work.events.note(f"trial {trial}, now scored on all samples: {text}")
         self._tell_again(found)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from search.values import BASELINE, Assignment
 from studies.judging.point_lists import front_and_picks
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.judging.study_lookup import limits_of
 from studies.run.work import Work
 from studies.store.store import Store
@@ -24,7 +24,7 @@ def renewed_mixes(work: Work) -> list[Assignment]:
     target = own(store.targets.of_study(old.id), work.ledger.target.target)
     if target is None:
         return []
-    now = standing(store, old, target, limits_of(config_of(old, target), old))
+    now = read_standing(store, old, target, limits_of(config_of(old, target), old))
     return [work.problem.space.nearest(mix) for mix in front_mixes(store, now).values()]
 
 

@@ -58,7 +58,7 @@ class Repairs:
             return None
         self._ledger.mark_unbuildable(*pair)
         if self._heeded:
-            self._heed(trial, pair, repaired, left)
+            self._stop_building(trial, pair, repaired, left)
         return repaired if left > 0 else None
 
     def all_built(self, done: int) -> bool:
@@ -69,7 +69,7 @@ class Repairs:
         assignments = self._ledger.store.evaluations.assignments(self._ledger.target.id).values()
         return sum(self.unbuildable.isdisjoint(assignment.items()) for assignment in assignments) >= size
 
-    def _heed(self, trial: int, pair: tuple[str, Precision], repaired: Assignment, left: int) -> None:
+    def _stop_building(self, trial: int, pair: tuple[str, Precision], repaired: Assignment, left: int) -> None:
         """Build the pair no more, and say so."""
         group, precision = pair
         if pair in self.unbuildable and not self._allowed:

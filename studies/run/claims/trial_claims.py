@@ -168,7 +168,7 @@ class TrialClaims:
         failure = Failure(Stage.LOWER, FailureKind.CRASHED, why)
         record = self.settle(claim, Evaluation(claim.assignment, failure))
         if record is not None:
-            self._work.events.evaluation(record, self._work.ledger.standing(), self._stop.trials)
+            self._work.events.evaluation(record, self._work.ledger.read_standing(), self._stop.trials)
 
     # -- settling --------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class TrialClaims:
             note = late or "a late result of an evaluation that was given up was dropped"
             self._work.events.note(f"evaluation {claim.number}: {note}")
             return None
-        return record.changed(trial=claim.trial)
+        return record.with_values(trial=claim.trial)
 
     # -- waiting and letting go ------------------------------------------------------------------------------------
 

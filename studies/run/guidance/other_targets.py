@@ -10,7 +10,7 @@ import numpy as np
 from search.forecast.priors import Baseline, latency_prior
 from search.forecast.transfer import Elsewhere
 from search.values import Precision, Target
-from studies.judging.standing import standing
+from studies.judging.standing import read_standing
 from studies.store.target_names import PREFIX
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _LEAST_ROWS = 4
 _NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
 
 
-def rounding(target: Target) -> tuple[str, ...]:
+def rounding_key(target: Target) -> tuple[str, ...]:
     """What decides, beside ranges, which numbers a precision makes of a tensor: the same where INT8 is written alike.
 
     Device, threads and versions do not: they change how fast it is computed, not what is.
@@ -43,7 +43,7 @@ def known_sensitivities(work: Work, others: Sequence[TargetRecord]) -> tuple[Gro
     wanted = set(work.problem.space.lower_pairs())
     for other in others:
         if (
-            rounding(other.target) != rounding(work.ledger.target.target)
+            rounding_key(other.target) != rounding_key(work.ledger.target.target)
             or other.ranges_digest != work.ledger.target.ranges_digest
         ):
             continue
@@ -95,7 +95,7 @@ def _likeness(here: Target, other: TargetRecord, rows: Elsewhere) -> tuple[bool,
 
 def _rows(ledger: Ledger, other: TargetRecord, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
     """What was measured on another target; None if that is too little."""
-    now = standing(ledger.store, ledger.study, other, ledger.limits)
+    now = read_standing(ledger.store, ledger.study, other, ledger.limits)
     rows = [int(row) for row in np.flatnonzero(now.measures.complete & np.isfinite(now.table.loss))]
     uniform = [row for row in now.measures.baselines if row in rows]
     if len(rows) < _LEAST_ROWS or not uniform:
@@ -113,7 +113,7 @@ def _rows(ledger: Ledger, other: TargetRecord, layout: Layout, multiply_adds: ND
     precisions = layout.precisions_of([known[numbers[row]] for row in rows])
     loss_std = (now.table.loss_high - now.table.loss_low)[rows] / (2 * _NORMAL_95)
     scaled = [place for precision, place in layout.places.items() if precision.quantized]
-    same = rounding(other.target) == rounding(ledger.target.target)
+    same = rounding_key(other.target) == rounding_key(ledger.target.target)
     return Elsewhere(
         precisions=precisions,
         ms=now.measures.latency_ms[rows],

@@ -191,15 +191,15 @@ def of_study(
         study = store.studies.load(name)
         target = choose(store.targets.of_study(study.id), wanted, name)
         config = change_config(config_of(study, target, url), changes)
-        found = None if again else _stored(store, study, target, thresholds)
+        found = None if again else _load_stored(store, study, target, thresholds)
     if found is not None and found.rows:
         return found
     with Store.open(url) as store:
         measured, notes = _measure_study(store, study, target, config, progress, again=again)
-        return replace(_stored(store, study, measured, thresholds), notes=notes)
+        return replace(_load_stored(store, study, measured, thresholds), notes=notes)
 
 
-def _stored(store: Store, study: StudyRecord, target: TargetRecord, thresholds: Thresholds) -> Sensitivities:
+def _load_stored(store: Store, study: StudyRecord, target: TargetRecord, thresholds: Thresholds) -> Sensitivities:
     rows, groups = store.spaces.sensitivity_rows(target.id), store.studies.groups(study.id)
     by_id = {group.id: group for group in groups}
     return Sensitivities(study.name, _in_order(rows, groups), by_id, thresholds, recovery=target.recovery)
@@ -220,12 +220,12 @@ def _measure_study(
     from studies.run.session.data_caches import study_cache
     from studies.run.session.folders import check_artifacts
     from studies.run.session.join import join_study
-    from studies.run.session.setup import checked
+    from studies.run.session.setup import check_inputs
     from studies.run.session.study_rows import check_unchanged
 
     check_artifacts(config)
     config = here(store, study, config, progress)
-    inputs = checked(config, events=progress, cache=study_cache(config))
+    inputs = check_inputs(config, events=progress, cache=study_cache(config))
     with inputs as good, reported_deletion(store, study):
         check_unchanged(good, study, target)
         with join_study(store, good, study, progress) as work:
@@ -243,10 +243,10 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
         EvaluatorError: the model cannot be run.
     """
     from studies.run.session.calibration import calibrate_recovered
-    from studies.run.session.setup import adopt_ranges, check_searchable, checked
+    from studies.run.session.setup import adopt_ranges, check_inputs, check_searchable
 
-    config = config.changed({"timing_cache": "none"})  # nothing is built
-    with checked(config, scored=False, events=progress) as good:
+    config = config.with_values({"timing_cache": "none"})  # nothing is built
+    with check_inputs(config, scored=False, events=progress) as good:
         check_searchable(good)
         ranges, record = calibrate_recovered(good, progress)
         adopt_ranges(good.keeper, good.folder, ranges)

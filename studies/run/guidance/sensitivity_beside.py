@@ -46,7 +46,7 @@ class SensitivityBeside:
         held = ExitStack()
         if held.enter_context(self._work.crew.try_hold(_TASK)) and not self._is_settled():
             self._held = held
-            self._call = self._started()
+            self._call = self._start_call()
         else:
             held.close()
 
@@ -95,7 +95,7 @@ class SensitivityBeside:
             self._work.events.detail(f"sensitivity: {note}")
         return True
 
-    def _started(self) -> BackgroundCall:
+    def _start_call(self) -> BackgroundCall:
         work = self._work
         folder = work.bench.folder / "sensitivity"
         job = replace(

@@ -111,7 +111,7 @@ class Closing:
             return
         store = self._work.ledger.store
         seconds, pace = sum(step.seconds for step in steps), self._work.pace
-        self._work.events.timing(RunTime(pace.began, pace.limit_s, time.monotonic() + seconds))
+        self._work.events.report_time(RunTime(pace.began, pace.limit_s, time.monotonic() + seconds))
         until = store.statistics.now() + timedelta(seconds=seconds)
         store.targets.add_details(
             self._work.ledger.target.id, **{CLOSING: {"step": steps[0].text, "until": until.isoformat()}}

@@ -40,7 +40,7 @@ class Remaining(Hook):
     def _tell(self, now: Standing) -> None:
         left_s, pace = self._left_s(now), self._work.pace
         ends = None if left_s is None else time.monotonic() + left_s
-        self._work.events.timing(RunTime(pace.began, pace.limit_s, ends))
+        self._work.events.report_time(RunTime(pace.began, pace.limit_s, ends))
 
     def _left_s(self, now: Standing) -> float | None:
         """Expected seconds until the end of this run; None while no mix was evaluated and there is no limit."""

@@ -15,7 +15,7 @@ from search.errors import StudyError
 from search.values import Latency
 from studies.judging.point_lists import front_and_picks
 from studies.judging.rounding import latency_text
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import LATENCY_MS
 from studies.options.quantities import format_duration_s
 from studies.options.read_options import change_config
@@ -106,7 +106,7 @@ def settle_doubts(work: Work) -> None:
     Under a time limit that is done once, and not while nothing but FP32 was measured: on a busy machine it would take
     the time that the next run needs for new evaluations.
     """
-    now, limited = work.ledger.standing(), work.pace.limit_s is not None
+    now, limited = work.ledger.read_standing(), work.pace.limit_s is not None
     if limited and now.only_fp32:
         return
     rows = list(doubtful_rows(work.ledger.store, now, rows_that_matter(now)))
@@ -147,7 +147,7 @@ def measure_again(work: Work, now: Standing, rows: Sequence[int], most: int | No
             if _in_time(work.pace, later, len(batch)):
                 work.ledger.store.measurements.add_round(work.ledger.target.id, _latencies(work, later, batch))
                 tries |= {number: tries[number] + 1 for number in batch}
-        later = standing(work.ledger.store, work.ledger.study, work.ledger.target, now.limits)
+        later = read_standing(work.ledger.store, work.ledger.study, work.ledger.target, now.limits)
         after = work.ledger.store.measurements.doubts(numbers, later.table.reference_ms)
         left = [number for number in numbers if number in after and tries[number]]
         if not left:
@@ -203,7 +203,7 @@ def remeasure_study(
     from studies.run.session.data_caches import study_cache
     from studies.run.session.folders import check_artifacts
     from studies.run.session.join import join_study
-    from studies.run.session.setup import checked
+    from studies.run.session.setup import check_inputs
     from studies.run.session.study_rows import check_unchanged
     from studies.store.target_options import config_of
 
@@ -215,7 +215,7 @@ def remeasure_study(
     check_artifacts(config)
     with Store.open(url) as store, ExitStack() as stack:
         config = here(store, now.study, config, progress)
-        good = stack.enter_context(checked(config, events=progress, cache=study_cache(config)))
+        good = stack.enter_context(check_inputs(config, events=progress, cache=study_cache(config)))
         check_unchanged(good, now.study, now.target)
         # No worker may throw away an engine meanwhile.
         with join_study(store, good, now.study, progress) as work, work.crew.hold("prune"):

@@ -21,7 +21,7 @@ from studies.run.hooks.hook import Hook
 from studies.run.noise import repeatability
 from studies.run.noise.background import BackgroundCall
 from studies.run.work import Work
-from studies.store.reading.repeats import LEAST_BAND, NOISY_BAND, next_kind, repeats_at_most, scaled, spreads
+from studies.store.reading.repeats import LEAST_BAND, NOISY_BAND, next_kind, repeats_at_most, scale_repeat, spreads
 from studies.store.records import OK, PROCESS, REBUILD, REOPEN, RUNNING, RepeatRecord, StoredEvaluation
 
 EVERY = 2  # evaluations between two of these measurements
@@ -189,7 +189,7 @@ class TieBand(Hook):
     def _first(self, now: Standing, row: int) -> float:
         """The baseline's own latency, on the scale of the repetitions."""
         baseline_ms = float(now.table.baseline_ms[row])
-        return scaled(float(now.table.raw_ms[row]), None if np.isnan(baseline_ms) else baseline_ms)
+        return scale_repeat(float(now.table.raw_ms[row]), None if np.isnan(baseline_ms) else baseline_ms)
 
     @time_spent("tie band")
     def _in_fresh_process(self, now: Standing, row: int) -> Latency:
@@ -232,7 +232,7 @@ class TieBand(Hook):
         """Store the tie band that the repetitions show, and report it."""
         work = self._work
         repeats = self._read_repeats()
-        now = work.ledger.standing()
+        now = work.ledger.read_standing()
         found = spreads(self._first(now, self._row(now, repeats)), repeats)
         work.ledger.store.targets.settle(
             work.ledger.target.id, details=found, latency_band=max(LEAST_BAND, *found.values())
@@ -241,7 +241,7 @@ class TieBand(Hook):
         self.close()
         assert band is not None
         noisy = ". The machine is busy, or its clock is not steady" if band > NOISY_BAND else ""
-        now = work.ledger.standing()
+        now = work.ledger.read_standing()
         tell = work.events.note if noisy else work.events.detail
         tell(f"{band_text(now)}{noisy}")
         return now

@@ -171,12 +171,12 @@ class ParallelPipeline:
 
     def _cut_builds(self) -> None:
         """Forget what no process is at yet, and end builds under way; what is being measured goes on."""
-        for item in _drained(self._to_measure):
+        for item in _drain(self._to_measure):
             self._in_flight.discard(item.claim.number)
             if item.built is not None and item.built.engine is not None:
                 discard(item.built.engine)
         for waiting in self._to_build:
-            for claim in _drained(waiting):
+            for claim in _drain(waiting):
                 self._in_flight.discard(claim.number)
                 del self._building[claim.number]
         for place in self._building.values():
@@ -283,7 +283,7 @@ class _HeldAtLatency:
         self._tell(event, value)
 
 
-def _drained(waiting: queue.Queue[_Item | None]) -> list[_Item]:
+def _drain(waiting: queue.Queue[_Item | None]) -> list[_Item]:
     """What nobody has taken of a queue."""
     found: list[_Item] = []
     with suppress(queue.Empty):

@@ -75,7 +75,7 @@ class PickBiases:
                 self._tell_left_out()
                 return now
             self._correct(now, waiting[0], seconds)
-            now = self._work.ledger.standing()
+            now = self._work.ledger.read_standing()
         return now
 
     @cached_property

@@ -28,7 +28,7 @@ _TAKEN_OVER = "{}: taken over from an earlier study with the same model and data
 _TRIAL_S = 8.0  # that a trial is taken to last where no time limit says how long the study may take
 
 
-def calibrated(
+def calibrate_target(
     store: Store,
     artifacts: Artifacts,
     good: Checked,

@@ -24,7 +24,7 @@ from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.pipeline.build_hold import BuilderProcess
 from studies.run.session.backend_values import runs_on_gpu
-from studies.run.session.calibration import calibrated, keep_statistics
+from studies.run.session.calibration import calibrate_target, keep_statistics
 from studies.run.session.first_builds import calibrating_beside, make_builders
 from studies.run.session.setup import Checked, adopt_ranges
 from studies.run.work import Bench, Problem, Work
@@ -157,7 +157,7 @@ def _calibrate_once(
 
         crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
         if builds is not None:
-            progress.doing("building uniform assignments")
+            progress.announce("building uniform assignments")
             builds.wait()
     return made
 
@@ -176,7 +176,7 @@ def _fix_space(
     Returns:
         The digest of the ranges, and the space.
     """
-    calibration = calibrated(store, artifacts, good, target, progress, resumed=resumed)
+    calibration = calibrate_target(store, artifacts, good, target, progress, resumed=resumed)
     digest = calibration.ranges_digest
     data = artifacts.read_bytes(digest)
     ranges = Ranges.from_json(json.loads(data))
@@ -221,7 +221,7 @@ def _store_space(store: Store, target: TargetRecord, space: Space, calibration: 
 
 
 @contextmanager
-def unused(store: Store, study: StudyRecord, config: SearchConfig) -> Iterator[None]:
+def hold_unused(store: Store, study: StudyRecord, config: SearchConfig) -> Iterator[None]:
     """Hold a study that no worker is at, to delete it.
 
     Raises:

@@ -85,7 +85,7 @@ class Checked:
 
 
 @contextmanager
-def checked(
+def check_inputs(
     config: SearchConfig,
     *,
     scored: bool = True,
@@ -160,7 +160,7 @@ def _tell_doing(events: Events, known: set[str], doing: str, holder: str) -> Non
         known.add(holder)
         events.step(text, 1, 1)
     else:
-        events.doing(text)
+        events.announce(text)
 
 
 def _check_choice(config: SearchConfig, keeper: EvaluatorProcess) -> None:
@@ -299,13 +299,13 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
     Raises:
         InputError: the model, a rule, the target or the data cannot be used.
     """
-    config = config.changed({"timing_cache": "none"})  # nothing is built
+    config = config.with_values({"timing_cache": "none"})  # nothing is built
     check_backend_options(config)
     if not calibrated:
         model = load_model(config)
         backend = open_backend(config.backend, device_of(config), backend_options(config), config.capabilities)
         return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
-    with checked(config, scored=False) as good:
+    with check_inputs(config, scored=False) as good:
         return good.model, good.space_under(calibrate(good, config.calibration)), good.target
 
 

@@ -47,7 +47,7 @@ def create_study(
         name=config.study,
         model_path=str(Path(config.model).absolute()),
         model_digest=good.model.digest,
-        config=resolved(config),
+        config=resolve_config(config),
         data=good.data,
         metric=good.metric,
         model={
@@ -83,7 +83,7 @@ def optuna_name(study: str, good: Checked) -> str:
     return f"{study}@{good.target.fingerprint[:12]}"
 
 
-def resolved(config: SearchConfig) -> dict[str, Any]:
+def resolve_config(config: SearchConfig) -> dict[str, Any]:
     """The configuration as JSON, with paths that hold from any folder and the backend that `auto` stood for."""
     data = config.to_json()
     for name in ("model", "data", "calibration_data", "final_data", "calibration_cache"):
@@ -107,10 +107,10 @@ def resolved(config: SearchConfig) -> dict[str, Any]:
 
 
 def given_options(config: SearchConfig) -> dict[str, Any]:
-    """Those fields of `resolved` that this run was given, not only defaulted or stored."""
+    """Those fields of `resolve_config` that this run was given, not only defaulted or stored."""
     table = option_table()
     given = {table[name].key for name in config.given}
-    return {name: value for name, value in resolved(config).items() if name in given}
+    return {name: value for name, value in resolve_config(config).items() if name in given}
 
 
 def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | None) -> None:
@@ -135,7 +135,7 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
         )
         if data[key] != study.data[key] and (key == "digest" or study.data[key] != study.data["digest"])
     ]
-    before, now = metric_name(study.config, study.metric), metric_name(resolved(good.config), good.metric)
+    before, now = metric_name(study.config, study.metric), metric_name(resolve_config(good.config), good.metric)
     if before != now:
         changed.append(f"the metric was {before} and is now {now}")
     elif _declarations(good.metric) != _declarations(study.metric):
@@ -154,7 +154,7 @@ def metric_name(config: Mapping[str, Any], metric: Mapping[str, Any]) -> str:
     """The name of a metric, where a file is named by its path from the root, whichever folder it was written in.
 
     Args:
-        config: a configuration as `resolved` gives it, which names the metric, or None for the default metric.
+        config: a configuration as `resolve_config` gives it, which names the metric, or None for the default metric.
         metric: the metric as a study's row has it, under the name that was written.
     """
     return str(config["metric"] or metric["name"])
@@ -169,7 +169,7 @@ def add_target(store: Store, study: StudyRecord, good: Checked, progress: Search
     """Let the study have the target that this process is, with the options it was given; once is enough."""
     known = own(store.targets.of_study(study.id), good.target)
     if known is None:
-        told = resolved(good.config)
+        told = resolve_config(good.config)
         if "optimization-level" not in good.config.given:  # that of another target is no matter of this one
             told["optimization_level"] = study.config.get("optimization_level")
         options = options_of(study, told)

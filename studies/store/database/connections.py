@@ -119,7 +119,7 @@ def no_way_to(url: URL) -> str:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
+def begin_write(engine: Engine) -> Iterator[Connection]:
     """One writing transaction: committed at the end, rolled back by any exception."""
     with engine.connect() as connection:
         connection.execution_options(**{WRITES: True})

@@ -16,9 +16,16 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from search.errors import BitfrontError, StudyError
 from search.installation import upgrade_advice
 from studies.options.urls import default_url
-from studies.store.database.connections import make_engine, no_way_to, one_at_a_time, writing
+from studies.store.database.connections import begin_write, make_engine, no_way_to, one_at_a_time
 from studies.store.database.database_url import artifact_folder, check_shareable, hide_password, is_file, parse_url
-from studies.store.database.retries import InterruptedTransactionError, coming_back, cut_off, reason, reported, retried
+from studies.store.database.retries import (
+    InterruptedTransactionError,
+    coming_back,
+    cut_off,
+    reason,
+    report_errors,
+    retry,
+)
 from studies.store.database.tables import VERSION, Base, SchemaRecord
 
 if TYPE_CHECKING:
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "artifact_folder",
+    "begin_write",
     "check_shareable",
     "check_usable",
     "close_optuna",
@@ -35,8 +43,7 @@ __all__ = [
     "optuna_reported",
     "optuna_storage",
     "parse_url",
-    "reported",
-    "writing",
+    "report_errors",
 ]
 
 OUR_TABLES = frozenset(Base.metadata.tables)
@@ -58,7 +65,7 @@ TRIES = 15
 OTHERS_S = 10.0  # within this, a program that makes Optuna's tables has made them
 
 
-@retried
+@retry
 def open_engine(url: str, *, create: bool, write: bool) -> Engine:
     """An engine on a database that holds our tables in their newest version.
 
@@ -81,7 +88,7 @@ def open_engine(url: str, *, create: bool, write: bool) -> Engine:
     return engine
 
 
-@retried
+@retry
 def check_usable(url: str) -> bool:
     """Check, creating nothing, that `open_engine(url, create=True)` will work; whether our tables are there already.
 
@@ -94,7 +101,7 @@ def check_usable(url: str) -> bool:
     return _version_of(parsed, create=True) is not None
 
 
-@retried
+@retry
 def optuna_storage(url: str) -> RDBStorage:
     """Optuna's storage in the same database, with the same connection settings. Imports Optuna.
 
@@ -103,7 +110,7 @@ def optuna_storage(url: str) -> RDBStorage:
     from optuna.exceptions import StorageInternalError
 
     parsed = parse_url(url)
-    with reported("open Optuna's tables", parsed, StorageInternalError):
+    with report_errors("open Optuna's tables", parsed, StorageInternalError):
         if _has_optunas(parsed):
             return _trials(url, 1)  # many workers that start together must not do this one after the other
         with one_at_a_time(parsed):
@@ -112,10 +119,10 @@ def optuna_storage(url: str) -> RDBStorage:
 
 @contextmanager
 def optuna_reported(url: str) -> Iterator[None]:
-    """Turn what Optuna's storage raises into our errors, as `reported`."""
+    """Turn what Optuna's storage raises into our errors, as `report_errors`."""
     from optuna.exceptions import StorageInternalError
 
-    with reported("store a trial", parse_url(url), StorageInternalError):
+    with report_errors("store a trial", parse_url(url), StorageInternalError):
         yield
 
 
@@ -206,7 +213,7 @@ def _prepare(engine: Engine, url: URL, *, create: bool) -> None:
         with _open_upgrade(url) as upgrade:
             _run_migrations(upgrade)
         return
-    with reported("create the tables", url), one_at_a_time(url), writing(engine) as connection:
+    with report_errors("create the tables", url), one_at_a_time(url), begin_write(engine) as connection:
         _create(connection)
 
 
@@ -267,7 +274,7 @@ def _open_upgrade(url: URL) -> Iterator[Connection]:
         _check_file(Path(str(url.database)), url, create=False, write=True)
     engine = make_engine(url, write=True)
     try:
-        with reported("upgrade the tables", url), one_at_a_time(url), writing(engine) as connection:
+        with report_errors("upgrade the tables", url), one_at_a_time(url), begin_write(engine) as connection:
             yield connection
     finally:
         engine.dispose()

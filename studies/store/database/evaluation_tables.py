@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, UniqueConstr
 
 from search.values import Assignment, Flips, MixBias, Precision, Recovery
 from studies.store.database.column_types import JsonList, JsonValue, LongText, PrecisionId, UtcDateTime, utc_now
-from studies.store.database.table import BLOB, DIGEST, NAME, OBJECT, WORD, Base, optional, parent, required
+from studies.store.database.table import BLOB, DIGEST, NAME, OBJECT, WORD, Base, optional, parent_key, required_column
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
@@ -33,20 +33,20 @@ class EvaluationRecord(Base):
         # What was finished since the last look.
         Index(None, "study_target_id", "revision"),
     )
-    id: Mapped[int] = required(Integer, primary_key=True)
-    study_target_id: Mapped[int] = parent("bf_study_target.id")
-    revision: Mapped[int] = required(Integer, default=0, server_default="0")
-    digest: Mapped[str] = required(DIGEST)
-    status: Mapped[str] = required(WORD)
+    id: Mapped[int] = required_column(Integer, primary_key=True)
+    study_target_id: Mapped[int] = parent_key("bf_study_target.id")
+    revision: Mapped[int] = required_column(Integer, default=0, server_default="0")
+    digest: Mapped[str] = required_column(DIGEST)
+    status: Mapped[str] = required_column(WORD)
     stage: Mapped[str | None] = optional(WORD)
     kind: Mapped[str | None] = optional(WORD)
-    role: Mapped[str] = required(WORD)
-    worker: Mapped[str] = required(NAME)
+    role: Mapped[str] = required_column(WORD)
+    worker: Mapped[str] = required_column(NAME)
     artifact: Mapped[str | None] = optional(DIGEST, index=True)
     raw_ms: Mapped[float | None] = optional(Double)
     baseline_ms: Mapped[float | None] = optional(Double)
     spread: Mapped[float | None] = optional(Double)
-    doubts: Mapped[int] = required(Integer, default=0)
+    doubts: Mapped[int] = required_column(Integer, default=0)
     metric_value: Mapped[float | None] = optional(Double)
     loss: Mapped[float | None] = optional(Double)
     loss_low: Mapped[float | None] = optional(Double)
@@ -59,16 +59,16 @@ class EvaluationRecord(Base):
     memory_bytes: Mapped[int | None] = optional(BigInteger)
     build_s: Mapped[float | None] = optional(Double)
     total_s: Mapped[float | None] = optional(Double)
-    attempts: Mapped[int] = required(Integer, default=1)
-    takeovers: Mapped[int] = required(Integer, default=0, server_default="0")
-    replaced: Mapped[int] = required(Integer, default=0)
-    not_obeyed: Mapped[int] = required(Integer, default=0)
-    opaque: Mapped[int] = required(Integer, default=0)
-    started_at: Mapped[datetime] = required(UtcDateTime, default=utc_now())
+    attempts: Mapped[int] = required_column(Integer, default=1)
+    takeovers: Mapped[int] = required_column(Integer, default=0, server_default="0")
+    replaced: Mapped[int] = required_column(Integer, default=0)
+    not_obeyed: Mapped[int] = required_column(Integer, default=0)
+    opaque: Mapped[int] = required_column(Integer, default=0)
+    started_at: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
     finished_at: Mapped[datetime | None] = optional(UtcDateTime)
     engine: Mapped[dict[str, Any] | None] = optional(OBJECT)
     notes: Mapped[tuple[Any, ...] | None] = optional(JsonList)
-    assignment: Mapped[Assignment] = required(JsonValue(Assignment))
+    assignment: Mapped[Assignment] = required_column(JsonValue(Assignment))
     asked_assignment: Mapped[Assignment | None] = optional(JsonValue(Assignment))
     stage_s: Mapped[dict[str, Any] | None] = optional(OBJECT)
     message: Mapped[str | None] = optional(LongText)
@@ -85,10 +85,10 @@ class EvaluationRecord(Base):
 
 class TrialRecord(Base):
     __tablename__ = "bf_trial"
-    study_target_id: Mapped[int] = parent("bf_study_target.id", primary_key=True)
-    number: Mapped[int] = required(Integer, primary_key=True, autoincrement=False)
-    evaluation_id: Mapped[int] = parent("bf_evaluation.id", index=True)
-    reused: Mapped[bool] = required(Boolean)
+    study_target_id: Mapped[int] = parent_key("bf_study_target.id", primary_key=True)
+    number: Mapped[int] = required_column(Integer, primary_key=True, autoincrement=False)
+    evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", index=True)
+    reused: Mapped[bool] = required_column(Boolean)
     asked_assignment: Mapped[Assignment | None] = optional(JsonValue(Assignment))
 
 
@@ -99,31 +99,31 @@ class ScoreRecord(Base):
     __tablename__ = "bf_score"
     # Few are of the final split, and they are read whenever a study is judged.
     __table_args__ = (Index(None, "split"),)
-    evaluation_id: Mapped[int] = parent("bf_evaluation.id", primary_key=True)
-    split: Mapped[str] = required(WORD, primary_key=True)
-    metric: Mapped[str] = required(NAME)
+    evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", primary_key=True)
+    split: Mapped[str] = required_column(WORD, primary_key=True)
+    metric: Mapped[str] = required_column(NAME)
     value: Mapped[float | None] = optional(Double)
     loss: Mapped[float | None] = optional(Double)
     loss_low: Mapped[float | None] = optional(Double)
     loss_high: Mapped[float | None] = optional(Double)
-    samples: Mapped[int] = required(Integer)
-    total: Mapped[int] = required(Integer)
+    samples: Mapped[int] = required_column(Integer)
+    total: Mapped[int] = required_column(Integer)
     resemblance: Mapped[float | None] = optional(Double)
     flips: Mapped[Flips | None] = optional(JsonValue(Flips))
     loss_bounds: Mapped[tuple[Any, ...] | None] = optional(JsonList)
     value_bounds: Mapped[tuple[Any, ...] | None] = optional(JsonList)
-    scores: Mapped[bytes] = required(BLOB)
+    scores: Mapped[bytes] = required_column(BLOB)
 
 
 class AuditRecord(Base):
     __tablename__ = "bf_audit"
     # Without a separate rowid the rows of one evaluation lie together, and there is one index less to write.
     __table_options__: ClassVar[dict[str, Any]] = {"sqlite_with_rowid": False}
-    evaluation_id: Mapped[int] = parent("bf_evaluation.id", primary_key=True)
-    group: Mapped[str] = required(WORD, primary_key=True)
-    asked: Mapped[Precision] = required(PrecisionId)
+    evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", primary_key=True)
+    group: Mapped[str] = required_column(WORD, primary_key=True)
+    asked: Mapped[Precision] = required_column(PrecisionId)
     got: Mapped[Precision | None] = optional(PrecisionId)
-    kernel: Mapped[str] = required(LongText)
+    kernel: Mapped[str] = required_column(LongText)
     details: Mapped[dict[str, Any] | None] = optional(OBJECT)
 
 
@@ -131,25 +131,25 @@ class SampleRecord(Base):
     __tablename__ = "bf_sample"
     # What was measured again, of which there is little, is looked for among what was measured once.
     __table_args__ = (Index(None, "round"),)
-    evaluation_id: Mapped[int] = parent("bf_evaluation.id", primary_key=True)
-    round: Mapped[int] = required(Integer, primary_key=True, autoincrement=False)
-    role: Mapped[str] = required(WORD, primary_key=True)
+    evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", primary_key=True)
+    round: Mapped[int] = required_column(Integer, primary_key=True, autoincrement=False)
+    role: Mapped[str] = required_column(WORD, primary_key=True)
     raw_ms: Mapped[float | None] = optional(Double)
     baseline_ms: Mapped[float | None] = optional(Double)
     spread: Mapped[float | None] = optional(Double)
     wall_ms: Mapped[float | None] = optional(Double)
     warnings: Mapped[tuple[Any, ...] | None] = optional(JsonList)
     details: Mapped[dict[str, Any] | None] = optional(OBJECT)
-    samples: Mapped[bytes] = required(BLOB)
+    samples: Mapped[bytes] = required_column(BLOB)
 
 
 class LayerRecord(Base):
     __tablename__ = "bf_profile"
     __table_options__: ClassVar[dict[str, Any]] = {"sqlite_with_rowid": False}
-    evaluation_id: Mapped[int] = parent("bf_evaluation.id", primary_key=True)
-    position: Mapped[int] = required(Integer, primary_key=True, autoincrement=False)
+    evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", primary_key=True)
+    position: Mapped[int] = required_column(Integer, primary_key=True, autoincrement=False)
     group: Mapped[str | None] = optional(WORD)
-    moves: Mapped[bool] = required(Boolean)
-    ms: Mapped[float] = required(Double)
-    kind: Mapped[str] = required(LongText)
-    name: Mapped[str] = required(LongText)
+    moves: Mapped[bool] = required_column(Boolean)
+    ms: Mapped[float] = required_column(Double)
+    kind: Mapped[str] = required_column(LongText)
+    name: Mapped[str] = required_column(LongText)

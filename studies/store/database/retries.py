@@ -2,7 +2,7 @@
 
 A transaction of ours is a function. When the server chose it as a deadlock's victim, could not serialize it, or went
 away in the middle, the whole function runs again from its start on a new connection. Where the connection was lost
-while it committed, nobody knows whether the first run happened: `repeated` tells the function, which then looks.
+while it committed, nobody knows whether the first run happened: `is_repeat` tells the function, which then looks.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def known_server() -> Iterator[None]:
         _calls.known_server = before
 
 
-def retried(function: Callable[P, T]) -> Callable[P, T]:
+def retry(function: Callable[P, T]) -> Callable[P, T]:
     """Run the function again, from its start, whenever the server cut its transaction off, up to RETRY_S.
 
     Inside another one it runs as it is: the outermost is run again. It may commit several transactions when running
@@ -104,7 +104,7 @@ def retried(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-def repeated() -> bool:
+def is_repeat() -> bool:
     """Whether the running function is run again after a connection was lost: its first run may have happened."""
     return _calls.repeated
 
@@ -141,7 +141,7 @@ def _patience_s() -> float:
 
 
 @contextmanager
-def reported(action: str, url: URL, wrapper: type[Exception] = sqlite3.Error) -> Iterator[None]:
+def report_errors(action: str, url: URL, wrapper: type[Exception] = sqlite3.Error) -> Iterator[None]:
     """Turn what the database driver raises into our errors, passwords left out.
 
     Args:
@@ -149,7 +149,7 @@ def reported(action: str, url: URL, wrapper: type[Exception] = sqlite3.Error) ->
 
     Raises:
         StudyError: the database is read-only, or has not the tables it should have.
-        InterruptedTransactionError: a deadlock, a serialization failure or a lost server; see `retried`.
+        InterruptedTransactionError: a deadlock, a serialization failure or a lost server; see `retry`.
         RunError: anything else, such as a full disk; the transaction was rolled back.
         KeyboardInterrupt: whatever was raised came of one.
     """

@@ -82,7 +82,7 @@ class Base:
         """What the row has of the columns of its table, by name."""
         return {name: value for name, value in vars(self).items() if name in self.__table__.c}
 
-    def changed(self, **values: Any) -> Self:
+    def with_values(self, **values: Any) -> Self:
         """The same row with other values."""
         return type(self)(**{**vars(self), **values})
 
@@ -94,7 +94,7 @@ class Base:
         return f"{type(self).__name__}({values})"
 
 
-def required(kind: Any, **options: Any) -> Any:
+def required_column(kind: Any, **options: Any) -> Any:
     return Column(kind, nullable=False, **options)
 
 
@@ -102,6 +102,6 @@ def optional(kind: Any, *items: Any, **options: Any) -> Any:
     return Column(kind, *items, nullable=True, **options)
 
 
-def parent(column: str, **options: Any) -> Any:
+def parent_key(column: str, **options: Any) -> Any:
     """A foreign key whose row goes when its parent goes."""
     return Column(Integer, ForeignKey(column, ondelete="CASCADE"), nullable=False, **options)

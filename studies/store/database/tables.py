@@ -37,7 +37,7 @@ from studies.store.database.evaluation_tables import (
     ScoreRecord,
     TrialRecord,
 )
-from studies.store.database.table import BLOB, DIGEST, NAME, OBJECT, WORD, Base, optional, parent, required
+from studies.store.database.table import BLOB, DIGEST, NAME, OBJECT, WORD, Base, optional, parent_key, required_column
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
@@ -76,7 +76,7 @@ CLOSING = "closing"  # among the details of a target: the step at the end of a s
 
 class SchemaRecord(Base):
     __tablename__ = "bf_schema"
-    version: Mapped[int] = required(Integer, primary_key=True, autoincrement=False)
+    version: Mapped[int] = required_column(Integer, primary_key=True, autoincrement=False)
 
 
 class StudyRecord(Base):
@@ -93,17 +93,17 @@ class StudyRecord(Base):
     """
 
     __tablename__ = "bf_study"
-    id: Mapped[int] = required(Integer, primary_key=True)
-    name: Mapped[str] = required(NAME, unique=True)
-    state: Mapped[str] = required(WORD, default="created")
-    created_at: Mapped[datetime] = required(UtcDateTime, default=utc_now())
-    model_digest: Mapped[str] = required(DIGEST)
-    model_path: Mapped[str] = required(LongText)
-    config: Mapped[dict[str, Any]] = required(OBJECT)
-    data: Mapped[dict[str, Any]] = required(OBJECT)
-    metric: Mapped[dict[str, Any]] = required(OBJECT)
-    model: Mapped[dict[str, Any]] = required(OBJECT)
-    environment: Mapped[dict[str, Any]] = required(OBJECT)
+    id: Mapped[int] = required_column(Integer, primary_key=True)
+    name: Mapped[str] = required_column(NAME, unique=True)
+    state: Mapped[str] = required_column(WORD, default="created")
+    created_at: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
+    model_digest: Mapped[str] = required_column(DIGEST)
+    model_path: Mapped[str] = required_column(LongText)
+    config: Mapped[dict[str, Any]] = required_column(OBJECT)
+    data: Mapped[dict[str, Any]] = required_column(OBJECT)
+    metric: Mapped[dict[str, Any]] = required_column(OBJECT)
+    model: Mapped[dict[str, Any]] = required_column(OBJECT)
+    environment: Mapped[dict[str, Any]] = required_column(OBJECT)
     renewed_from: Mapped[int | None] = optional(Integer, ForeignKey("bf_study.id", ondelete="SET NULL"), index=True)
 
     def clusters(self, split: str) -> int | None:
@@ -129,16 +129,16 @@ class StudyRecord(Base):
 
 class ClusterRecord(Base):
     __tablename__ = "bf_cluster"
-    study_id: Mapped[int] = parent("bf_study.id", primary_key=True, autoincrement=False)
-    split: Mapped[str] = required(WORD, primary_key=True)
-    codes: Mapped[bytes] = required(BLOB)
+    study_id: Mapped[int] = parent_key("bf_study.id", primary_key=True, autoincrement=False)
+    split: Mapped[str] = required_column(WORD, primary_key=True)
+    codes: Mapped[bytes] = required_column(BLOB)
 
 
 class FingerprintRecord(Base):
     __tablename__ = "bf_target"
-    id: Mapped[int] = required(Integer, primary_key=True)
-    fingerprint: Mapped[str] = required(DIGEST, unique=True)
-    description: Mapped[Target] = required(JsonValue(Target))
+    id: Mapped[int] = required_column(Integer, primary_key=True)
+    fingerprint: Mapped[str] = required_column(DIGEST, unique=True)
+    description: Mapped[Target] = required_column(JsonValue(Target))
 
 
 class TargetRecord(Base):
@@ -162,11 +162,11 @@ class TargetRecord(Base):
 
     __tablename__ = "bf_study_target"
     __table_args__ = (UniqueConstraint("study_id", "target_id"),)
-    id: Mapped[int] = required(Integer, primary_key=True)
-    study_id: Mapped[int] = parent("bf_study.id")
-    target_id: Mapped[int] = parent("bf_target.id", index=True)
-    optuna_study: Mapped[str] = required(String(512))
-    revision: Mapped[int] = required(Integer, default=0, server_default="0")
+    id: Mapped[int] = required_column(Integer, primary_key=True)
+    study_id: Mapped[int] = parent_key("bf_study.id")
+    target_id: Mapped[int] = parent_key("bf_target.id", index=True)
+    optuna_study: Mapped[str] = required_column(String(512))
+    revision: Mapped[int] = required_column(Integer, default=0, server_default="0")
     space_digest: Mapped[str | None] = optional(DIGEST)
     ranges_digest: Mapped[str | None] = optional(DIGEST, index=True)
     statistics_digest: Mapped[str | None] = optional(DIGEST, index=True)
@@ -175,7 +175,7 @@ class TargetRecord(Base):
     latency_band: Mapped[float | None] = optional(Double)
     optimization_level: Mapped[int | None] = optional(Integer)
     capability: Mapped[Capability | None] = optional(JsonValue(Capability))
-    details: Mapped[dict[str, Any]] = required(OBJECT)
+    details: Mapped[dict[str, Any]] = required_column(OBJECT)
     options: Mapped[dict[str, Any] | None] = optional(OBJECT)
     target: Target
     provisional_band: float
@@ -212,12 +212,12 @@ class FileRecord(Base):
     """
 
     __tablename__ = "bf_file"
-    study_id: Mapped[int] = parent("bf_study.id", primary_key=True)
-    role: Mapped[str] = required(WORD, primary_key=True)
-    position: Mapped[int] = required(Integer, primary_key=True, autoincrement=False)
-    digest: Mapped[str] = required(DIGEST, index=True)
-    size_bytes: Mapped[int] = required(BigInteger)
-    name: Mapped[str] = required(LongText)
+    study_id: Mapped[int] = parent_key("bf_study.id", primary_key=True)
+    role: Mapped[str] = required_column(WORD, primary_key=True)
+    position: Mapped[int] = required_column(Integer, primary_key=True, autoincrement=False)
+    digest: Mapped[str] = required_column(DIGEST, index=True)
+    size_bytes: Mapped[int] = required_column(BigInteger)
+    name: Mapped[str] = required_column(LongText)
 
 
 class GroupRecord(Base):
@@ -225,16 +225,16 @@ class GroupRecord(Base):
 
     __tablename__ = "bf_group"
     __table_args__ = (UniqueConstraint("study_id", "group"),)
-    study_id: Mapped[int] = parent("bf_study.id", primary_key=True)
-    position: Mapped[int] = required(Integer, primary_key=True, autoincrement=False)
-    group: Mapped[str] = required(WORD)
-    name: Mapped[str] = required(LongText)
-    op: Mapped[str] = required(WORD)
-    nodes: Mapped[tuple[str, ...]] = required(JsonList)
-    anchors: Mapped[tuple[str, ...]] = required(JsonList)
-    shape: Mapped[tuple[int, ...]] = required(JsonList)
-    weight_shape: Mapped[tuple[int, ...]] = required(JsonList)
-    block: Mapped[str] = required(LongText)
+    study_id: Mapped[int] = parent_key("bf_study.id", primary_key=True)
+    position: Mapped[int] = required_column(Integer, primary_key=True, autoincrement=False)
+    group: Mapped[str] = required_column(WORD)
+    name: Mapped[str] = required_column(LongText)
+    op: Mapped[str] = required_column(WORD)
+    nodes: Mapped[tuple[str, ...]] = required_column(JsonList)
+    anchors: Mapped[tuple[str, ...]] = required_column(JsonList)
+    shape: Mapped[tuple[int, ...]] = required_column(JsonList)
+    weight_shape: Mapped[tuple[int, ...]] = required_column(JsonList)
+    block: Mapped[str] = required_column(LongText)
 
     @property
     def id(self) -> str:
@@ -259,27 +259,27 @@ class ChoiceRecord(Base):
     """
 
     __tablename__ = "bf_choice"
-    study_target_id: Mapped[int] = parent("bf_study_target.id", primary_key=True)
-    group: Mapped[str] = required(WORD, primary_key=True)
-    precision: Mapped[Precision] = required(PrecisionId, primary_key=True, autoincrement=False)
+    study_target_id: Mapped[int] = parent_key("bf_study_target.id", primary_key=True)
+    group: Mapped[str] = required_column(WORD, primary_key=True)
+    precision: Mapped[Precision] = required_column(PrecisionId, primary_key=True, autoincrement=False)
     code: Mapped[int | None] = optional(Integer)
-    offered: Mapped[bool] = required(Boolean)
-    buildable: Mapped[bool] = required(Boolean, default=True, server_default=true())
-    reason: Mapped[str] = required(LongText, default="")
+    offered: Mapped[bool] = required_column(Boolean)
+    buildable: Mapped[bool] = required_column(Boolean, default=True, server_default=true())
+    reason: Mapped[str] = required_column(LongText, default="")
 
 
 class SensitivityRecord(Base):
     __tablename__ = "bf_sensitivity"
-    study_target_id: Mapped[int] = parent("bf_study_target.id", primary_key=True)
-    group: Mapped[str] = required(WORD, primary_key=True)
-    precision: Mapped[Precision] = required(PrecisionId, primary_key=True, autoincrement=False)
+    study_target_id: Mapped[int] = parent_key("bf_study_target.id", primary_key=True)
+    group: Mapped[str] = required_column(WORD, primary_key=True)
+    precision: Mapped[Precision] = required_column(PrecisionId, primary_key=True, autoincrement=False)
     error: Mapped[float | None] = optional(Double)
     flipped: Mapped[float | None] = optional(Double)
     sqnr_db: Mapped[float | None] = optional(Double)
     kl: Mapped[float | None] = optional(Double)
     overlap: Mapped[float | None] = optional(Double)
     saturated: Mapped[float | None] = optional(Double)
-    samples: Mapped[int] = required(Integer)
+    samples: Mapped[int] = required_column(Integer)
     mse: Mapped[float | None] = optional(Double)
     shift: Mapped[float | None] = optional(Double)
     weight_kl: Mapped[float | None] = optional(Double)
@@ -297,19 +297,19 @@ class RepeatRecord(Base):
     """
 
     __tablename__ = "bf_repeat"
-    id: Mapped[int] = required(Integer, primary_key=True)
-    study_target_id: Mapped[int] = parent("bf_study_target.id", index=True)
-    evaluation_id: Mapped[int] = parent("bf_evaluation.id", index=True)
-    kind: Mapped[str] = required(WORD)
-    raw_ms: Mapped[float] = required(Double)
+    id: Mapped[int] = required_column(Integer, primary_key=True)
+    study_target_id: Mapped[int] = parent_key("bf_study_target.id", index=True)
+    evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", index=True)
+    kind: Mapped[str] = required_column(WORD)
+    raw_ms: Mapped[float] = required_column(Double)
     baseline_ms: Mapped[float | None] = optional(Double)
 
 
 class LeaseRecord(Base):
     __tablename__ = "bf_lease"
-    evaluation_id: Mapped[int] = parent("bf_evaluation.id", primary_key=True, autoincrement=False)
-    worker: Mapped[str] = required(NAME)
-    heartbeat: Mapped[datetime] = required(UtcDateTime, default=utc_now())
+    evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", primary_key=True, autoincrement=False)
+    worker: Mapped[str] = required_column(NAME)
+    heartbeat: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
 
 
 class WorkerRecord(Base):
@@ -325,15 +325,15 @@ class WorkerRecord(Base):
     """
 
     __tablename__ = "bf_worker"
-    id: Mapped[int] = required(Integer, primary_key=True)
-    study_target_id: Mapped[int] = parent("bf_study_target.id", index=True)
-    name: Mapped[str] = required(NAME, unique=True)
-    host: Mapped[str] = required(NAME)
-    device: Mapped[str] = required(NAME)
-    pid: Mapped[int] = required(Integer)
-    state: Mapped[str] = required(WORD)
-    started_at: Mapped[datetime] = required(UtcDateTime, default=utc_now())
-    heartbeat: Mapped[datetime] = required(UtcDateTime, default=utc_now())
+    id: Mapped[int] = required_column(Integer, primary_key=True)
+    study_target_id: Mapped[int] = parent_key("bf_study_target.id", index=True)
+    name: Mapped[str] = required_column(NAME, unique=True)
+    host: Mapped[str] = required_column(NAME)
+    device: Mapped[str] = required_column(NAME)
+    pid: Mapped[int] = required_column(Integer)
+    state: Mapped[str] = required_column(WORD)
+    started_at: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
+    heartbeat: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
     ended_at: Mapped[datetime | None] = optional(UtcDateTime)
     spent_at: Mapped[datetime | None] = optional(UtcDateTime)
     spent: Mapped[dict[str, Any] | None] = optional(OBJECT)
@@ -351,10 +351,10 @@ class TaskRecord(Base):
     """Something that one worker of a target does for all; `heartbeat_age_s` by the database's clock is no column."""
 
     __tablename__ = "bf_task"
-    study_target_id: Mapped[int] = parent("bf_study_target.id", primary_key=True)
-    name: Mapped[str] = required(WORD, primary_key=True)
-    worker: Mapped[str] = required(NAME)
-    heartbeat: Mapped[datetime] = required(UtcDateTime, default=utc_now())
+    study_target_id: Mapped[int] = parent_key("bf_study_target.id", primary_key=True)
+    name: Mapped[str] = required_column(WORD, primary_key=True)
+    worker: Mapped[str] = required_column(NAME)
+    heartbeat: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
     heartbeat_age_s: float
 
 
@@ -362,8 +362,8 @@ class ArtifactRecord(Base):
     """A file in the artifact folder; `key` names a cache entry, None for what belongs to evaluations."""
 
     __tablename__ = "bf_artifact"
-    digest: Mapped[str] = required(DIGEST, primary_key=True)
-    kind: Mapped[str] = required(WORD)
+    digest: Mapped[str] = required_column(DIGEST, primary_key=True)
+    kind: Mapped[str] = required_column(WORD)
     key: Mapped[str | None] = optional(NAME, unique=True)
-    size_bytes: Mapped[int] = required(BigInteger)
-    created_at: Mapped[datetime] = required(UtcDateTime, default=utc_now())
+    size_bytes: Mapped[int] = required_column(BigInteger)
+    created_at: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.engine import URL
 
 from studies.store.database import column_types
-from studies.store.database.connections import writing
+from studies.store.database.connections import begin_write
 from studies.store.database.database_url import hide_password
-from studies.store.database.retries import reported, retried
+from studies.store.database.retries import report_errors, retry
 
 Row = Any  # SQLAlchemy 2.0 and 2.1 type rows and selects in ways that exclude each other
 Query = Any
@@ -34,25 +34,25 @@ class Database:
         return hide_password(self.url)
 
     @contextmanager
-    def reading(self, action: str) -> Iterator[Connection]:
+    def begin_read(self, action: str) -> Iterator[Connection]:
         """One transaction that only reads; errors say that it was to `action`."""
         try:
-            with reported(action, self.url), self.engine.connect() as connection:
+            with report_errors(action, self.url), self.engine.connect() as connection:
                 yield connection
         finally:
             if self._closed:  # details of evaluations may be asked for later
                 self.engine.dispose()
 
     @contextmanager
-    def writing(self, action: str) -> Iterator[Connection]:
+    def begin_write(self, action: str) -> Iterator[Connection]:
         """One transaction that writes: committed at the end, rolled back by any exception."""
-        with reported(action, self.url), writing(self.engine) as connection:
+        with report_errors(action, self.url), begin_write(self.engine) as connection:
             yield connection
 
-    @retried
+    @retry
     def rows(self, query: Query) -> Sequence[Row]:
         """All rows of one query."""
-        with self.reading("read the study") as connection:
+        with self.begin_read("read the study") as connection:
             return connection.execute(query).all()
 
     def now(self) -> datetime:

@@ -27,7 +27,7 @@ from sqlalchemy import delete, insert, or_, select
 
 from studies.store.database.connections import engine_settings, hold_longer, settle
 from studies.store.database.database_url import parse_url
-from studies.store.database.retries import repeated, reported, retried
+from studies.store.database.retries import is_repeat, report_errors, retry
 from studies.store.database.trial_rows import TrialWrites, insert_trials, insert_values, insert_writes
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class RetriedStorage(RDBStorage):
             changed = self._write(trial_id, writes, state, values)
         except UpdateFinishedTrialError:
             self._forget(trial_id)
-            if repeated() and super().get_trial(trial_id).state == state:
+            if is_repeat() and super().get_trial(trial_id).state == state:
                 return True
             raise
         unwritten.pop(trial_id, None)
@@ -275,7 +275,7 @@ class RetriedStorage(RDBStorage):
             self.check_trial_is_updatable(trial_id, cast(TrialState, trial.state))
             if state == TrialState.RUNNING and trial.state != TrialState.WAITING:
                 return False
-            writes.again |= repeated()
+            writes.again |= is_repeat()
             insert_writes(session, trial_id, writes)
             if values is not None:
                 insert_values(session, trial_id, values, again=writes.again)
@@ -331,7 +331,7 @@ class RetriedStorage(RDBStorage):
         try:
             super().delete_study(study_id)
         except KeyError:
-            if not repeated():
+            if not is_repeat():
                 raise
 
 
@@ -351,10 +351,10 @@ def _as_read(attributes: dict[str, Any]) -> dict[str, Any]:
 
 def _again(method: Callable[..., Result]) -> Callable[..., Result]:
     def run(self: RetriedStorage, *args: Any, **kwargs: Any) -> Result:
-        with reported("store a trial", self.parsed, StorageInternalError):
+        with report_errors("store a trial", self.parsed, StorageInternalError):
             return method(self, *args, **kwargs)
 
-    return retried(run)
+    return retry(run)
 
 
 # Beside the public methods, those that Optuna's own cache calls.

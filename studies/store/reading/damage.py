@@ -109,7 +109,7 @@ _TYPES: tuple[tuple[Any, tuple[type[Any], ...]], ...] = (
 
 def find_damage(database: Database) -> str:
     """The first damage of a database, `table bf_evaluation, column assignment: …`; empty if there is none."""
-    with database.reading("look for damage") as connection:
+    with database.begin_read("look for damage") as connection:
         for table in tables.Base.metadata.sorted_tables:
             for column in table.c:
                 why = _damage_of(connection, table, column)

@@ -25,7 +25,7 @@ def next_kind(first: float, repeats: Sequence[RepeatRecord]) -> str | None:
     One engine opened again costs least, so it comes first; then builds and fresh processes in turn.
 
     Args:
-        first: what the baseline itself took in the search, on the scale of `scaled`.
+        first: what the baseline itself took in the search, on the scale of `scale_repeat`.
         repeats: of that baseline.
     """
     rebuilt, loaded, reopened = _values(first, repeats)
@@ -57,11 +57,11 @@ def provisional_band(repeats: Sequence[RepeatRecord]) -> float:
     """The band that counts until there are enough repetitions: a usual one, or more where those that are there differ
     by more.
     """
-    kinds = [[scaled(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in _KINDS]
+    kinds = [[scale_repeat(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in _KINDS]
     return max([PROVISIONAL_BAND, *(band_of(values) for values in kinds if len(values) > 1)])
 
 
-def scaled(raw_ms: float, baseline_ms: float | None) -> float:
+def scale_repeat(raw_ms: float, baseline_ms: float | None) -> float:
     """What repetitions are compared by: of relative targets the ratio to the baseline that ran in between."""
     return raw_ms if baseline_ms is None else raw_ms / baseline_ms
 
@@ -78,7 +78,7 @@ _KINDS = (REBUILD, PROCESS, REOPEN)
 
 def _values(first: float, repeats: Sequence[RepeatRecord]) -> tuple[list[float], list[float], list[float]]:
     """Of engines built again, the first one included, of one engine in fresh processes, and of it opened again."""
-    of = {kind: [scaled(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in _KINDS}
+    of = {kind: [scale_repeat(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in _KINDS}
     return [first, *of[REBUILD]], of[PROCESS], of[REOPEN]
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from search.values import Assignment, Correction, Evaluation, MixBias, Recovery
 from studies.store import records
 from studies.store.database import column_types, tables
-from studies.store.database.retries import repeated, retried
+from studies.store.database.retries import is_repeat, retry
 from studies.store.database.transactions import Database
 from studies.store.reading import evaluation_rows
 from studies.store.records import KnownEvaluationError, LostEvaluationError
@@ -27,7 +27,7 @@ class Claims:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @retried
+    @retry
     def begin(
         self,
         study_target_id: int,
@@ -64,7 +64,7 @@ class Claims:
             "asked_assignment": asked,
         }
         try:
-            with self._database.writing("begin an evaluation") as connection:
+            with self._database.begin_write("begin an evaluation") as connection:
                 if most is None or results.has_room(connection, study_target_id, digest, most):
                     evaluation_id = table_rows.insert_row(connection, tables.EvaluationRecord, values)
                     lease = {"evaluation_id": evaluation_id, "worker": values["worker"]}
@@ -81,7 +81,7 @@ class Claims:
         known = self._status(study_target_id, digest)
         if known is None:
             raise ValueError(f"trial {trial} has an evaluation already, or there is no such target") from None
-        if repeated() and (known.status, known.worker) == (records.RUNNING, worker):
+        if is_repeat() and (known.status, known.worker) == (records.RUNNING, worker):
             return int(known.id)
         raise KnownEvaluationError(known.id, known.status) from None
 
@@ -90,7 +90,7 @@ class Claims:
         this = (e.study_target_id == study_target_id, e.digest == digest)
         return next(iter(self._database.rows(select(e.id, e.status, e.worker).where(*this))), None)
 
-    @retried
+    @retry
     def take_over(
         self, study_target_id: int, worker: str, lease_s: float, *, held: Collection[int] = ()
     ) -> records.TakenOver | None:
@@ -113,7 +113,7 @@ class Claims:
         for row in self._database.rows(query):
             if row.id in held:
                 continue
-            with self._database.writing("take an evaluation over") as connection:
+            with self._database.begin_write("take an evaluation over") as connection:
                 taken = _take(connection, row.id, worker, lease_s)
             if taken is not None:
                 return taken
@@ -137,7 +137,7 @@ class Claims:
         )
         return tuple(_running_record(row) for row in self._database.rows(query))
 
-    @retried
+    @retry
     def abandon(self, evaluation_id: int, worker: str | None = None) -> bool:
         """Remove a running evaluation with its lease and trial links; False when it is not running.
 
@@ -145,15 +145,15 @@ class Claims:
             worker: who abandons it; then nothing happens where another one has taken it over.
         """
         e, lease = tables.EvaluationRecord, tables.LeaseRecord
-        with self._database.writing("abandon an evaluation") as connection:
+        with self._database.begin_write("abandon an evaluation") as connection:
             if worker is not None:
                 table_rows.lock(connection, e, evaluation_id)
                 if connection.scalar(select(lease.worker).where(lease.evaluation_id == evaluation_id)) != worker:
-                    return repeated() and connection.scalar(select(e.id).where(e.id == evaluation_id)) is None
+                    return is_repeat() and connection.scalar(select(e.id).where(e.id == evaluation_id)) is None
             gone = table_rows.meets_row(connection, delete(e).where(e.id == evaluation_id, e.status == records.RUNNING))
-            return gone or (repeated() and connection.scalar(select(e.id).where(e.id == evaluation_id)) is None)
+            return gone or (is_repeat() and connection.scalar(select(e.id).where(e.id == evaluation_id)) is None)
 
-    @retried
+    @retry
     def record(
         self,
         evaluation_id: int,
@@ -179,11 +179,11 @@ class Claims:
             LostEvaluationError: the row is no longer running; nothing was written.
         """
         values = {**results.measures(evaluation), "artifact": artifact, **({"worker": worker} if worker else {})}
-        with self._database.writing("record an evaluation") as connection:
+        with self._database.begin_write("record an evaluation") as connection:
             e = tables.EvaluationRecord
             running = update(e).where(e.id == evaluation_id, e.status == records.RUNNING)
             if not table_rows.meets_row(connection, running.values(values)):
-                if repeated() and results.is_result_of(connection, evaluation_id, worker):
+                if is_repeat() and results.is_result_of(connection, evaluation_id, worker):
                     return evaluation_rows.read_stored(connection, evaluation_id, evaluation)
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not running any more")
             if repaired:
@@ -194,7 +194,7 @@ class Claims:
             results.raise_revision(connection, evaluation_id)
             return evaluation_rows.read_stored(connection, evaluation_id, evaluation)
 
-    @retried
+    @retry
     def replace_stopped(
         self, evaluation_id: int, evaluation: Evaluation, artifact: str | None = None, *, worker: str
     ) -> None:
@@ -212,18 +212,18 @@ class Claims:
                 written.
         """
         e = tables.EvaluationRecord
-        with self._database.writing("store an evaluation scored to the end") as connection:
+        with self._database.begin_write("store an evaluation scored to the end") as connection:
             stopped = (e.id == evaluation_id, e.status == records.OK, e.samples < e.total_samples)
             changed = update(e).where(*stopped).values(_new_result(evaluation, artifact, worker))
             if not table_rows.meets_row(connection, changed):
-                if repeated() and results.is_result_of(connection, evaluation_id, worker):
+                if is_repeat() and results.is_result_of(connection, evaluation_id, worker):
                     return
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not one that was stopped early any more")
             results.delete_result(connection, evaluation_id)
             results.insert_result(connection, evaluation_id, evaluation, artifact)
             results.raise_revision(connection, evaluation_id)
 
-    @retried
+    @retry
     def replace_corrected(
         self,
         evaluation_id: int,
@@ -249,7 +249,7 @@ class Claims:
         """
         values = _new_result(evaluation, artifact, worker)
         values |= {"mix_bias": bias, "mix_corrections": Recovery(corrections=means)}
-        with self._database.writing("store an evaluation with corrected biases") as connection:
+        with self._database.begin_write("store an evaluation with corrected biases") as connection:
             if not self._set_untried(connection, evaluation_id, values):
                 return
             results.delete_result(connection, evaluation_id)
@@ -257,14 +257,14 @@ class Claims:
             results.insert_result(connection, evaluation_id, evaluation, artifact)
             results.raise_revision(connection, evaluation_id)
 
-    @retried
+    @retry
     def set_mix_bias(self, evaluation_id: int, bias: MixBias) -> None:
         """Store what came of correcting an evaluation's biases for its mix, where its engine stays as it is.
 
         Raises:
             LostEvaluationError: the evaluation is gone, or its biases were tried already; nothing was written.
         """
-        with self._database.writing("store that biases stay as they are") as connection:
+        with self._database.begin_write("store that biases stay as they are") as connection:
             self._set_untried(connection, evaluation_id, {"mix_bias": bias})
 
     @staticmethod
@@ -274,25 +274,25 @@ class Claims:
         untried = (e.id == evaluation_id, e.status == records.OK, e.mix_bias.is_(None))
         if table_rows.meets_row(connection, update(e).where(*untried).values(values)):
             return True
-        if repeated() and connection.scalar(select(e.mix_bias).where(e.id == evaluation_id)) == values["mix_bias"]:
+        if is_repeat() and connection.scalar(select(e.mix_bias).where(e.id == evaluation_id)) == values["mix_bias"]:
             return False
         raise LostEvaluationError(f"the biases of evaluation {evaluation_id} were corrected by another worker")
 
-    @retried
+    @retry
     def note_late(self, evaluation_id: int, worker: str) -> str:
         """Add to a finished evaluation's notes that another result came late and was dropped; the note.
 
         Empty, with nothing changed, where the evaluation is gone.
         """
         e = tables.EvaluationRecord
-        with self._database.writing("note a late result") as connection:
+        with self._database.begin_write("note a late result") as connection:
             table_rows.lock(connection, e, evaluation_id)
             query = select(e.notes, e.finished_at, column_types.utc_now().label("now")).where(e.id == evaluation_id)
             row: Row = connection.execute(query).one_or_none()
             if row is None or row.finished_at is None:
                 return ""
             note = f"a second result, of worker {worker}, came "
-            if repeated() and row.notes and row.notes[-1].startswith(note):
+            if is_repeat() and row.notes and row.notes[-1].startswith(note):
                 return str(row.notes[-1])
             note += f"{(row.now - row.finished_at).total_seconds():.1f} s later and was dropped"
             connection.execute(update(e).where(e.id == evaluation_id).values(notes=[*(row.notes or ()), note]))

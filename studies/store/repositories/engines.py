@@ -9,7 +9,7 @@ from sqlalchemy import select
 from search.values import AuditRow, LayerTime, Precision
 from studies.store import records
 from studies.store.database import tables
-from studies.store.database.retries import retried
+from studies.store.database.retries import retry
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_rows import audit_row
 from studies.store.statements import results, table_rows
@@ -27,14 +27,14 @@ class Engines:
         rows = self._database.rows(table_rows.select_all(p, p.evaluation_id == evaluation_id).order_by(p.position))
         return tuple(LayerTime(row.name, row.kind, row.group, row.moves, row.ms) for row in rows)
 
-    @retried
+    @retry
     def set_profile(self, evaluation_id: int, layers: Sequence[LayerTime], note: str = "") -> None:
         """Store what each layer of an evaluation's engine takes, in the order they run, replacing what is there.
 
         Args:
             note: what is noteworthy of this profile; it stands among the evaluation's notes, instead of an earlier one.
         """
-        with self._database.writing("store a profile") as connection:
+        with self._database.begin_write("store a profile") as connection:
             results.replace_profile(connection, evaluation_id, layers)
             results.replace_note(connection, evaluation_id, records.OF_PROFILE, note)
 

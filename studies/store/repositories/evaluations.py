@@ -16,7 +16,7 @@ from search.values import BASELINE, REFERENCE, Accuracy, Assignment
 from studies.store import records
 from studies.store.columns import Columns, DetailColumn, Details, EvaluationTable, column_of
 from studies.store.database import tables
-from studies.store.database.retries import retried
+from studies.store.database.retries import retry
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_columns import (
     DETAILS,
@@ -42,17 +42,17 @@ class Evaluations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @retried
+    @retry
     def load(self, evaluation_id: int) -> records.StoredEvaluation:
         """Everything stored of an evaluation by its id, as `evaluations` gives it; KeyError when it is gone."""
-        with self._database.reading("read an evaluation") as connection:
+        with self._database.begin_read("read an evaluation") as connection:
             return read_evaluation(connection, evaluation_id)
 
-    @retried
+    @retry
     def find(self, study_target_id: int, digest: str) -> records.StoredEvaluation | None:
         """Everything stored of the evaluation with this digest, running ones too; None when there is none."""
         e = tables.EvaluationRecord
-        with self._database.reading("look an evaluation up") as connection:
+        with self._database.begin_read("look an evaluation up") as connection:
             query = select(e.id).where(e.study_target_id == study_target_id, e.digest == digest)
             evaluation_id = connection.scalar(query)
             return None if evaluation_id is None else read_evaluation(connection, evaluation_id)
@@ -85,9 +85,9 @@ class Evaluations:
         every: dict[str, Any] = {**columns, **others, "latency_ms": latency_ms}
         return EvaluationTable(**every, reference_ms=reference_ms, details=details, again=again, revision=revision)
 
-    @retried
+    @retry
     def _judged_columns(self, study_target_id: int, known: EvaluationTable | None) -> tuple[Arrays, Columns, int]:
-        with self._database.reading("read the evaluations") as connection:
+        with self._database.begin_read("read the evaluations") as connection:
             revision, count = revision_of(connection, study_target_id)
             if not count:
                 return no_columns(), round_table([]), revision
@@ -100,14 +100,14 @@ class Evaluations:
                 columns = renewed_columns(connection, study_target_id, before, known.revision, count)
             return columns, round_table(connection.execute(rounds_query(study_target_id)).all()), revision
 
-    @retried
+    @retry
     def _detail_rows(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-        with self._database.reading("read evaluations") as connection:
+        with self._database.begin_read("read evaluations") as connection:
             return detail_rows(connection, ids)
 
-    @retried
+    @retry
     def _detail_column(self, study_target_id: int, name: str) -> tuple[Sequence[int], Sequence[Any]]:
-        with self._database.reading("read evaluations") as connection:
+        with self._database.begin_read("read evaluations") as connection:
             return detail_column(connection, study_target_id, name)
 
     def assignments(self, study_target_id: int, ids: Sequence[int] | None = None) -> records.Assignments:
@@ -174,13 +174,13 @@ class Evaluations:
         tried = (e.study_target_id == study_target_id, e.mix_bias.is_not(None))
         return tuple(e.of(row) for row in self._database.rows(table_rows.select_all(e, *tried).order_by(e.id)))
 
-    @retried
+    @retry
     def set_final(self, evaluation_id: int, accuracy: Accuracy) -> None:
         """Store the accuracy on the final split, replacing what is there of it."""
-        with self._database.writing("store a final score") as connection:
+        with self._database.begin_write("store a final score") as connection:
             results.replace_final(connection, evaluation_id, accuracy)
 
-    @retried
+    @retry
     def set_final_failure(self, evaluation_id: int, metric: str, message: str) -> None:
         """Store that it could not be scored on the final split, replacing what is there of it.
 
@@ -189,7 +189,7 @@ class Evaluations:
             message: why; not empty.
         """
         nothing = Accuracy(metric, math.nan, math.nan, math.nan, math.nan, 0, 0, np.empty(0))
-        with self._database.writing("store a failure on the final data") as connection:
+        with self._database.begin_write("store a failure on the final data") as connection:
             results.replace_final(connection, evaluation_id, nothing, message)
 
 

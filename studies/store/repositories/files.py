@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from studies.store import records
 from studies.store.database import tables
-from studies.store.database.retries import retried
+from studies.store.database.retries import retry
 from studies.store.database.transactions import Database
 from studies.store.statements import artifacts, table_rows
 
@@ -28,10 +28,10 @@ class Files:
         query = table_rows.select_all(f, f.study_id == study_id).order_by(f.role, f.position)
         return tuple(f.of(row) for row in self._database.rows(query))
 
-    @retried
+    @retry
     def set_inputs(self, study_id: int, files: Sequence[records.FileRecord]) -> None:
         """Store which files of a study lie among the artifacts, replacing what is there."""
-        with self._database.writing("store the study's files") as connection:
+        with self._database.begin_write("store the study's files") as connection:
             table_rows.lock(connection, tables.StudyRecord, study_id)
             connection.execute(delete(tables.FileRecord).where(tables.FileRecord.study_id == study_id))
             insert_files(connection, study_id, files)
@@ -46,11 +46,11 @@ class Files:
         a = tables.ArtifactRecord
         return tuple(a.of(row) for row in self._database.rows(table_rows.select_all(a).order_by(a.digest)))
 
-    @retried
+    @retry
     def add(self, digest: str, kind: str, size_bytes: int, *, key: str | None = None) -> None:
         """Make an artifact known, under a cache key if given; a key that is there moves to this digest."""
         a = tables.ArtifactRecord
-        with self._database.writing("store an artifact") as connection:
+        with self._database.begin_write("store an artifact") as connection:
             if key is not None:
                 connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
             row = {"digest": digest, "kind": kind, "key": key, "size_bytes": size_bytes}
@@ -62,11 +62,11 @@ class Files:
         """Let evaluations drop their engines; digests that nothing refers to any more, as of `Studies.delete`."""
         e, freed = tables.EvaluationRecord, frozenset[str]()
 
-        @retried
+        @retry
         def release() -> frozenset[str]:
             nonlocal freed  # as of `Studies.delete`
             held: set[str] = set()
-            with self._database.writing("release engines") as connection:
+            with self._database.begin_write("release engines") as connection:
                 for chunk in table_rows.chunks([int(evaluation_id) for evaluation_id in evaluation_ids]):
                     held |= artifacts.held_artifacts(connection, e.id.in_(chunk))
                     connection.execute(update(e).where(e.id.in_(chunk)).values(artifact=None))
@@ -81,10 +81,10 @@ class Files:
         e, t, file, freed = tables.EvaluationRecord, tables.TargetRecord, tables.FileRecord, frozenset[str]()
         targets = select(t.id).where(t.study_id == study_id)
 
-        @retried
+        @retry
         def release() -> frozenset[str]:
             nonlocal freed  # what was freed before the answer to a commit was lost
-            with self._database.writing("release the study's artifacts") as connection:
+            with self._database.begin_write("release the study's artifacts") as connection:
                 held = artifacts.held_by_study(connection, study_id)
                 connection.execute(update(e).where(e.study_target_id.in_(targets)).values(artifact=None))
                 connection.execute(
@@ -97,7 +97,7 @@ class Files:
 
         return release()
 
-    @retried
+    @retry
     def forget(self, digest: str, remove: Callable[[str], object] = lambda digest: None) -> bool:
         """Remove an artifact that nothing refers to, its file first; False when something does.
 
@@ -105,7 +105,7 @@ class Files:
             remove: deletes the file. It is called inside the transaction, perhaps more than once: nobody else can make
                 the artifact known meanwhile, and where it fails the row stays, for `unused`.
         """
-        with self._database.writing("forget an artifact") as connection:
+        with self._database.begin_write("forget an artifact") as connection:
             return artifacts.drop_artifact(connection, digest, remove)
 
     def find_unused(self, age_s: float) -> frozenset[str]:
@@ -114,7 +114,7 @@ class Files:
         Args:
             age_s: of what was put and never recorded; before it is so old somebody may be about to.
         """
-        with self._database.reading("read the study") as connection:
+        with self._database.begin_read("read the study") as connection:
             return artifacts.unused_artifacts(connection, age_s)
 
 

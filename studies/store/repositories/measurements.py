@@ -10,7 +10,7 @@ from evaluators.measure.latency_scale import baseline_doubt, is_busy
 from search.values import Latency
 from studies.store.columns import Columns
 from studies.store.database import tables
-from studies.store.database.retries import repeated, retried
+from studies.store.database.retries import is_repeat, retry
 from studies.store.database.transactions import Database
 from studies.store.reading.rounds import read_reference_ms, round_table, rounds_query
 from studies.store.statements import results, table_rows
@@ -22,15 +22,15 @@ class Measurements:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @retried
+    @retry
     def add_round(self, study_target_id: int, latencies: Mapping[int, Latency]) -> int:
         """Store measurements made again side by side, evaluation id → latency; the number of their round."""
         s, e = tables.SampleRecord, tables.EvaluationRecord
-        with self._database.writing("store measurements") as connection:
+        with self._database.begin_write("store measurements") as connection:
             table_rows.lock(connection, tables.TargetRecord, study_target_id)
             of_target = e.study_target_id == study_target_id
             last = connection.scalar(select(func.max(s.round)).join(e, e.id == s.evaluation_id).where(of_target))
-            if repeated() and last and results.is_round(connection, last, latencies):
+            if is_repeat() and last and results.is_round(connection, last, latencies):
                 return int(last)
             number = max(last or 0, 0) + 1
             for evaluation_id, latency in latencies.items():
@@ -71,8 +71,8 @@ class Measurements:
         busy = [is_busy(raw_ms, wall_ms) for raw_ms, wall_ms in self._database.rows(query)]
         return 2 * sum(busy) > len(busy)
 
-    @retried
+    @retry
     def reference_ms(self, study_target_id: int) -> float | None:
         """What the baseline usually takes on a target, from all clean measurements; None if it has no baseline."""
-        with self._database.reading("read the baselines") as connection:
+        with self._database.begin_read("read the baselines") as connection:
             return read_reference_ms(connection, study_target_id)

@@ -13,7 +13,7 @@ from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
 from studies.store import records
 from studies.store.database import tables
-from studies.store.database.retries import retried
+from studies.store.database.retries import retry
 from studies.store.database.transactions import Database
 from studies.store.statements import table_rows
 
@@ -30,7 +30,7 @@ class Spaces:
         rows = self._database.rows(table_rows.select_all(c, c.study_target_id == study_target_id))
         return tuple(sorted(map(c.of, rows), key=lambda choice: (choice.group, choice.precision)))
 
-    @retried
+    @retry
     def set_choices(
         self,
         study_target_id: int,
@@ -46,7 +46,7 @@ class Spaces:
         """
         ranges_digest = None if calibration is None else calibration.ranges_digest
         t = tables.TargetRecord
-        with self._database.writing("store the search space") as connection:
+        with self._database.begin_write("store the search space") as connection:
             known = select(t.space_digest, t.ranges_digest).where(t.id == study_target_id)
             row = connection.execute(known.with_for_update(key_share=True)).one_or_none()
             if row is None or row[0] is not None or row[1] not in (None, ranges_digest):
@@ -65,11 +65,11 @@ class Spaces:
                 values |= vars(calibration)
             connection.execute(update(t).where(t.id == study_target_id).values(**values))
 
-    @retried
+    @retry
     def set_calibration(self, study_target_id: int, calibration: records.CalibrationRecord) -> None:
         """Let a target go on with other ranges, while no evaluation rests on those it has."""
         t = tables.TargetRecord
-        with self._database.writing("store the calibration") as connection:
+        with self._database.begin_write("store the calibration") as connection:
             connection.execute(update(t).where(t.id == study_target_id).values(**vars(calibration)))
 
     def unbuildable(self, study_target_id: int) -> frozenset[tuple[str, Precision]]:
@@ -78,7 +78,7 @@ class Spaces:
         query = select(c.group, c.precision).where(c.study_target_id == study_target_id, c.buildable.is_(False))
         return frozenset((row[0], row[1]) for row in self._database.rows(query))
 
-    @retried
+    @retry
     def mark_unbuildable(self, study_target_id: int, group: str, precision: Precision) -> None:
         """Remember that the engine's builder refuses this group in this precision; again changes nothing.
 
@@ -87,7 +87,7 @@ class Spaces:
         """
         c = tables.ChoiceRecord
         choice = (c.study_target_id == study_target_id, c.group == group, c.precision == precision)
-        with self._database.writing("mark a choice as not buildable") as connection:
+        with self._database.begin_write("mark a choice as not buildable") as connection:
             if not table_rows.meets_row(connection, update(c).where(*choice).values(buildable=False)):
                 raise KeyError((study_target_id, group, precision.label))
 
@@ -106,7 +106,7 @@ class Spaces:
         rows = self.sensitivity_rows(study_target_id)
         return {(row.group, row.precision): math.inf if row.error is None else row.error for row in rows}
 
-    @retried
+    @retry
     def set_sensitivities(self, study_target_id: int, rows: Sequence[GroupError], *, replace: bool = True) -> None:
         """Store what groups do alone in lower precisions on this target.
 
@@ -115,7 +115,7 @@ class Spaces:
         """
         values = [vars(row) for row in rows]
         s = tables.SensitivityRecord
-        with self._database.writing("store sensitivities") as connection:
+        with self._database.begin_write("store sensitivities") as connection:
             table_rows.lock(connection, tables.TargetRecord, study_target_id)
             there = select(s.group).where(s.study_target_id == study_target_id).limit(1)
             if not replace and connection.scalar(there) is not None:

@@ -14,7 +14,7 @@ from evaluators.measure.latency_scale import scale_latencies
 from search.values import Answer, AuditRow, Precision
 from studies.store import records
 from studies.store.database import column_types, tables
-from studies.store.database.retries import retried
+from studies.store.database.retries import retry
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_rows import failure_of
 from studies.store.reading.rounds import read_reference_ms
@@ -40,7 +40,7 @@ class Statistics:
         running = by_status.pop(records.RUNNING, 0)
         return records.Counts(sum(by_status.values()), running)
 
-    @retried
+    @retry
     def tally(self, study_target_id: int, since: datetime) -> Tally:
         """Count one target's evaluations; `recent` are those since a moment by the database's clock."""
         e = tables.EvaluationRecord
@@ -54,13 +54,13 @@ class Statistics:
         )
         return _tally(self._database.rows(query) or [(None, None, None, 0, 0, None, None, self.now())])
 
-    @retried
+    @retry
     def now(self) -> datetime:
         """The database's clock."""
         found: datetime = self._database.rows(select(column_types.utc_now()))[0][0]
         return found
 
-    @retried
+    @retry
     def obedience(self, study_target_id: int) -> dict[tuple[Precision, Answer], int]:
         """(asked precision, answer of the audit) → groups, over every audited evaluation of one target."""
         a, e = tables.AuditRecord, tables.EvaluationRecord
@@ -75,7 +75,7 @@ class Statistics:
             found[asked, AuditRow("", asked, got, "").answer] += count
         return dict(found)
 
-    @retried
+    @retry
     def finished_since(self, study_target_id: int, seconds: float) -> tuple[FinishedEvaluation, ...]:
         """What was finished in the last seconds, in the order it was."""
         e, t = tables.EvaluationRecord, tables.TrialRecord
@@ -89,7 +89,7 @@ class Statistics:
         rows = self._database.rows(query)
         reference_ms = None
         if any(row.baseline_ms is not None for row in rows):
-            with self._database.reading("read the baselines") as connection:
+            with self._database.begin_read("read the baselines") as connection:
                 reference_ms = read_reference_ms(connection, study_target_id)
         return tuple(
             FinishedEvaluation(**row._mapping, latency_ms=_latency_ms(row.raw_ms, row.baseline_ms, reference_ms))

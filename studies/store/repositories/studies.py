@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from search.errors import StudyError
 from studies.store import records, suggestions
 from studies.store.database import tables
-from studies.store.database.retries import repeated, retried
+from studies.store.database.retries import is_repeat, retry
 from studies.store.database.transactions import Database
 from studies.store.records import FileRecord, StudyRecord, TargetRecord
 from studies.store.repositories.files import insert_files
@@ -76,7 +76,7 @@ class Studies:
         there = f"It holds {', '.join(map(repr, names[-10:]))}" if names else "It holds no study yet"
         return f"There is no study {name!r} in {url}. {there}; give another database with --storage."
 
-    @retried
+    @retry
     def create(
         self,
         new: StudyRecord,
@@ -101,7 +101,7 @@ class Studies:
         if not new.name.strip() or len(new.name) > MAX_NAME:
             raise StudyError(f"The study name {new.name[:40]!r} cannot be used: expected 1 to {MAX_NAME} characters.")
         try:
-            with self._database.writing("create the study") as connection:
+            with self._database.begin_write("create the study") as connection:
                 number = _insert_study(connection, new, clusters)
                 of_group = tables.GroupRecord.of_group
                 rows = [{"study_id": number, **of_group(group, place).values()} for place, group in enumerate(groups)]
@@ -115,7 +115,7 @@ class Studies:
         except IntegrityError:
             known = self.load(new.name)
             if (
-                repeated()
+                is_repeat()
                 and known.model_digest == new.model_digest
                 and known.state == vars(new).get("state", "created")
             ):
@@ -126,16 +126,16 @@ class Studies:
                 f"`{way}`, or choose another --study."
             ) from None
 
-    @retried
+    @retry
     def update(self, study_id: int, **fields: Any) -> None:
         """Set columns of a study: state, model_path, config, data, metric, model, environment."""
         unknown = fields.keys() - STUDY_FIELDS
         if unknown:
             raise ValueError(f"cannot set {', '.join(sorted(unknown))}; fields are {', '.join(sorted(STUDY_FIELDS))}")
-        with self._database.writing("update the study") as connection:
+        with self._database.begin_write("update the study") as connection:
             connection.execute(update(tables.StudyRecord).where(tables.StudyRecord.id == study_id).values(**fields))
 
-    @retried
+    @retry
     def add_options(self, study_id: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any] | None = None) -> None:
         """Put some options of a study in the place of what is there, in one transaction.
 
@@ -143,7 +143,7 @@ class Studies:
             seen: the options as this run read them, when it began; see `options.merge_options`.
         """
         s = tables.StudyRecord
-        with self._database.writing("store the options of the study") as connection:
+        with self._database.begin_write("store the options of the study") as connection:
             table_rows.lock(connection, s, study_id)
             known = connection.scalar(select(s.config).where(s.id == study_id)) or {}
             changed = options.merge_options(known, changes, seen)
@@ -162,10 +162,10 @@ class Studies:
         """
         study_id, freed = self.load(name).id, frozenset[str]()
 
-        @retried
+        @retry
         def delete_rows() -> frozenset[str]:
             nonlocal freed  # what was freed before the answer to a commit was lost
-            with self._database.writing("delete the study") as connection:
+            with self._database.begin_write("delete the study") as connection:
                 held = artifacts.held_by_study(connection, study_id)
                 if table_rows.meets_row(
                     connection, delete(tables.StudyRecord).where(tables.StudyRecord.id == study_id)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from search.values import Capability, Latency, Target
 from studies.store import records
 from studies.store.database import tables
-from studies.store.database.retries import repeated, retried
+from studies.store.database.retries import is_repeat, retry
 from studies.store.database.transactions import Database
 from studies.store.reading.repeats import provisional_band
 from studies.store.statements import options, table_rows
@@ -57,7 +57,7 @@ class Targets:
             return None
         return records.CalibrationRecord(row.ranges_digest, row.recovery, key)
 
-    @retried
+    @retry
     def add(
         self,
         study_id: int,
@@ -73,7 +73,7 @@ class Targets:
         Args:
             options: as in `TargetRecord`.
         """
-        with self._database.writing("add the target") as connection:
+        with self._database.begin_write("add the target") as connection:
             table_rows.lock(connection, tables.StudyRecord, study_id)
             target_id = ensure_fingerprint(connection, target)
             t = tables.TargetRecord
@@ -85,7 +85,7 @@ class Targets:
             facts["options"] = None if options is None else dict(options)
             return table_rows.insert_row(connection, t, {**values, **facts})
 
-    @retried
+    @retry
     def settle(self, study_target_id: int, *, details: Mapping[str, Any] | None = None, **fields: float | str) -> None:
         """Set columns of a study's target, and add to its details, unless one of these columns is set already.
 
@@ -94,32 +94,32 @@ class Targets:
         """
         t = tables.TargetRecord
         columns = [t.__table__.c[name] for name in fields]
-        with self._database.writing("store what is once for all workers") as connection:
+        with self._database.begin_write("store what is once for all workers") as connection:
             locked = select(t.details, *columns).where(t.id == study_target_id).with_for_update(key_share=True)
             row = connection.execute(locked).one_or_none()
             if row is not None and all(value is None for value in row[1:]):
                 added = {"details": {**(row[0] or {}), **details}} if details else {}
                 connection.execute(update(t).where(t.id == study_target_id).values(**fields, **added))
 
-    @retried
+    @retry
     def add_details(self, study_target_id: int, **details: Any) -> bool:
         """Add to a target's details, or replace some of them; whether that changed any."""
         t = tables.TargetRecord
-        with self._database.writing("update the target") as connection:
+        with self._database.begin_write("update the target") as connection:
             locked = select(t.details).where(t.id == study_target_id).with_for_update(key_share=True)
             known = connection.scalar(locked) or {}
             changed = {**known, **details}
             if changed != known:
                 connection.execute(update(t).where(t.id == study_target_id).values(details=changed))
-            return changed != known or repeated()  # the answer to the change itself may have been lost
+            return changed != known or is_repeat()  # the answer to the change itself may have been lost
 
-    @retried
+    @retry
     def add_options(
         self, study_target_id: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any] | None = None
     ) -> None:
         """The same of what a target was told that the study was not."""
         t = tables.TargetRecord
-        with self._database.writing("store the options of a target") as connection:
+        with self._database.begin_write("store the options of a target") as connection:
             locked = select(t.options).where(t.id == study_target_id).with_for_update(key_share=True)
             known = connection.scalar(locked) or {}
             changed = options.merge_options(known, changes, seen)
@@ -132,12 +132,12 @@ class Targets:
         rows = self._database.rows(table_rows.select_all(r, r.study_target_id == study_target_id).order_by(r.id))
         return tuple(r.of(row) for row in rows)
 
-    @retried
+    @retry
     def add_repeat(self, study_target_id: int, evaluation_id: int, kind: str, latency: Latency) -> None:
         """Store that a baseline was measured again for the tie band; `kind` as in `RepeatRecord`."""
         values = {"study_target_id": study_target_id, "evaluation_id": evaluation_id, "kind": kind}
         values |= {"raw_ms": latency.raw_ms, "baseline_ms": latency.baseline_ms}
-        with self._database.writing("store a repetition") as connection:
+        with self._database.begin_write("store a repetition") as connection:
             connection.execute(insert(tables.RepeatRecord).values(values))
 
 

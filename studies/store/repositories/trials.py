@@ -16,7 +16,7 @@ from search.forecast.forecasts import FORECAST, Predicted
 from search.values import Assignment
 from studies.store import records
 from studies.store.database import tables
-from studies.store.database.retries import retried
+from studies.store.database.retries import retry
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_columns import number_columns, plain_rows
 from studies.store.reading.evaluation_rows import read_evaluation
@@ -38,7 +38,7 @@ class Trials:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @retried
+    @retry
     def load(self, study_target_id: int, trial: int) -> records.StoredEvaluation:
         """Everything stored of the evaluation that answers this Optuna trial.
 
@@ -47,23 +47,23 @@ class Trials:
         """
         found = self.find(study_target_id, trial)
         if found is None:
-            with self._database.reading("read a trial") as connection:
+            with self._database.begin_read("read a trial") as connection:
                 raise StudyError(_unknown_trial(connection, study_target_id, trial))
         return found
 
-    @retried
+    @retry
     def find(self, study_target_id: int, trial: int) -> records.StoredEvaluation | None:
         """As `evaluation`, and None if no evaluation answers the trial."""
         t = tables.TrialRecord
-        with self._database.reading("read a trial") as connection:
+        with self._database.begin_read("read a trial") as connection:
             query = table_rows.select_all(t, t.study_target_id == study_target_id, t.number == trial)
             row = connection.execute(query).one_or_none()
             if row is None:
                 return None
             found = read_evaluation(connection, row.evaluation_id)
-            return found.changed(asked=row.asked_assignment) if row.reused else found
+            return found.with_values(asked=row.asked_assignment) if row.reused else found
 
-    @retried
+    @retry
     def link(self, study_target_id: int, trial: int, evaluation_id: int, *, asked: Assignment | None = None) -> None:
         """Let an evaluation that is there already, perhaps running, answer another Optuna trial too.
 
@@ -74,7 +74,7 @@ class Trials:
             LostEvaluationError: the evaluation is gone, or another one answers the trial; nothing was written.
         """
         try:
-            with self._database.writing("link a trial") as connection:
+            with self._database.begin_write("link a trial") as connection:
                 results.link(connection, study_target_id, trial, evaluation_id, reused=True, asked=asked)
         except IntegrityError:
             if self.links(study_target_id, trial).get(trial, (None,))[0] != evaluation_id:
@@ -91,25 +91,25 @@ class Trials:
         ]
         return {row[0]: (row[1], row[2]) for row in found}
 
-    @retried
+    @retry
     def forecasts(self, target: records.TargetRecord) -> dict[int, Predicted]:
         """Evaluation id → what was predicted of it before it was built.
 
         Absent are those that the guided sampler did not propose, and repairs: the forecast was of the proposal. Read
         from Optuna's tables without Optuna, which takes a while to import.
         """
-        with self._database.reading("read forecasts") as connection:
+        with self._database.begin_read("read forecasts") as connection:
             if not inspect(connection).has_table(_ATTRIBUTES.name):
                 return {}
             rows: Sequence[Row] = connection.execute(_forecasts_query(target)).all()
         return {row[0]: Predicted.from_json(json.loads(row[1])) for row in rows}
 
-    @retried
+    @retry
     def answers(self, study_target_id: int) -> NDArray[np.int64]:
         """(2, n) Optuna numbers of all trials that have an evaluation, and the ids of these."""
         t = tables.TrialRecord
         query = select(t.number, t.evaluation_id).where(t.study_target_id == study_target_id)
-        with self._database.reading("read trials") as connection:
+        with self._database.begin_read("read trials") as connection:
             return number_columns(plain_rows(connection, query), 2).astype(np.int64)
 
 

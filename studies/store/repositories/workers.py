@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from search.errors import StudyError
 from studies.store import records
 from studies.store.database import column_types, tables
-from studies.store.database.retries import repeated, retried
+from studies.store.database.retries import is_repeat, retry
 from studies.store.database.transactions import Database
 from studies.store.statements import leases, table_rows
 
@@ -43,34 +43,34 @@ class Workers:
                     self.end(name)
                 raise
 
-    @retried
+    @retry
     def _add_worker(self, values: Mapping[str, Any]) -> bool:
         """False where another has this name."""
         try:
-            with self._database.writing("join the study") as connection:
+            with self._database.begin_write("join the study") as connection:
                 connection.execute(insert(tables.WorkerRecord).values(values))
                 return True
         except IntegrityError:
             same = tables.WorkerRecord.name == values["name"]
             if not self._database.rows(select(tables.WorkerRecord.id).where(same)):
                 raise StudyError("joining a study: it was deleted just now.") from None
-            return repeated()
+            return is_repeat()
 
-    @retried
+    @retry
     def set_state(self, name: str, state: str) -> None:
         """Say what a worker is doing."""
-        with self._database.writing("say what a worker does") as connection:
+        with self._database.begin_write("say what a worker does") as connection:
             connection.execute(update(tables.WorkerRecord).where(tables.WorkerRecord.name == name).values(state=state))
 
-    @retried
+    @retry
     def set_spent(self, name: str, spent: Mapping[str, float]) -> None:
         """Store where the time of a worker went until now: kind → seconds since its command began."""
-        with self._database.writing("store where time went") as connection:
+        with self._database.begin_write("store where time went") as connection:
             connection.execute(
                 update(tables.WorkerRecord).where(tables.WorkerRecord.name == name).values(_spent(spent))
             )
 
-    @retried
+    @retry
     def end(self, name: str, state: str = "ended", spent: Mapping[str, float] | None = None) -> None:
         """End a worker; the tasks that it still holds are free.
 
@@ -79,16 +79,16 @@ class Workers:
         """
         w, t = tables.WorkerRecord, tables.TaskRecord
         values = {"state": state, "ended_at": column_types.utc_now(), **_spent(spent)}
-        with self._database.writing("end a worker") as connection:
+        with self._database.begin_write("end a worker") as connection:
             connection.execute(update(w).where(w.name == name).values(values))
             connection.execute(delete(t).where(t.worker == name))
 
-    @retried
+    @retry
     def end_others(self, study_target_id: int, name: str) -> None:
         """End all workers but one, which knows that it is alone: on SQLite it holds the study's lock."""
         w, t = tables.WorkerRecord, tables.TaskRecord
         left = (w.study_target_id == study_target_id, w.name != name, w.ended_at.is_(None))
-        with self._database.writing("end lost workers") as connection:
+        with self._database.begin_write("end lost workers") as connection:
             connection.execute(update(w).where(*left).values(state="failed", ended_at=w.heartbeat))
             connection.execute(delete(t).where(t.study_target_id == study_target_id, t.worker != name))
 
@@ -98,7 +98,7 @@ class Workers:
         Args:
             spent: as of `set_spent`.
         """
-        with self._database.writing("renew a lease") as connection:  # not run again: who beats has its own loop
+        with self._database.begin_write("renew a lease") as connection:  # not run again: who beats has its own loop
             w, now = tables.WorkerRecord, {"heartbeat": column_types.utc_now()}
             connection.execute(update(w).where(w.name == name).values({**now, **_spent(spent)}))
             for table in (tables.LeaseRecord, tables.TaskRecord):
@@ -149,14 +149,14 @@ class Tasks:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @retried
+    @retry
     def take(self, study_target_id: int, task: str, worker: str, lease_s: float) -> bool:
         """Give a worker a task unless another has it and is alive; False when it does not get it."""
         t, now = tables.TaskRecord, column_types.utc_now()
         this = (t.study_target_id == study_target_id, t.name == task)
         values = {"worker": worker, "heartbeat": now}
         try:
-            with self._database.writing("take a task") as connection:
+            with self._database.begin_write("take a task") as connection:
                 free = leases.is_free(t, worker, lease_s)
                 if table_rows.meets_row(connection, update(t).where(*this, free).values(values)):
                     return True
@@ -168,12 +168,12 @@ class Tasks:
         except IntegrityError:  # another one took it just now
             return False
 
-    @retried
+    @retry
     def release(self, study_target_id: int, task: str, worker: str) -> None:
         """Let others have a task; nothing happens when it has been taken over."""
         t = tables.TaskRecord
         this = (t.study_target_id == study_target_id, t.name == task, t.worker == worker)
-        with self._database.writing("release a task") as connection:
+        with self._database.begin_write("release a task") as connection:
             connection.execute(delete(t).where(*this))
 
     def of_target(self, study_target_id: int) -> tuple[records.TaskRecord, ...]:

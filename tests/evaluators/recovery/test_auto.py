@@ -131,7 +131,7 @@ def test_a_network_that_needs_nothing_is_left_alone(tmp_path: Path) -> None:
     case = Case(tmp_path, uneven=False)
     ranges, record = case.recover([Balance(), Widen()])
     assert not {step.name for step in record.kept_steps} - {"balance"}
-    assert record.steps[1].kept_steps is False
+    assert record.steps[1].kept is False
     if not record.kept_steps:
         assert ranges == case.ranges
 

@@ -90,7 +90,7 @@ def rescaled(even: Model) -> Model:
     exponents = np.zeros(streams.count, np.int64)
     for slots in streams.components():
         exponents[slots] = -(np.arange(len(slots)) % 9) if len(slots) > 1 else 0
-    return even.scaled(factors_of(streams.scalings, exponents))
+    return even.scale_constants(factors_of(streams.scalings, exponents))
 
 
 @pytest.mark.parametrize("name", ["residual", "bottlenecks"])
@@ -164,7 +164,7 @@ def check_recovered(context: RecoveryContext) -> None:
 
 def altered(changes: dict[str, NDArray[Any]]) -> Model:
     """The uneven network with some of its weights multiplied."""
-    return uneven().scaled({name: (np.asarray(factor, np.float32),) for name, factor in changes.items()})
+    return uneven().scale_constants({name: (np.asarray(factor, np.float32),) for name, factor in changes.items()})
 
 
 def dead(channels: int, *which: int) -> NDArray[Any]:

@@ -77,7 +77,7 @@ def check(model: Model, *feeds: dict[str, Any]) -> Streams:
     streams = find_streams(model)
     exponents = np.random.default_rng(0).integers(-5, 6, streams.count)
     exponents[0] = 0
-    scaled = model.scaled(factors_of(streams.scalings, exponents))
+    scaled = model.scale_constants(factors_of(streams.scalings, exponents))
     for feed in feeds:
         np.testing.assert_array_equal(outputs_of(scaled, feed)["y"], outputs_of(model, feed)["y"])
     return streams
@@ -238,4 +238,4 @@ def test_factors_that_would_change_the_shape_of_a_constant_are_refused() -> None
     model = opened(small.proto({"x": [2, CHANNELS]}, 2))
     name = next(iter(model.graph.graph.initializers))
     with pytest.raises(ModelError, match=r"expected factors that broadcast to the shape \(6, 4\)"):
-        model.scaled({name: [np.ones((3, 1, 1), np.float32)]})
+        model.scale_constants({name: [np.ones((3, 1, 1), np.float32)]})

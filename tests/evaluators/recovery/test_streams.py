@@ -24,7 +24,7 @@ def check_exact(model: Model, seed: int = 0) -> None:
     """Every tensor is divided by the powers of its slots, bit by bit; outputs are what they were."""
     streams = find_streams(model)
     exponents = random_exponents(streams, seed)
-    scaled = model.scaled(factors_of(streams.scalings, exponents))
+    scaled = model.scale_constants(factors_of(streams.scalings, exponents))
     before, after = run_all(model), run_all(scaled)
     for name, array in before.items():
         slots = streams.tensors.get(name)
@@ -44,7 +44,7 @@ def test_factors_on_networks_are_exact(name: str) -> None:
     model = loaded(name)
     check_exact(model)
     streams = find_streams(model)
-    scaled = model.scaled(factors_of(streams.scalings, random_exponents(streams, 1)))
+    scaled = model.scale_constants(factors_of(streams.scalings, random_exponents(streams, 1)))
     for output, array in run_all(model, optimized=True, only=True).items():
         # Fused kernels may sum in another order.
         np.testing.assert_allclose(run_all(scaled, optimized=True, only=True)[output], array, 1e-4, 1e-5)

@@ -104,7 +104,7 @@ def test_the_front_and_the_best_within_a_limit_come_near_the_exact_ones():
     for quantile in (0.02, 0.05, 0.3):
         limit = float(np.quantile(every[1], quantile))
         found = within(first, second, limit, exact=False)
-        assert found.is_limited <= limit
+        assert found.limited <= limit
         assert found.value <= 1.05 * every[0][every[1] <= limit].min()
         assert found.gap == np.inf, "nothing is proven"
 

@@ -286,7 +286,7 @@ def test_where_a_good_mix_is_enough_no_integer_program_is_solved(monkeypatch):
 
     monkeypatch.setattr(program, "solve", refuse)
     found = within(latency, noise, limit, **given, exact=False)
-    assert found.is_limited <= limit
+    assert found.limited <= limit
     assert found.gap > 1e-9
     with pytest.raises(AssertionError, match="HiGHS was asked"):
         within(latency, noise, limit, **given)
@@ -303,7 +303,7 @@ def test_a_long_chain_keeps_its_limit_to_the_stated_gap():
     proof = program.solve(
         structure, structure.terms(latency), latency.base, (structure.terms(noise), limit), gap=1e-5, time_limit_s=60
     )
-    assert found.is_limited <= limit
+    assert found.limited <= limit
     assert found.gap <= 1e-3
     assert found.value * (1 - 1e-3) <= latency.value(proof.codes) * (1 + 1e-5)
     assert found.value * (1 - found.gap) <= latency.value(proof.codes) * (1 + 1e-9)
@@ -321,7 +321,7 @@ def test_highs_closes_the_gap_that_the_relaxation_leaves(swapped, monkeypatch):
     proof = program.solve(structure, structure.terms(objective), objective.base, budget, gap=0.0)
     found = within(objective, limited, limit, gap=1e-6, time_limit_s=60)
     assert found.value == pytest.approx(objective.value(proof.codes), rel=1e-6)
-    assert found.is_limited <= limit
+    assert found.limited <= limit
     assert found.gap <= 2e-6
     assert not found.timed_out
 
@@ -334,8 +334,8 @@ def test_a_time_limit_leaves_codes_that_keep_the_limit_and_an_honest_gap(monkeyp
     found = within(latency, noise, limit, gap=0.0, time_limit_s=0)
     better = within(latency, noise, limit, gap=1e-5, time_limit_s=60)
     assert found.timed_out
-    assert found.is_limited == pytest.approx(noise.value(found.codes))
-    assert found.is_limited <= limit
+    assert found.limited == pytest.approx(noise.value(found.codes))
+    assert found.limited <= limit
     assert 0 < found.gap < 0.01
     assert found.value * (1 - found.gap) <= better.value
 

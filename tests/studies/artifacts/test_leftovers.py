@@ -42,7 +42,7 @@ def known(store: Store) -> dict[str, str]:
 
 
 def other_target(store: Store) -> int:
-    return store.targets.add(store.studies.create(STUDY.changed(name="two")), TARGET, "two/cpu")
+    return store.targets.add(store.studies.create(STUDY.with_values(name="two")), TARGET, "two/cpu")
 
 
 def test_an_engine_that_another_study_lets_go_of_meanwhile_is_put_again(
@@ -77,7 +77,7 @@ def test_studies_that_keep_and_drop_one_engine_at_once(url: str, artifacts: Arti
 
     def work(name: str) -> None:
         with Store.open(url, create=True) as store:
-            target = store.targets.add(store.studies.create(STUDY.changed(name=name)), TARGET, name)
+            target = store.targets.add(store.studies.create(STUDY.with_values(name=name)), TARGET, name)
             for trial in range(25):
                 with kept_engine(store, artifacts, built(tmp_path)) as digest:
                     number = finish(store, target, trial, trial % 3, trial // 3 % 3, trial // 9, artifact=digest)
@@ -110,7 +110,7 @@ def test_what_is_not_recorded_goes_at_once_or_when_it_is_old(
     store.files.add(artifacts.put_bytes(b"by a process that was killed then", "engine"), "engine", 1)
     clear(store, artifacts, own=True)
     assert len(names(artifacts)) == 1, "somebody may be about to record it"
-    with database.writing(store.database.engine) as connection:
+    with database.begin_write(store.database.engine) as connection:
         connection.execute(update(tables.ArtifactRecord).values(created_at=column_types.utc_ago(2 * STALE_S)))
     store.files.add("c" * 64, "ranges", 1, key="for the next study of this model")
     clear(store, artifacts, own=True)

@@ -216,7 +216,7 @@ def shipped(one: Host, bucket: str) -> Iterator[tuple[Store, StudyRecord, Search
     config = SearchConfig(model, data, "s", storage=f"sqlite:///{one.folder.parent / 'a.db'}", artifacts=bucket)
     files = shipping.put(open_artifacts(config), config, Quiet())
     with Store.open(config.storage, create=True) as store:
-        number = store.studies.create(STUDY.changed(name="s", config=config.to_json()))
+        number = store.studies.create(STUDY.with_values(name="s", config=config.to_json()))
         store.files.set_inputs(number, files)
         one.folder.rename(one.folder.with_name("gone"))
         yield store, store.studies.load("s"), config
@@ -245,7 +245,7 @@ def test_names_in_the_database_lead_nowhere_else(hosts: tuple[Host, Host], monke
         known = store.files.inputs(study.id)
         two.here()
         for name in ("../model.onnx", "/tmp/model.onnx", "a/../../model.onnx"):
-            store.files.set_inputs(study.id, [file.changed(name=name) for file in known])
+            store.files.set_inputs(study.id, [file.with_values(name=name) for file in known])
             with pytest.raises(ArtifactError, match=f"'{name}' is no path below a folder"):
                 shipping.here(store, study, config, Quiet())
         assert two.fetched() == {}

@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 
 from studies.store.database import connections, database, retries
 from studies.store.database.database import close_optuna, optuna_storage, parse_url
-from studies.store.database.retries import InterruptedTransactionError, retried
+from studies.store.database.retries import InterruptedTransactionError, retry
 from studies.store.store import Store
 from tests.support.study_rows import SERVERS, fresh_url
 
@@ -73,7 +73,7 @@ def test_slow_tries_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "CLEAN_UP_S", 0.01)
     tries = []
 
-    @retried
+    @retry
     def cut() -> None:
         tries.append(time.sleep(0.02))
         raise InterruptedTransactionError("cut off", lost=True)

@@ -77,7 +77,7 @@ def test_ctrl_c_just_as_a_worker_joins_leaves_none_behind(
 
 def grow_old(store: Store, table: type[Any], seconds: float = 2 * LEASE_S) -> None:
     """Let so much time pass since the heartbeats of a table."""
-    with database.writing(store.database.engine) as connection:
+    with database.begin_write(store.database.engine) as connection:
         connection.execute(update(table).values(heartbeat=column_types.utc_ago(seconds)))
 
 
@@ -347,7 +347,7 @@ def test_several_may_add_a_target_at_once(store: Store) -> None:
 def test_studies_that_are_made_at_once_share_the_description_of_their_target(store: Store) -> None:
     def make(name: str) -> int:
         target = TargetRecord(target=TARGET, optuna_study=f"{name}/cpu", details={})
-        return store.studies.create(STUDY.changed(name=name), groups=[group(0), group(1)], target=target)
+        return store.studies.create(STUDY.with_values(name=name), groups=[group(0), group(1)], target=target)
 
     made = at_once(*[partial(make, f"s{number}") for number in range(WORKERS)])
     targets = [store.targets.of_study(study) for study in made]
@@ -398,7 +398,7 @@ def test_the_first_space_stays_with_its_ranges(store: Store, target: int) -> Non
     at_once(*((lambda space=space: set_choices(store, target, space)) for space in spaces))
     (now,) = store.targets.of_study(store.studies.load("demo").id)
     rows = tuple(
-        choice.changed(study_target_id=target)
+        choice.with_values(study_target_id=target)
         for digest, rows, _ in spaces
         if digest == now.space_digest
         for choice in rows

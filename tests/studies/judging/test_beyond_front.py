@@ -18,7 +18,7 @@ from bitfront.printing.study_results import print_finished
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.point_lists import front_points
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.run.engines import prune
 from studies.run.search_result import Mixes, SearchResult
@@ -67,7 +67,7 @@ def fill(store: Store, target: int, artifacts: Artifacts, folder: Path) -> None:
 
 def judged(store: Store, limits: Limits | None = None, target: int = 0) -> Standing:
     study = store.studies.load("s")
-    return standing(store, study, store.targets.of_study(study.id)[target], limits or Limits())
+    return read_standing(store, study, store.targets.of_study(study.id)[target], limits or Limits())
 
 
 def trials(rows: list[dict[str, Any]], mark: str) -> set[int]:

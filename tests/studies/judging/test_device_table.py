@@ -11,7 +11,7 @@ import pytest
 from search.values import LossEstimate, RecoveryRecord
 from studies.judging.findings.device_table import DeviceRow, device_cells, device_header, device_row
 from studies.judging.findings.rescue_table import seconds_text, won_back_text
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits, MetricScale
 from studies.store.store import Store
 from tests.support.study_rows import METRIC, add, evaluated, make_study, scored
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def judged(store: Store, limits: Limits = LIMIT) -> Standing:
     study = store.studies.load("s")
-    return standing(store, study, store.targets.of_study(study.id)[0], limits)
+    return read_standing(store, study, store.targets.of_study(study.id)[0], limits)
 
 
 def row_of(store: Store, now: Standing) -> DeviceRow:
@@ -54,8 +54,8 @@ def test_the_final_split_counts_where_recovery_scored_plain_int8_there(store: St
     recovery = RecoveryRecord("auto", (), LossEstimate(0.4, 0.35, 0.45, 8))
     now = replace(
         now,
-        target=now.target.changed(recovery=recovery),
-        study=now.study.changed(data={"final": 8}),
+        target=now.target.with_values(recovery=recovery),
+        study=now.study.with_values(data={"final": 8}),
     )
     found = row_of(store, now)
     assert (found.int8_loss, found.final_value, found.final_loss) == (0.4, 0.86, 0.04)
@@ -69,7 +69,7 @@ def test_nothing_is_won_back_where_int8_shows_no_loss_and_nothing_is_told_of_a_m
     found = row_of(store, now)
     assert (found.trial, found.scheme, found.latency_ms, found.won_back) == (None, "", None, None)
     recovery = RecoveryRecord("auto", (), LossEstimate(0.01, -0.01, 0.03, 8))
-    harmless = replace(judged(store), target=now.target.changed(recovery=recovery))
+    harmless = replace(judged(store), target=now.target.with_values(recovery=recovery))
     assert row_of(store, harmless).won_back is None
 
 

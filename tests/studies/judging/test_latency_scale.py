@@ -12,7 +12,7 @@ import pytest
 
 from evaluators.measure.latency_scale import baseline_doubt, off_reference, reference_of, scale_latencies, share_text
 from search.values import Latency
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.store.store import Store
 from studies.trials.ledger import Ledger
@@ -60,7 +60,7 @@ def test_a_baseline_is_off_by_more_than_half() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(fresh_url("sqlite", tmp_path), create=True) as opened:
-        study = opened.studies.create(STUDY.changed(metric=METRIC))
+        study = opened.studies.create(STUDY.with_values(metric=METRIC))
         opened.targets.settle(opened.targets.add(study, TARGET, "demo/cpu"), latency_band=0.01)
         yield opened
 
@@ -82,7 +82,7 @@ def add(store: Store, trial: int, latency: Latency, role: str = "") -> int:
 def judged(store: Store, budget_ms: float | None = None) -> Standing:
     study = store.studies.load(STUDY.name)
     (target,) = store.targets.of_study(study.id)
-    return standing(store, study, target, Limits(latency_budget_ms=budget_ms))
+    return read_standing(store, study, target, Limits(latency_budget_ms=budget_ms))
 
 
 def feasible(now: Standing) -> Sequence[int]:
@@ -144,7 +144,7 @@ def test_the_latest_clean_measurement_counts(store: Store) -> None:
         (timed(2.1, 4.0), 2.1),
     ]:
         store.measurements.add_round(target.id, {number: latency})
-        assert ledger.standing().measures.latency_ms[0] == pytest.approx(counts)
+        assert ledger.read_standing().measures.latency_ms[0] == pytest.approx(counts)
         assert ledger.latencies() == {0: pytest.approx(counts), 1: 3.0, 2: 3.0}
 
 
@@ -169,7 +169,7 @@ def test_a_search_whose_first_measurement_was_slow_heals(tmp_path: Path, monkeyp
     assert "measuring the FP32 baseline" not in said.output
     with Store.open(f"sqlite:///{DATABASE}") as store:
         study = store.studies.load("s")
-        now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
+        now = read_standing(store, study, store.targets.of_study(study.id)[0], Limits())
     table = now.table
     assert table.baseline_ms[0] > 5 * table.baseline_ms[1:].max(), "else nothing was planted"
     assert table.reference_ms is not None

@@ -78,7 +78,7 @@ def test_every_view_tells_of_a_mix_that_did_not_run_as_asked(here: Path) -> None
 
 def test_a_point_is_whole_whatever_it_is_asked_of(here: Path) -> None:
     """Also of the standing that a search itself works with, of a row that no table names."""
-    from studies.judging.standing import standing
+    from studies.judging.standing import read_standing
     from studies.options.limits import Limits
     from studies.store.store import Store
 
@@ -86,7 +86,7 @@ def test_a_point_is_whole_whatever_it_is_asked_of(here: Path) -> None:
     ok(*SEARCH, *INT8_ONLY, *fault, "--sampler", "random", "--trials", 6, "--seed", 3, "--quiet")
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
         study = store.studies.load("s")
-        now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
+        now = read_standing(store, study, store.targets.of_study(study.id)[0], Limits())
     one_by_one = [now.point(row).mismatch for row in range(len(now.table))]
     assert [bool(text) for text in one_by_one] == (now.table.not_obeyed > 0).tolist()
     assert len(now.details.mismatches) == sum(now.table.not_obeyed > 0)

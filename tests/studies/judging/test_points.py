@@ -17,7 +17,7 @@ from studies.judging.rules.quantiles import quantile
 from studies.judging.rules.verdicts import FinalBounds, Verdict
 from studies.judging.sentences.final_split import final_text
 from studies.judging.sentences.picks import faster_text
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.store.store import Store
 from tests.support.study_rows import add, evaluated, make_study, scored
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def judged(store: Store, limits: Limits = LIMIT) -> Standing:
     study = store.studies.load("s")
-    return standing(store, study, store.targets.of_study(study.id)[0], limits)
+    return read_standing(store, study, store.targets.of_study(study.id)[0], limits)
 
 
 def test_a_point_names_what_was_measured_and_what_the_limits_say(store: Store) -> None:

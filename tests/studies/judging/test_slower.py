@@ -12,7 +12,7 @@ import pytest
 
 from search.values import EngineSummary, Precision
 from studies.judging.sentences.slow_precisions import slower_texts
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.config import SearchConfig
 from studies.options.limits import Limits
 from studies.run.hooks.announcements import SlowerNote
@@ -39,7 +39,7 @@ def judged(
     """A study of these uniform evaluations, latency in ms and engine, with groups that are held back beside them."""
     metric = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "relative": False}
     config = SearchConfig(model="model.onnx", data="data.npz").to_json()
-    study = store.studies.create(STUDY.changed(metric=metric, model=MODEL, config=config))
+    study = store.studies.create(STUDY.with_values(metric=metric, model=MODEL, config=config))
     target = store.targets.add(
         study, replace(TARGET, **{"relative": False, "backend": "tensorrt", **options}), "demo/gpu"
     )
@@ -50,7 +50,7 @@ def judged(
         number = store.claims.begin(target, chosen, chosen.digest, "w0", trial, f"baseline:{precision.label}")
         store.claims.record(number, measured(chosen, latency=latency, engine=engine), None)
     record = store.studies.load(STUDY.name)
-    return standing(store, record, store.targets.of_study(record.id)[0], Limits())
+    return read_standing(store, record, store.targets.of_study(record.id)[0], Limits())
 
 
 def test_a_region_that_int8_breaks_up_is_named(opened: Store) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from studies.judging.sentences.picks import ties_text
-from studies.judging.standing import standing
+from studies.judging.standing import read_standing
 from studies.options.limits import Limits
 from studies.store.store import Store
 from tests.support.study_rows import evaluated, make_study
@@ -27,6 +27,6 @@ def test_a_tie_with_a_measurably_smaller_loss_says_how_much_smaller(half: float,
             number = store.claims.begin(target, made.assignment, made.assignment.digest, "w0", trial, role)
             store.claims.record(number, made)
         study = store.studies.load("s")
-        now = standing(store, study, store.targets.of_study(study.id)[0], Limits(max_drop=0.05))
+        now = read_standing(store, study, store.targets.of_study(study.id)[0], Limits(max_drop=0.05))
         assert now.picks.best is not None
         assert ties_text(now, now.point(now.picks.best), "best") == says

@@ -87,7 +87,7 @@ def test_of_many_workers_the_whole_study_is_told(here: Path) -> None:
         status = study_status(store, "small")
         (target,) = status.targets
         new = store.statistics.finished_since(target.target.id, 1e9)
-    failed = new[0].changed(status="failed", stage="build", kind="refused")
+    failed = new[0].with_values(status="failed", stage="build", kind="refused")
     metrics.overview(status, [*new, failed])
     name = {"target": f"{target.target.target.backend} {target.target.target.device}"}
     labels = {"outcome": "failed", "stage": "build", "kind": "refused"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from search.errors import ConfigError
-from studies.judging.standing import standing
+from studies.judging.standing import read_standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_limit, resolve_limits
 from studies.options.quantities import Amount
@@ -46,7 +46,7 @@ def test_a_registered_limit_decides_what_is_feasible(
     monkeypatch.chdir(tmp_path)
     with Store.open("sqlite:///bitfront.db", write=False) as store:
         study = store.studies.load("small")
-        now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
+        now = read_standing(store, study, store.targets.of_study(study.id)[0], Limits())
         sizes = now.table.size_bytes[:]
         bound = int(sizes[now.judgement.feasible].max()) - 1
         bounded = replace(now, limits=Limits(max_size_bytes=bound))

@@ -240,6 +240,6 @@ def test_slots_belong_to_a_run_and_not_to_the_study() -> None:
     given = config(workers="3")
     assert given.workers == 3
     assert given.to_json().keys().isdisjoint({"gpus", "workers", "storage"})
-    assert SearchConfig.from_json(given.to_json()).changed({"gpus": "0,1"}).gpus == "0,1"
+    assert SearchConfig.from_json(given.to_json()).with_values({"gpus": "0,1"}).gpus == "0,1"
     with pytest.raises(ConfigError, match="--workers"):
         config(workers="0")

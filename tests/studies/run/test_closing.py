@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from studies.judging.standing import standing
+from studies.judging.standing import read_standing
 from studies.judging.status.study_status import study_status
 from studies.options.limits import Limits, MetricScale
 from studies.run.hooks.closing import Closing, Step
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Any:
 def closing(store: Store, told: list[str], limit_s: float | None = None) -> tuple[Closing, Any]:
     study = store.studies.load("s")
     target = store.targets.of_study(study.id)[0]
-    now = standing(store, study, target, Limits(max_drop=0.01))
+    now = read_standing(store, study, target, Limits(max_drop=0.01))
     ledger = SimpleNamespace(store=store, target=target)
     pace = Pace(limit_s, splits={"search": 100, "final": 100})
     events = SimpleNamespace(note=told.append, timing=lambda run: None)

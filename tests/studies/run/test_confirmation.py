@@ -22,7 +22,7 @@ from studies.judging.sentences.final_split import disagreement_text, final_notes
 from studies.judging.sentences.int8_everywhere import int8_everywhere_text
 from studies.judging.sentences.no_gain import no_gain_text
 from studies.judging.sentences.picks import numbers_text
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.run import finalists
 from studies.run.finalists import finalist_rows
@@ -59,7 +59,7 @@ def store(url: str) -> Iterator[Store]:
 
 def judged(store: Store, limits: Limits = LIMIT) -> Standing:
     study = store.studies.load("s")
-    return standing(store, study, store.targets.of_study(study.id)[0], limits)
+    return read_standing(store, study, store.targets.of_study(study.id)[0], limits)
 
 
 def score(store: Store, trial: int, loss: float, half: float) -> Standing:
@@ -185,7 +185,7 @@ def test_an_accuracy_limit_is_held_by_a_bound_of_the_value(store: Store) -> None
 def test_samples_of_one_cluster_count_once_for_the_bound_of_a_value(store: Store) -> None:
     now = judged(store, Limits(accuracy_limit=0.6))
     assert not now.point(4).not_sure, "of eight samples 0.9 is three standard errors from it"
-    together = now.study.changed(data={"search": 8, "final": 8, "clusters": {"search": 2, "final": 2}})
+    together = now.study.with_values(data={"search": 8, "final": 8, "clusters": {"search": 2, "final": 2}})
     assert replace(now, study=together).point(4).not_sure
 
 

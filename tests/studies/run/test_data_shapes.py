@@ -70,7 +70,7 @@ def test_given_shapes_and_fixed_models_are_left_alone(here: Path) -> None:
     config = SearchConfig("model.onnx", "data.npz", batch=4)
     (shape,) = with_shapes_of_data(config).shapes
     assert shape.optimum == (4, 3, 8, 6)
-    given = config.changed({"shapes": (shape,)})
+    given = config.with_values({"shapes": (shape,)})
     assert with_shapes_of_data(given) is given
     save(conv_1d_3d(), here / "fixed.onnx")
     fixed = SearchConfig("fixed.onnx", "data.npz")

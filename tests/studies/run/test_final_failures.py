@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.run import finalists, finish
 from studies.store.records import OF_FINAL
@@ -82,7 +82,7 @@ def here(searched_once: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.Mo
     return tmp_path / "in"
 
 
-def judged(store: Store, limits: Limits | None = None, read: Any = standing) -> Standing:
+def judged(store: Store, limits: Limits | None = None, read: Any = read_standing) -> Standing:
     study = store.studies.load("s")
     now: Standing = read(store, study, store.targets.of_study(study.id)[0], limits or Limits())
     return now

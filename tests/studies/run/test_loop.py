@@ -28,14 +28,14 @@ class Study:
     def __init__(self) -> None:
         self.finished: list[int] = []
 
-    def standing(self) -> Any:
+    def read_standing(self) -> Any:
         return SimpleNamespace(done=len(self.finished))
 
     def build_s(self, now: Any) -> float:
         return 0.0
 
     def latest(self) -> Any:
-        return self.standing()
+        return self.read_standing()
 
     def reason_to_stop(self, now: Any) -> str:
         return f"{now.done} evaluations are done" if now.done >= WANTED else ""

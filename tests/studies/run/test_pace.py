@@ -15,7 +15,7 @@ import pytest
 from bitfront import verbs
 from studies import run_clock
 from studies.events import Quiet
-from studies.judging.standing import standing
+from studies.judging.standing import read_standing
 from studies.options.limits import Limits
 from studies.options.read_options import read_config
 from studies.run.pace import Pace
@@ -109,7 +109,7 @@ def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) ->
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
         study = store.studies.load("s")
         [target] = store.targets.of_study(study.id)
-        now = standing(store, study, target, Limits())
+        now = read_standing(store, study, target, Limits())
         record = store.evaluations.load(int(now.table.id[-1]))
     slow = replace(record.evaluation, stage_s={"load": 1.0, "run": 6.0, "score": 4.0})
     made = Pace(1000.0, time.monotonic(), {"search": 100, "final": 50})
@@ -178,7 +178,7 @@ def test_a_mix_is_not_expected_to_take_what_the_first_builds_took(here: Path) ->
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
         study = store.studies.load("s")
         [target] = store.targets.of_study(study.id)
-        now = standing(store, study, target, Limits())
+        now = read_standing(store, study, target, Limits())
         record = store.evaluations.load(int(now.table.id[-1]))
     learning = Pace(480.0, time.monotonic(), {"search": 100, "final": 100}, later_builds=0.25)
     for build_s in (47.0, 76.0):

@@ -38,7 +38,7 @@ from studies.events import Quiet
 from studies.judging.standing import Standing
 from studies.run.recovery.pick_biases import PickBiases, find_harm
 from studies.run.session.join import join_study
-from studies.run.session.setup import adopt_ranges, checked
+from studies.run.session.setup import adopt_ranges, check_inputs
 from studies.store.records import StoredEvaluation, StudyRecord, TargetRecord
 from studies.store.statements import results
 from studies.store.store import Store
@@ -310,7 +310,7 @@ def test_a_worker_learns_what_another_one_corrected_meanwhile(here: Path, tmp_pa
     with quick(), Store.open(f"sqlite:///{DATABASE}") as store:
         study = store.studies.load("s")
         [target] = store.targets.of_study(study.id)
-        with checked(config_of(study, target, store.url)) as good, join_study(store, good, study, Quiet()) as work:
+        with check_inputs(config_of(study, target, store.url)) as good, join_study(store, good, study, Quiet()) as work:
             adopt_ranges(good.keeper, good.folder, ranges)  # as if it had joined before
             for name in ("before", "after"):
                 out = tmp_path / f"{name}.onnx"

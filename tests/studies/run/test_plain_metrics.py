@@ -12,7 +12,7 @@ from evaluators.metrics.own.imported_metric import make_own_metric
 from search.errors import ConfigError, MetricError
 from studies.options.config import SearchConfig
 from studies.options.read_options import read_config
-from studies.run.session.setup import checked
+from studies.run.session.setup import check_inputs
 from tests.support.command_line import invoke, ok, write_inputs
 
 METRICS = """
@@ -54,7 +54,7 @@ def config(**options: Any) -> SearchConfig:
 
 
 def test_a_percentage_means_a_share_where_all_scores_are_0_or_1() -> None:
-    with checked(config(metric="own.py:hits")) as good:
+    with check_inputs(config(metric="own.py:hits")) as good:
         assert dict(good.limits) == {"max_drop": 0.01}
         assert good.metric["ratio"]
         good.keeper.close()
@@ -71,20 +71,20 @@ def test_other_scores_are_refused_with_what_to_declare() -> None:
             match="a percentage has no meaning for values in plain numbers; write --max-drop "
             "VALUE with the value as a plain number, or declare `ratio = True` on the metric",
         ),
-        checked(config(metric="own.py:distance")),
+        check_inputs(config(metric="own.py:distance")),
     ):
         pass
 
 
 def test_a_metric_that_declares_its_unit_is_refused_before_anything_runs() -> None:
     refused = pytest.raises(ConfigError, match="a percentage has no meaning for values in px")
-    with refused, checked(config(metric="own.py:pixels")):
+    with refused, check_inputs(config(metric="own.py:pixels")):
         pass
 
 
 def test_a_metric_that_cannot_be_imported_is_refused_before_the_data_are_read(here: Path) -> None:
     refused = pytest.raises(ConfigError, match=r"module own\.py has no misses")
-    with refused, checked(config(metric="own.py:misses", data="own.py:load")):
+    with refused, check_inputs(config(metric="own.py:misses", data="own.py:load")):
         pass
     assert not (here / "read").exists()
 
@@ -113,5 +113,5 @@ def test_a_gate_reads_a_percentage_the_same_way(metric: str, said: str) -> None:
 
 def test_more_calibration_samples_than_there_are_cannot_be_chosen() -> None:
     refused = pytest.raises(ConfigError, match=r"--calibration-select worst:100000: expected at most [0-9]+ samples")
-    with refused, checked(config(metric="own.py:hits", **{"calibration-select": "worst:100000"})):
+    with refused, check_inputs(config(metric="own.py:hits", **{"calibration-select": "worst:100000"})):
         pass

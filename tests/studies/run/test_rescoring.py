@@ -14,7 +14,7 @@ import pytest
 
 from search.values import Accuracy, AuditRow, Failure, FailureKind, Precision, Stage
 from studies.judging.sentences.no_pick import nearest_text, regained_text
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.run.finalists import finalist_rows
 from studies.run.search_result import Mixes
@@ -38,7 +38,7 @@ def early(loss: float, half: float, samples: int = 4) -> Accuracy:
 
 def judged(store: Store, limits: Limits) -> Standing:
     study = store.studies.load("s")
-    return standing(store, study, store.targets.of_study(study.id)[0], limits)
+    return read_standing(store, study, store.targets.of_study(study.id)[0], limits)
 
 
 def trials(now: Standing, rows: Any) -> list[int]:

@@ -16,7 +16,7 @@ from studies.options.config import SearchConfig
 from studies.options.read_options import read_config
 from studies.run.session.backend_values import backend_options, check_backend_options, final_options
 from studies.run.session.levels import START_LEVEL
-from studies.run.session.study_rows import resolved
+from studies.run.session.study_rows import resolve_config
 from tests.support.command_line import copy_finished, invoke, ok, tree, write_inputs
 
 BASE = {"model": "m.onnx", "data": "d.npz"}
@@ -71,14 +71,14 @@ def test_exports_may_be_built_at_another_level() -> None:
 
 def test_stored_paths_hold_from_any_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = config(**{"plugin": ["a.so"], "timing-cache": "times"})
-    stored = SearchConfig.from_json(json.loads(json.dumps(resolved(made))))
+    stored = SearchConfig.from_json(json.loads(json.dumps(resolve_config(made))))
     options = backend_options(made)
     (here / "other").mkdir()
     monkeypatch.chdir(here / "other")
     told = (stored.builder_option("plugins"), stored.builder_option("timing_cache"))
     assert told == ((str(here / "a.so"),), str(here / "times"))
     assert backend_options(stored) == options
-    assert resolved(config(**{"timing-cache": "none"}))["timing_cache"] == "none"
+    assert resolve_config(config(**{"timing-cache": "none"}))["timing_cache"] == "none"
 
 
 def test_a_configuration_from_before_these_options_gets_their_defaults(here: Path) -> None:

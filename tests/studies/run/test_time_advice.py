@@ -81,7 +81,7 @@ def test_the_time_left_follows_from_how_often_mixes_end(
 ) -> None:
     """Of sixteen evaluations one is done each time that it is asked; of closing the search nothing is known."""
     now, baseline = begun
-    mix, moment, told = baseline.changed(role=""), [1000.0], list[RunTime]()
+    mix, moment, told = baseline.with_values(role=""), [1000.0], list[RunTime]()
     monkeypatch.setattr(remaining, "time", SimpleNamespace(monotonic=lambda: moment[0]))
     target = SimpleNamespace(target=SimpleNamespace(relative=False))
     work: Any = SimpleNamespace(
@@ -118,10 +118,10 @@ def test_a_pipe_is_told_the_time_left_at_first_where_it_was_far_off_and_ever_mor
         monkeypatch.setattr(module, "time", clock)
     said = io.StringIO()
     lines = Lines(Console(file=said, width=300))
-    lines.timing(RunTime(0.0))
+    lines.report_time(RunTime(0.0))
     for passed_s, left_s in ((60, 900), (10, 880), (10, 870), (20, 2400), (40, 2350), (1000, 1300), (30, 1270)):
         moment[0] += passed_s
-        lines.timing(RunTime(0.0, None, moment[0] + left_s))
+        lines.report_time(RunTime(0.0, None, moment[0] + left_s))
     assert [line.split(";")[0] for line in said.getvalue().splitlines()] == [
         "1:00, about 15m left",
         "1:40, about 40m left",
@@ -131,7 +131,7 @@ def test_a_pipe_is_told_the_time_left_at_first_where_it_was_far_off_and_ever_mor
     assert "--time-limit" in said.getvalue().splitlines()[0]
     assert "--time-limit" not in said.getvalue().splitlines()[1]
     short = io.StringIO()
-    Lines(Console(file=short, width=300)).timing(RunTime(moment[0], 60.0, moment[0] + 20.0))
+    Lines(Console(file=short, width=300)).report_time(RunTime(moment[0], 60.0, moment[0] + 20.0))
     assert short.getvalue() == "", "what is over so soon needs no estimate"
 
 

@@ -91,7 +91,7 @@ def test_where_nothing_but_fp32_was_measured_nothing_is_praised(tmp_path: Path) 
         (row,) = front_table(found.standing, found.mixes).rows
         assert row[0] == "FP32"
         assert "continue with `bitfront resume s --storage" in only_fp32_text(found.standing)
-        study = found.standing.study.changed(config={**found.standing.study.config, "trials": 1})
+        study = found.standing.study.with_values(config={**found.standing.study.config, "trials": 1})
         assert "bitfront resume s --trials 20" in only_fp32_text(replace(found.standing, study=study))
         assert "nothing but FP32 was measured yet" in text_of(store)
         assert "trial 0" not in text_of(store)
@@ -114,7 +114,7 @@ def steps_of(now: Standing, step: StepRecord) -> list[str]:
     """Names of the rows of what recovery won back, had it tried this step."""
     record = RecoveryRecord("auto", (step,), step.final)
     data = {**now.study.data, "final": 100}
-    tried = replace(now, target=now.target.changed(recovery=record), study=now.study.changed(data=data))
+    tried = replace(now, target=now.target.with_values(recovery=record), study=now.study.with_values(data=data))
     return [row.step for row in study_rescue(tried)]
 
 
@@ -142,7 +142,7 @@ def test_an_engine_that_loses_more_than_its_emulation_is_told(tmp_path: Path) ->
     def text(loss: float | None) -> str:
         now = verbs.front("s", storage=url).standing
         now.table.loss[now.table.role == "baseline:int8"] = loss
-        target = now.target.changed(recovery=RecoveryRecord("auto", (step,), emulated))
+        target = now.target.with_values(recovery=RecoveryRecord("auto", (step,), emulated))
         return "".join(emulation_gap_notes(replace(now, target=target)))
 
     with Store.open(url, create=True) as store:

@@ -40,7 +40,7 @@ class Listener(Quiet):
     def step(self, text: str, done: int, total: int) -> None:
         self.steps.append(text)
 
-    def doing(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         self.shown.append(text)
 
     def note(self, text: str) -> None:
@@ -113,8 +113,8 @@ def test_the_display_has_a_clock_and_says_what_is_done_and_for_how_long(monkeypa
         Console(file=out, width=80).print(display.draw())
         return [line.strip() for line in out.getvalue().splitlines()]
 
-    display.timing(RunTime(90.0, 240.0))
-    display.doing("trying the float model")
+    display.report_time(RunTime(90.0, 240.0))
+    display.announce("trying the float model")
     moment[0] += 42.0
     assert drawn() == ["0:52 of 4:00", "trying the float model, for 42s"]
     display.step("recovering INT8", 1, 5)
@@ -124,7 +124,7 @@ def test_the_display_has_a_clock_and_says_what_is_done_and_for_how_long(monkeypa
     display.stage(3, "build")
     moment[0] += 5.0
     display.stage(4, "waiting for process 4711, which measures on cpu")
-    display.timing(RunTime(90.0, 240.0, moment[0] + 58.0))
+    display.report_time(RunTime(90.0, 240.0, moment[0] + 58.0))
     moment[0] += 3.0
     assert drawn() == [
         "1:10 of 4:00, about 55s left",
@@ -146,7 +146,7 @@ def test_a_pipe_is_told_what_goes_on_where_nothing_else_is_told(monkeypatch: pyt
             told.set()
 
     with Heard(Console(file=written, width=200)) as lines:
-        lines.timing(RunTime(time.monotonic(), 240.0))
+        lines.report_time(RunTime(time.monotonic(), 240.0))
         lines.stage(7, "build")
         told.clear()
         assert told.wait(300)

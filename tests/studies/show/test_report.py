@@ -241,9 +241,9 @@ def test_names_are_escaped_everywhere():
         data,
         study=EVIL, target=EVIL, model=EVIL, created=EVIL, notes=[EVIL], environment={EVIL: EVIL},
         metric=ReportMetric(EVIL, ratio=True),
-        groups=[group.changed(name=EVIL, op=EVIL) for group in data.groups],
+        groups=[group.with_values(name=EVIL, op=EVIL) for group in data.groups],
         evaluations=[
-            row.changed(mix=EVIL, mismatch=EVIL, role=f"baseline:{EVIL}") for row in data.evaluations
+            row.with_values(mix=EVIL, mismatch=EVIL, role=f"baseline:{EVIL}") for row in data.evaluations
         ],
         moves={row.trial: EVIL for row in data.evaluations}, remarks={row.trial: [EVIL] for row in data.evaluations},
         unbuildable=[(EVIL, EVIL, EVIL)],
@@ -323,7 +323,7 @@ def test_causes_stand_with_their_remedy_and_evidence(page):
     assert re.search(r">g007</td>.*the widest channel is 25 × as wide as the median one", page)
     assert "Why layers lose" not in page_of(replace(sample(), diagnosis=None))[0]
     spoiled = diagnosis(8)
-    evil = {**spoiled.groups, "g007": spoiled.groups["g007"].changed(name=EVIL)}
+    evil = {**spoiled.groups, "g007": spoiled.groups["g007"].with_values(name=EVIL)}
     assert EVIL not in page_of(replace(sample(), diagnosis=replace(spoiled, groups=evil)))[0]
 
 

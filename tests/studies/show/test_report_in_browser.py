@@ -35,13 +35,15 @@ def crowded() -> ReportData:
         data,
         study="a-study-with-a-name-that-nobody-shortened-when-the-search-was-started",
         model="/srv/models/production/2026-11/segmentation/resnet101-with-a-long-name-fp32-opset17.onnx",
-        evaluations=[row.changed(picks=("score:0.6,0.4",)) if row.trial in close else row for row in [*known, ruined]],
+        evaluations=[
+            row.with_values(picks=("score:0.6,0.4",)) if row.trial in close else row for row in [*known, ruined]
+        ],
         remarks={row.trial: remarks for row in rows},
         picks=[
             *data.picks,
-            *(PickRow("score:0.6,0.4", row.changed(samples_per_s=1e6), ties="ties with INT8") for row in near),
+            *(PickRow("score:0.6,0.4", row.with_values(samples_per_s=1e6), ties="ties with INT8") for row in near),
         ],
-        groups=[group.changed(name=f"{long_name}_{place}") for place, group in enumerate(data.groups)],
+        groups=[group.with_values(name=f"{long_name}_{place}") for place, group in enumerate(data.groups)],
         mismatches=[replace(row, name=long_name, kernel=kernel) for row in data.mismatches],
         failures=[replace(row, message="No supported formats for " + kernel * 3) for row in data.failures],
         reasons=[LayerReason(long_name, "fp32", "Alone in int8 it causes 24 times the average layer's error.")] * 14,

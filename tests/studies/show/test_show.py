@@ -36,7 +36,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     config = SearchConfig(model="model.onnx", data="data.npz", study="demo").to_json()
     with Store.open("sqlite:///bitfront.db", create=True) as store:
-        new = STUDY.changed(metric=METRIC, model=MODEL, config=config)
+        new = STUDY.with_values(metric=METRIC, model=MODEL, config=config)
         study = store.studies.create(new, groups=[group(0), group(1)])
         target = store.targets.add(study, TENSORRT, "demo/h200")
         choices = [choice_record(f"g00{g}", p, p.id, True) for g in range(2) for p in THREE]

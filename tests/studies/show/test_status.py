@@ -17,7 +17,7 @@ from sqlalchemy import update
 from bitfront import verbs
 from search.values import Accuracy, Evaluation, Failure, FailureKind, Latency, Precision, Stage
 from studies.judging.rules.picks import NAMES
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.judging.status.study_status import TargetStatus, study_status
 from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.read_options import read_config
@@ -26,7 +26,7 @@ from studies.show.front_rows import front_json
 from studies.show.status_text import blocks, finished_lines
 from studies.show.terminal.front_table import front_table
 from studies.store.database import column_types, tables
-from studies.store.database.database import writing
+from studies.store.database.database import begin_write
 from studies.store.store import Store
 from tests.support.command_line import child, copy_finished, invoke, ok
 from tests.support.study_rows import KINDS, add, assignment, evaluated, fresh_url, make_study
@@ -74,7 +74,7 @@ def shown(now: TargetStatus) -> dict[str, Any]:
 def expected(store: Store, target: int, limits: Limits) -> dict[str, Any]:
     study = store.studies.load("s")
     record = next(t for t in store.targets.of_study(study.id) if t.id == target)
-    found = standing(store, study, record, limits)
+    found = read_standing(store, study, record, limits)
     rows = {name: getattr(found.picks, name) for name in NAMES}
     picks = {
         name: (found.table.trial[row], found.measures.speedup(row)) for name, row in rows.items() if row is not None
@@ -98,7 +98,7 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
         many(store, target, 250, seed)
         study, sizes = store.studies.load("s"), set()
         for band in (None, 0.0, 0.01, 0.2):
-            with writing(store.database.engine) as connection:
+            with begin_write(store.database.engine) as connection:
                 connection.execute(update(tables.TargetRecord).values(latency_band=band))
             for given in LIMITS:
                 config = read_config({"model": "m", "data": "d", **given})
@@ -143,7 +143,7 @@ def test_times_fp32_are_of_its_latest_measurement_as_in_front(tmp_path: Path) ->
             speedups.append(study_status(store, "s").targets[0].picks["fast"].speedup)
         store.measurements.add_round(target, {number: replace(latency, raw_ms=1.5)})
         speedups.append(study_status(store, "s").targets[0].picks["fast"].speedup)
-        rows = fronted(store, target, Limits(), standing)["rows"]
+        rows = fronted(store, target, Limits(), read_standing)["rows"]
     assert speedups == [2.0, 2.5, 3.0, 4.0]
     assert [row["speedup"] for row in rows if "fast" in row["picks"]] == [4.0]
 

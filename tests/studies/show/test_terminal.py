@@ -16,7 +16,7 @@ from bitfront.printing import output
 from search.values import Failure, FailureKind, Stage
 from studies.judging.rounding import interval_text
 from studies.judging.sentences.picks import band_text
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits, MetricScale
 from studies.run.search_result import Mixes
 from studies.show.study_list import studies_table
@@ -50,7 +50,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Standing, Mixes]:
         failed = evaluated((*codes[:-2], 2, 1), 4.25, 0.0523, 0.0043, failure=broken, latency=None, accuracy=None)
         add(store, target, 5, failed)
         study = store.studies.load("s")
-        now = standing(store, study, store.targets.of_study(study.id)[0], LIMITS)
+        now = read_standing(store, study, store.targets.of_study(study.id)[0], LIMITS)
         return now, Mixes(store.evaluations.assignments(target))
 
 
@@ -71,8 +71,8 @@ def test_every_line_fits_and_every_row_is_one(judged: tuple[Standing, Mixes], wi
 def test_fp32_has_the_digits_of_the_other_rows(judged: tuple[Standing, Mixes]) -> None:
     now, mixes = judged
     points = [
-        now.point(0).changed(metric_value=0.95, loss_low=0.0, loss_high=0.0),
-        now.point(3).changed(metric_value=0.9377),
+        now.point(0).with_values(metric_value=0.95, loss_low=0.0, loss_high=0.0),
+        now.point(3).with_values(metric_value=0.9377),
     ]
     table = points_table(now, points, mixes, lambda *_: iter(()))
     place = table.header.index("top1")
@@ -82,7 +82,7 @@ def test_fp32_has_the_digits_of_the_other_rows(judged: tuple[Standing, Mixes]) -
 def test_the_tie_band_has_two_digits(judged: tuple[Standing, Mixes]) -> None:
     now, _ = judged
     for band, text in ((0.241, "24 %"), (0.0251, "2.5 %")):
-        told = band_text(replace(now, target=now.target.changed(latency_band=band)))
+        told = band_text(replace(now, target=now.target.with_values(latency_band=band)))
         assert told.startswith(f"latencies within {text} of each other count as a tie")
 
 

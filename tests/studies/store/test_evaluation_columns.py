@@ -15,7 +15,7 @@ from bitfront import verbs
 from search.values import EngineSummary, Failure, FailureKind, Stage
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
-from studies.judging.standing import standing
+from studies.judging.standing import read_standing
 from studies.options.limits import Limits
 from studies.run.engines import prune
 from studies.store import columns
@@ -114,7 +114,7 @@ def test_a_row_is_the_same_read_alone_and_with_the_whole_column(
 def test_judging_reads_no_detail_and_a_detail_only_its_rows(store: Store, target: int) -> None:
     study = store.studies.load("s")
     with statements(store) as said:
-        now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
+        now = read_standing(store, study, store.targets.of_study(study.id)[0], Limits())
         assert now.measures.fastest_first(now.judgement.front)
         assert not [text for text in said if any(f".{name}" in text for name in ("digest", "build_s", "engine"))]
         assert not [text for text in said if "bf_trial" in text]
@@ -156,7 +156,7 @@ def test_an_engine_that_came_after_the_standing_was_read_is_not_let_go_of(
 ) -> None:
     """Another worker finishes what ran when this one looked; its evaluation may stand on the front."""
     artifacts, study = Artifacts(tmp_path / "engines"), store.studies.load("s")
-    now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
+    now = read_standing(store, study, store.targets.of_study(study.id)[0], Limits())
     engine = tmp_path / "engine"
     engine.write_bytes(b"engine")
     with kept_engine(store, artifacts, engine) as digest:

@@ -93,7 +93,7 @@ class Writer:
         """A finished row is taken out by hand."""
         table = self.store.evaluations.table(self.target)
         for number in table.id[table.status != RUNNING].tolist()[:1]:
-            with self.store.database.writing("lose a row") as connection:
+            with self.store.database.begin_write("lose a row") as connection:
                 connection.execute(delete(tables.EvaluationRecord).where(tables.EvaluationRecord.id == number))
 
     def _measured(self, chosen: Assignment, stopped: bool | None = None) -> Evaluation:
@@ -163,7 +163,7 @@ def test_of_two_results_stored_at_once_the_second_waits_for_the_first(store: Sto
         done.set()
 
     thread = threading.Thread(target=record)
-    with store.database.writing("store a result slowly") as connection:
+    with store.database.begin_write("store a result slowly") as connection:
         results.raise_revision(connection, first)
         thread.start()
         assert not done.wait(0.5)

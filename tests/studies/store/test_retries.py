@@ -22,7 +22,7 @@ from search.errors import RunError, StudyError
 from search.values import Precision
 from studies.store.database import database, retries, tables
 from studies.store.database.database import check_shareable, optuna_storage, parse_url
-from studies.store.database.retries import repeated, reported, retried
+from studies.store.database.retries import is_repeat, report_errors, retry
 from studies.store.records import StoredEvaluation, TargetRecord
 from studies.store.store import Store
 from tests.support.paths import ROOT
@@ -99,7 +99,7 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
     do(store.targets.add_options, target, {"trials": 4})
     do(store.workers.end, worker)
     do(store.workers.end_others, target, "nobody")
-    other = do(store.studies.create, STUDY.changed(name="other"))
+    other = do(store.studies.create, STUDY.with_values(name="other"))
     do(store.files.set_inputs, other, [file_record("n")])
     do(store.files.release_study, other)
     do(store.studies.delete, "other")
@@ -259,13 +259,16 @@ def test_who_is_ending_does_not_wait_for_long(server: Server, monkeypatch: pytes
 
 def test_the_victim_of_a_deadlock_runs_again(url: str) -> None:
     with Store.open(url, create=True) as store:
-        ids = [store.studies.create(STUDY.changed(name=name)) for name in "ab"]
+        ids = [store.studies.create(STUDY.with_values(name=name)) for name in "ab"]
         both, tries = threading.Barrier(2), Counter[str]()
 
-        @retried
+        @retry
         def change(name: str, first: int, second: int) -> None:
             tries[name] += 1
-            with reported("change both", parse_url(url)), database.writing(store.database.engine) as connection:
+            with (
+                report_errors("change both", parse_url(url)),
+                database.begin_write(store.database.engine) as connection,
+            ):
                 for step, number in enumerate((first, second)):
                     study = tables.StudyRecord.id == number
                     connection.execute(update(tables.StudyRecord).where(study).values(state=f"of {name}"))
@@ -284,14 +287,14 @@ def test_a_serialization_failure_runs_again(tmp_path: Path) -> None:
     url = fresh_url("postgresql", tmp_path)
     with Store.open(url, create=True) as store:
         strict = store.database.engine.execution_options(isolation_level="SERIALIZABLE")
-        ids = [store.studies.create(STUDY.changed(name=name)) for name in "ab"]
+        ids = [store.studies.create(STUDY.with_values(name=name)) for name in "ab"]
         both, tries = threading.Barrier(2), Counter[int]()
 
-        @retried
+        @retry
         def move(mine: int, other: int) -> None:
             """Take over the state of the other, as one does who may not be disturbed."""
             tries[mine] += 1
-            with reported("move", parse_url(url)), database.writing(strict) as connection:
+            with report_errors("move", parse_url(url)), database.begin_write(strict) as connection:
                 state = connection.scalar(select(tables.StudyRecord.state).where(tables.StudyRecord.id == other))
                 if tries[mine] == 1:
                     both.wait(300)
@@ -309,10 +312,10 @@ def test_a_serialization_failure_runs_again(tmp_path: Path) -> None:
 def test_what_the_method_does_wrong_is_not_run_again(url: str) -> None:
     runs = []
 
-    @retried
+    @retry
     def wrong() -> None:
-        runs.append(repeated())
-        with reported("do it", parse_url(url)), database.writing(store.database.engine) as connection:
+        runs.append(is_repeat())
+        with report_errors("do it", parse_url(url)), database.begin_write(store.database.engine) as connection:
             connection.execute(text("select nothing from nowhere"))
 
     with Store.open(url, create=True) as store, pytest.raises(RunError, match="Could not do it"):
@@ -326,7 +329,7 @@ from sqlalchemy import update
 from studies.store.database import connections, database, tables
 connections.HOLD_S = 1
 from studies.store.store import Store
-with Store.open(sys.argv[1]) as store, database.writing(store.database.engine) as connection:
+with Store.open(sys.argv[1]) as store, database.begin_write(store.database.engine) as connection:
     connection.execute(update(tables.StudyRecord).values(state="mine"))
     print("holds the row", flush=True)
     sys.stdin.read()

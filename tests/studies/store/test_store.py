@@ -59,14 +59,14 @@ def test_a_name_is_taken_once(store: Store, target: int) -> None:
         store.studies.create(STUDY)
     for name in ("", "  ", "x" * 201):
         with pytest.raises(StudyError, match="cannot be used"):
-            store.studies.create(STUDY.changed(name=name))
+            store.studies.create(STUDY.with_values(name=name))
 
 
 def test_an_unknown_study_names_close_ones(store: Store) -> None:
     with pytest.raises(StudyError, match="holds no study yet"):
         store.studies.load("demo")
     for name in ("resnet18-h200", "vit"):
-        store.studies.create(STUDY.changed(name=name))
+        store.studies.create(STUDY.with_values(name=name))
     with pytest.raises(StudyError, match="Did you mean 'resnet18-h200'"):
         store.studies.load("resnet18-h20")
     with pytest.raises(StudyError, match="It holds 'resnet18-h200', 'vit'"):
@@ -84,11 +84,11 @@ def test_groups_and_choices_come_back(store: Store, target: int) -> None:
     )
     for _ in range(2):
         store.spaces.set_choices(target, "c" * 64, choices)
-    with_groups = store.studies.create(STUDY.changed(name="with groups"), groups=[group])
+    with_groups = store.studies.create(STUDY.with_values(name="with groups"), groups=[group])
     (record,) = store.studies.groups(with_groups)
     names = ("id", "name", "op", "nodes", "anchors", "shape", "weight_shape", "block")
     assert [getattr(record, name) for name in names] == [getattr(group, name) for name in names]
-    assert store.spaces.choices(target) == tuple(choice.changed(study_target_id=target) for choice in choices)
+    assert store.spaces.choices(target) == tuple(choice.with_values(study_target_id=target) for choice in choices)
     assert store.targets.of_study(study_id)[0].space_digest == "c" * 64
 
 
@@ -159,8 +159,8 @@ def test_what_cannot_be_built_is_remembered_per_target(store: Store, target: int
         store.spaces.mark_unbuildable(target, "g000", Precision.INT8)
     assert store.spaces.unbuildable(target) == {("g000", Precision.INT8)}
     assert store.spaces.unbuildable(other) == frozenset()
-    offered = [choice.changed(study_target_id=target) for choice in choices]
-    assert store.spaces.choices(target) == (offered[0], offered[1].changed(buildable=False))
+    offered = [choice.with_values(study_target_id=target) for choice in choices]
+    assert store.spaces.choices(target) == (offered[0], offered[1].with_values(buildable=False))
     with pytest.raises(KeyError):
         store.spaces.mark_unbuildable(target, "g001", Precision.INT8)
 
@@ -283,7 +283,7 @@ def test_a_running_evaluation_has_a_lease_until_it_ends(store: Store, target: in
 
 def test_the_lease_goes_by_the_clock_of_the_database_in_utc(store: Store, target: int) -> None:
     store.claims.begin(target, assignment(1), "d" * 64, "w0", 0)
-    with database.writing(store.database.engine) as connection:
+    with database.begin_write(store.database.engine) as connection:
         lease = connection.execute(select(tables.LeaseRecord.heartbeat)).scalar_one()
         year_ago = lease.replace(tzinfo=None) - timedelta(days=365)
         connection.execute(tables.LeaseRecord.__table__.update().values(heartbeat=year_ago))
@@ -394,7 +394,7 @@ def test_artifacts_are_kept_as_long_as_something_needs_them(store: Store, target
     assert {record.digest: record.kind for record in store.files.all()} == {two: "engine", ranges: "ranges"}
     assert list(store.evaluations.table(target).artifact) == ["", "", two]
     finish(store, target, 3, 0, 1, artifact=two)
-    other = store.targets.add(store.studies.create(STUDY.changed(name="other")), TARGET, "other/cpu")
+    other = store.targets.add(store.studies.create(STUDY.with_values(name="other")), TARGET, "other/cpu")
     store.targets.settle(other, ranges_digest=ranges)
     assert store.studies.delete("demo") == {two}
     assert not store.files.forget(ranges)

@@ -34,7 +34,7 @@ from studies.store.store import Store
 store, target = Store.open(sys.argv[1]), int(sys.argv[2])
 chosen = Assignment({"g000": Precision.INT8})
 evaluation_id = store.claims.begin(target, chosen, chosen.digest, "killed", 0)
-with database.writing(store.database.engine) as connection:
+with database.begin_write(store.database.engine) as connection:
     results.link(connection, target, 99, evaluation_id, reused=True)
     print("ready", flush=True)
     sys.stdin.read()
@@ -124,7 +124,7 @@ def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path) -> None:
 def test_a_database_that_went_away_is_a_failed_run(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     store = Store.open(f"sqlite:///{path}", create=True)
-    with database.writing(store.database.engine) as connection:
+    with database.begin_write(store.database.engine) as connection:
         connection.execute(insert(tables.SchemaRecord).values(version=0))
         tables.Base.metadata.drop_all(connection)
     with pytest.raises(RunError, match="Could not read the study in sqlite"):

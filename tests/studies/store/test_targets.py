@@ -20,7 +20,7 @@ from search.errors import StudyError
 from search.values import Target
 from studies.judging.rounding import latency_text
 from studies.options.read_options import change_config, read_changes
-from studies.run.guidance.other_targets import rounding
+from studies.run.guidance.other_targets import rounding_key
 from studies.run.session.study_rows import given_options
 from studies.store import target_names, target_options
 from studies.store.records import TargetRecord
@@ -263,16 +263,20 @@ def test_a_device_is_named_by_a_part_of_it() -> None:
 def test_what_rounds_alike() -> None:
     versions = {"onnxruntime": "1.23", "provider": "cpu"}
     cpu = replace(TARGET, versions=versions, options={"threads": "1", "weight_bits": "8"})
-    assert rounding(cpu) == rounding(replace(cpu, device="another", options={"threads": "4", "weight_bits": "8"}))
-    assert rounding(cpu) != rounding(replace(cpu, options={"threads": "1", "weight_bits": "8", "weight_pairs": "128"}))
-    assert rounding(H200) == rounding(L4) != rounding(cpu)
+    assert rounding_key(cpu) == rounding_key(
+        replace(cpu, device="another", options={"threads": "4", "weight_bits": "8"})
+    )
+    assert rounding_key(cpu) != rounding_key(
+        replace(cpu, options={"threads": "1", "weight_bits": "8", "weight_pairs": "128"})
+    )
+    assert rounding_key(H200) == rounding_key(L4) != rounding_key(cpu)
 
 
 def test_a_run_stores_what_it_was_told_and_no_more(tmp_path: Path) -> None:
     """Others may have been told something else since it read the study."""
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
         config = {"model": "/m.onnx", "data": "/d.npz", "study": "demo", "backend": "onnxruntime", "trials": 60}
-        store.studies.create(STUDY.changed(config=config))
+        store.studies.create(STUDY.with_values(config=config))
         study = store.studies.load("demo")
         for name, target in (("a", H200), ("b", L4)):
             store.targets.add(study.id, target, name, options=None if name == "a" else {"threads": 2})
@@ -304,7 +308,7 @@ def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path:
     """A run that was told 60 when it began stores that while another raises the total, whichever comes first."""
     with Store.open(fresh_url(kind, tmp_path), create=True) as store:
         config = {"model": "/m.onnx", "data": "/d.npz", "study": "demo", "backend": "onnxruntime", "trials": 60}
-        store.studies.create(STUDY.changed(config=config))
+        store.studies.create(STUDY.with_values(config=config))
         study = store.studies.load("demo")
         store.targets.add(study.id, H200, "a")
         store.targets.add(study.id, L4, "b", options={"trials": 70})
@@ -333,7 +337,7 @@ def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path:
 def test_options_of_a_target_go_over_those_of_the_study(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
         config = {"model": "m.onnx", "data": "d.npz", "study": "demo", "trials": 60, "threads": 1, "device": "auto"}
-        store.studies.create(STUDY.changed(config=config))
+        store.studies.create(STUDY.with_values(config=config))
         study = store.studies.load("demo")
         told = {**config, "threads": 2, "device": "cuda:3", "quiet": True, "artifacts": "x", "model": "elsewhere"}
         options = target_options.options_of(study, told)

@@ -16,7 +16,7 @@ import pytest
 
 from search.forecast.forecasts import FORECAST
 from search.forecast.quality import NINETY
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.store.records import TargetRecord
 from studies.store.store import Store
@@ -39,7 +39,7 @@ def studied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def opened(name: str = "small") -> tuple[Store, Standing]:
     store = Store.open(URL, write=False)
     study = store.studies.load(name)
-    return store, standing(store, study, target_of(store, name), Limits())
+    return store, read_standing(store, study, target_of(store, name), Limits())
 
 
 def target_of(store: Store, name: str = "small") -> TargetRecord:
