@@ -151,7 +151,7 @@ def load(
     """
     request = dict(shapes or {})
     graph, profiles = _read_shaped(path, request, batch, values)
-    with onnx_file.understanding(path):
+    with onnx_file.refuse_inconsistent(path):
         check_sequences(graph, path)
         moved = moved_batches(node.name for node in graph.graph)
         graph, floats = _as_floats(graph)
@@ -200,7 +200,7 @@ def _read_shaped(
     _refuse_repeated_outputs(proto, path)
     _refuse_sequences(proto, path)
     fix_inputs(proto, read_input_values(proto, values, path))
-    with onnx_file.understanding(path):
+    with onnx_file.refuse_inconsistent(path):
         graph = onnx_file.to_graph(at_least_opset(proto, path), path)
         return graph, fix_shapes(graph, request, batch, path)
 

@@ -118,8 +118,8 @@ class TensorRTBuilder:
         data = model_bytes(graph)
         if not self.strong:
             return self.build_free(out, data)
-        network, parser = self._parsed(data)
-        return self._written(network, self._config(), out, [], parser, None)
+        network, parser = self._parse(data)
+        return self._write_engine(network, self._config(), out, [], parser, None)
 
     def build_free(self, out: Path, onnx: bytes | None = None) -> Engine:
         """TensorRT's own choice among all precisions that this version has, nothing constrained: `trtexec --best`.

@@ -82,7 +82,7 @@ class Builds:
         return assignment, tuple(sorted(self._opened.backend.knobs().items()))
 
     def build_given(self, out: Path) -> None:
-        with refusals("building the file as it was given", "its builder refuses it"), discarding(out):
+        with refusals("building the file as it was given", "its builder refuses it"), discard_on_error(out):
             self._opened.builder.build_file(self._opened.load_as_given(), out)
 
     def rebuild(self, assignment: Assignment, out: Path) -> None:

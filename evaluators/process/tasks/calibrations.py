@@ -61,7 +61,7 @@ class Calibrations:
 
     def calibrate(self, method: str, cache: Mapping[str, float] | None = None) -> Calibrated:
         if not cache:
-            ranges = set_ranges(self._opened.given.own.fix(self._collect_selected(method)), self._rules())
+            ranges = set_ranges(self._opened.user_model.own.fix(self._collect_selected(method)), self._rules())
             return Calibrated(ranges, [*self._chosen_notes(ranges), *activations.notes(ranges)])
         tensors = float_tensors(self._opened.user_model, self._threads())
         calibrated = None if set(tensors) <= cache.keys() else self._collect_selected(method)

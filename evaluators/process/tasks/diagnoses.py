@@ -139,9 +139,9 @@ class Diagnoses:
         opened, data = self._opened, self._data
         path = Path(opened.job.model)
         fixed = read_input_values(onnx.load(str(path), load_external_data=False), opened.job.input_values, path)
-        if opened.given.origin:  # the file is no float model: what was made of it when it was loaded is
+        if opened.user_model.origin:  # the file is no float model: what was made of it when it was loaded is
             path, fixed = opened.folder / "given.onnx", {}
-            opened.given.save(path)
+            opened.user_model.save(path)
         with every_core() as cores:
             user, written = (open_file(path, cores) for path in (path, file))
             noise, equal, floats = OutputNoise(by_channel=False), True, False
