@@ -41,7 +41,7 @@ class RescueRow:
 
 
 @dataclass(frozen=True)
-class PickRow:
+class RescuedPick:
     """The last row of a search: a pick, on the same samples.
 
     Attributes:
@@ -56,7 +56,7 @@ class PickRow:
 
 def rescue_rows(
     record: RecoveryRecord,
-    mix: PickRow | None = None,
+    mix: RescuedPick | None = None,
     *,
     plain_ms: float | None = None,
     recovered_ms: float | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from studies.judging.findings.rescue_table import PickRow, RescueRow, mix_bias_text, rescue_notes, rescue_rows
+from studies.judging.findings.rescue_table import RescuedPick, RescueRow, mix_bias_text, rescue_notes, rescue_rows
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, value_text
@@ -69,9 +69,9 @@ def _best_with_int8(now: Standing) -> Point | None:
     return best if best is not None and now.details.runs_int8(best.id) else None
 
 
-def _mix(now: Standing, best: Point) -> PickRow:
+def _mix(now: Standing, best: Point) -> RescuedPick:
     loss = best.final.loss_estimate(int(now.study.data["final"])) if best.final.scored else None
-    return PickRow(f"best: trial {best.trial}", loss, best.latency_ms)
+    return RescuedPick(f"best: trial {best.trial}", loss, best.latency_ms)
 
 
 def _int8_row(now: Standing) -> int | None:
