@@ -23,8 +23,8 @@ from bitfront.wording import python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
 from search.sampler.kinds import Handed, SamplerKind
 from studies import interrupts
+from studies.judging.sentences.cautions import pick_warnings
 from studies.judging.sentences.no_pick import all_failed_text
-from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.status.early_end import early_end
 from studies.judging.study_lookup import exists
 from studies.lifecycle.deletion import remove_inputs

@@ -18,7 +18,7 @@ from search.values import Precision
 from studies.judging.rules.picks import NAMES, read_pick
 from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import final_notes
-from studies.judging.sentences.int8_everywhere import as_given_text, int8_everywhere_text
+from studies.judging.sentences.gains import as_given_text, int8_everywhere_text
 from studies.judging.sentences.no_pick import nobody_text
 from studies.judging.sentences.picks import faster_text
 from studies.judging.standing import Standing
@@ -26,7 +26,7 @@ from studies.judging.status.early_end import EarlyEnd, early_end
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.urls import mask_password
 from studies.show.front_rows import evaluation_row
-from studies.show.html_table import write_table
+from studies.show.html_parts import write_table
 from studies.show.terminal.front_table import front_table, limits_legend
 from studies.store.store import Store
 

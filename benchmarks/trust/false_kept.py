@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks.page import table, write_tables
 from evaluators.measure.mean_bounds import LossUnits, batch_losses, sample_losses
-from studies.gate.paired_shares import count_units
+from studies.gate.loss import count_units
 
 Floats = NDArray[np.float64]
 Random = np.random.Generator

@@ -17,10 +17,10 @@ from bitfront.printing.talk import talk
 from search.values import Answer
 from studies.judging.findings.rescue_table import HEADER, UNLIMITED, RescueRow, rescue_cells
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
+from studies.judging.sentences.cautions import pick_warnings
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
-from studies.judging.sentences.int8_everywhere import as_given_text, int8_everywhere_text
-from studies.judging.sentences.no_gain import no_gain_text
+from studies.judging.sentences.gains import as_given_text, int8_everywhere_text, no_gain_text
 from studies.judging.sentences.no_pick import (
     nearest_text,
     nobody_text,
@@ -29,7 +29,6 @@ from studies.judging.sentences.no_pick import (
     regained_text,
 )
 from studies.judging.sentences.picks import band_text, faster_text
-from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
 from studies.judging.status.early_end import early_end
 from studies.options.limits import Limits, MetricScale

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from search.errors import ArtifactError, ConfigError
+from search.references import absolute_reference
 from search.values import Assignment
 from studies.export.checks import (
     MeasuredEngine,
@@ -22,20 +23,19 @@ from studies.export.checks import (
     failure_text,
     moved_text,
 )
-from studies.export.final_samples import write_final_samples
 from studies.export.float_model import write_float_model
 from studies.export.folder import check_onnx, fill_folder, staged_folder
 from studies.export.handover import check_mix, gather_mix, write_handovers
 from studies.export.handover.mix import Mix, lost_text, rescaled_text
 from studies.export.layer_files import write_layer_files
 from studies.export.manifest import manifest
-from studies.export.readme import README, readme_text
+from studies.export.readme import FINAL_SAMPLES, README, readme_text
 from studies.judging.points import Point
 from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.selection import find_row
+from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.changed_pick import other_pick_text
 from studies.judging.sentences.final_split import final_loss_text
-from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of
@@ -305,3 +305,16 @@ def _not_finite(trial: int) -> ArtifactError:
 def _place(ledger: Ledger, number: int) -> tuple[Standing, int]:
     now = ledger.read_standing(exports=True)
     return now, int(np.flatnonzero(now.table.id == number)[0])
+
+
+def write_final_samples(folder: Path, work: Work) -> None:
+    """Write the data's place and the rows of the final samples there.
+
+    Raises:
+        EvaluatorError: the evaluator process dies over it.
+    """
+    config = work.problem.config
+    source = config.final_data or config.data
+    data = str(Path(source).absolute()) if Path(source).exists() else absolute_reference(source)
+    rows = work.bench.keeper.ask("finding the final samples").scores.final_rows()
+    (folder / FINAL_SAMPLES).write_text(json.dumps({"data": data, "rows": rows.tolist()}) + "\n", encoding="utf-8")

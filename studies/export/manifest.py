@@ -13,10 +13,9 @@ from search.values import Assignment
 from studies import __version__
 from studies.environment import changed_text, collect
 from studies.judging.points import Point
-from studies.judging.sentences.cautions import caution_text
+from studies.judging.sentences.cautions import caution_text, unrelated_text
 from studies.judging.sentences.final_split import disagreement_text, final_loss_text
-from studies.judging.sentences.no_gain import no_gain_text
-from studies.judging.sentences.unrelated_outputs import unrelated_text
+from studies.judging.sentences.gains import no_gain_text
 from studies.judging.standing import Standing
 from studies.store.records import FinalLevel, GroupRecord, StoredEvaluation
 from studies.trials.ledger import Ledger

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
-from evaluators.diagnose.compare import EngineComparison
+from evaluators.diagnose.compare import EngineComparison, TensorDifferences, fall_db, held_in, inputs_db
 from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES, WrapperComparison
 from evaluators.process.line import EvaluatorLine
 from search.errors import ArtifactError, ConfigError, StudyError
-from search.values import Stage
+from search.graph.model import Edge
+from search.values import Assignment, Stage, flatten
+from studies import environment
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.target_ranges import load_ranges
 from studies.events import Events
 from studies.inspect.built_trial import load_built
-from studies.inspect.changes import find_changes
-from studies.inspect.comparison import Comparison
-from studies.inspect.sides import group_sides, output_sides
+from studies.inspect.comparison import Comparison, GroupSide, OutputComparison
 from studies.judging.sentences.evaluations import mix_text
 from studies.options.config import SearchConfig
 from studies.run.session.data_caches import study_cache
 from studies.run.session.setup import Checked, adopt_ranges, check_inputs
-from studies.store.records import StoredEvaluation, StudyRecord, TargetRecord
+from studies.store.records import GroupRecord, StoredEvaluation, StudyRecord, TargetRecord
 from studies.store.store import Store
 
 
@@ -176,3 +178,78 @@ class _TrialComparison:
 
     def _line(self) -> EvaluatorLine:
         return self.good.keeper.ask(f"comparing trial {self.record.trial}", partial(self.progress.step, "comparing"))
+
+
+# What differs between two runs on one machine, or says nothing about results.
+_UNTOLD = frozenset({"memory_bytes", "cpu.usable_threads", "container"})
+
+
+def find_changes(study: StudyRecord, target: TargetRecord, good: Checked) -> Iterator[str]:
+    """Sentences on what is not as it was when a study was made: target, data and environment."""
+    yield from (f"target {line}" for line in differences(target.target.to_json(), good.target.to_json()))
+    now = good.data
+    for name, key in (("data", "digest"), ("final data", "final_digest")):
+        if now[key] != study.data.get(key):
+            yield f"the {name} have other content than those of the study, so the comparison uses other samples"
+    if not study.environment:
+        yield "no environment was recorded with the study, so it cannot be compared with this one"
+        return
+    yield from (f"environment {line}" for line in differences(study.environment, environment.collect()))
+
+
+def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two JSON objects: `packages.onnx: was 1.17, is 1.18`."""
+    before, after = flatten(recorded), flatten(now)
+    keys = sorted((before.keys() | after.keys()) - _UNTOLD)
+    return [
+        f"{key}: was {_value(before.get(key))}, is {_value(after.get(key))}"
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(map(str, value.values()))
+    if isinstance(value, list):
+        return ", ".join(map(_value, value)) or "none"
+    return "not there" if value in (None, "") else str(value)
+
+
+_LEAST_DB = 6.0  # of an engine against its emulation, however little INT8 leaves of the float model: half the amplitude
+
+
+def output_sides(
+    rows: Sequence[TensorDifferences], assignment: Assignment, threshold_db: float
+) -> tuple[OutputComparison, ...]:
+    """Each output with whether its engine is as near to its emulation as its precisions explain."""
+    normal = min(precision.ceiling_db for precision in assignment.values())
+    sides = []
+    for row in rows:
+        found = row.by_pair
+        allowed = max(min(normal, found["emulated-float"].level_db) - threshold_db, _LEAST_DB)
+        sides.append(OutputComparison(row.name, found, found["engine-emulated"].level_db >= allowed))
+    return tuple(sides)
+
+
+def group_sides(
+    rows: Sequence[TensorDifferences],
+    groups: Mapping[str, GroupRecord],
+    assignment: Assignment,
+    edges: Sequence[Edge],
+    threshold_db: float,
+) -> tuple[GroupSide, ...]:
+    """Each group with how far its output falls below its inputs, in the order of `rows`."""
+    sources: dict[str, list[str]] = {}
+    for edge in edges:
+        if edge.source is not None:
+            sources.setdefault(edge.target, []).append(edge.source)
+    levels = {row.name: row.by_pair["engine-emulated"].level_db for row in rows}
+    inputs, held = inputs_db(levels, sources), held_in(assignment, sources)
+    sides = []
+    for row in rows:
+        name = row.name
+        fall = fall_db(levels[name], inputs[name], held[name])
+        found = row.by_pair
+        sides.append(GroupSide(groups[name], assignment[name].label, found, inputs[name], fall, fall > threshold_db))
+    return tuple(sides)

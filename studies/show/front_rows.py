@@ -14,11 +14,11 @@ from studies.judging.findings.optimization_levels import (
 )
 from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
+from studies.judging.sentences.cautions import pick_warnings
 from studies.judging.sentences.final_split import disagreement_text, final_notes
-from studies.judging.sentences.int8_everywhere import as_given_text, int8_everywhere_text
+from studies.judging.sentences.gains import as_given_text, int8_everywhere_text
 from studies.judging.sentences.no_pick import nearest_text
 from studies.judging.sentences.picks import faster_text, ties_text
-from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
 from studies.judging.status.early_end import early_end
 

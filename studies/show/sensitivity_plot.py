@@ -10,7 +10,7 @@ from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.outputs import check_file
-from studies.show.html_file import write_page
+from studies.show.html_parts import write_page
 from studies.show.plots import GREY, RED, colour_of, plain
 
 _PANELS = (("error", "error of the outputs"), ("sqnr_db", "SQNR, dB"), ("kl", "KL, nats"), ("overlap", "overlap"))

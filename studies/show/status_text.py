@@ -10,9 +10,9 @@ from rich.text import Text
 from studies.judging.findings.rescue_table import recovery_text
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.evaluations import failures_text, finished_text, replaced_text
 from studies.judging.sentences.picks import DOUBTFUL
-from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.status.study_status import StudyStatus, TargetStatus
 from studies.judging.status.time_table import time_rows, times_text
 from studies.options.limits import MetricScale

@@ -18,9 +18,9 @@ from studies.judging.details import mismatch_text
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
 from studies.judging.findings.rescue_table import mix_bias_text
 from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
+from studies.judging.sentences.cautions import format_resemblance, unrelated_text
 from studies.judging.sentences.evaluations import death_text, failure_text, mix_text
 from studies.judging.sentences.flips import flip_texts
-from studies.judging.sentences.unrelated_outputs import format_resemblance, unrelated_text
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_bytes, format_elapsed_s, format_metric
 from studies.show.trial_details import TrialDetails

@@ -1,4 +1,4 @@
-"""Closing Optuna's open trials, whose evaluation exists by now or whose worker is lost."""
+"""The end of trials that are open in Optuna, whose evaluation exists by now or whose worker is lost."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from search.values import Assignment
 from studies.crew.crew import Crew
 from studies.store.records import FAILED, OK, RUNNING, LostEvaluationError, StoredEvaluation
 from studies.trials.ledger import Ledger
-from studies.trials.outcomes import asked_unless_built, outcome
-from studies.trials.proposals import WORKER, Proposals
+from studies.trials.proposals import WORKER, Outcome, Proposals
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
+
 
 _MOMENT_S = 10.0  # for a trial that was asked for just now to be begun, beyond a lease
 
@@ -109,3 +109,28 @@ class OpenTrials:
 
     def _tell_open(self, trial: FrozenTrial, record: StoredEvaluation) -> None:
         self._proposals.tell(self._proposals.reopen(trial), outcome(self._ledger, record))
+
+
+_NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
+
+
+def asked_unless_built(asked: Assignment, record: StoredEvaluation) -> Assignment | None:
+    """What was asked, where the evaluation is of its repair."""
+    return asked if asked != record.evaluation.assignment else None
+
+
+def outcome(ledger: Ledger, record: StoredEvaluation) -> Outcome:
+    """What Optuna is told of a finished evaluation: measures, and how far they are above the limits."""
+    evaluation = record.evaluation
+    if record.status != OK or evaluation.latency is None or evaluation.accuracy is None:
+        return Outcome(None, {})
+    refused = sum(row.got is not None and row.got != row.asked for row in evaluation.audit)
+    amounts = {"obeyed": float(refused)}
+    latency_ms, accuracy = evaluation.latency.value_ms, evaluation.accuracy
+    for limit, bound in ledger.limits.rows():
+        measure = limit.measure(evaluation)
+        if measure is not None:
+            amounts[limit.word] = limit.sign(ledger.study.metric["higher_is_better"]) * (measure - bound)
+    loss_std = (accuracy.loss_high - accuracy.loss_low) / (2 * _NORMAL_95)
+    measured = (evaluation.latency.spread, loss_std, float(accuracy.complete))
+    return Outcome((latency_ms, accuracy.loss), amounts, measured)

@@ -14,8 +14,8 @@ from studies.judging.points import FinalScore
 from studies.judging.rules.verdicts import Verdict
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.limits import Limits
-from studies.show.report.deployment import Deployment
 from studies.show.report.rows import (
+    Deployment,
     FailureRow,
     LayerReason,
     Mismatch,

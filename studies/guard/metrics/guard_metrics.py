@@ -9,8 +9,7 @@ from typing import Any
 from search.installation import install_command
 from studies.guard.agreement import Arrays, is_float
 from studies.guard.guard import Guard
-from studies.guard.metrics.layer_errors import LayerErrors
-from studies.guard.metrics.running_error import RunningError
+from studies.guard.metrics.layer_errors import LayerErrors, RunningError
 from studies.guard.options import GuardError
 from studies.guard.state import BreakerState, GuardState
 

@@ -14,9 +14,8 @@ from studies.inspect.mix.bisection import Bisection, BisectionStep
 from studies.judging.findings.rescue_table import rescue_cells, rescue_notes, rescue_rows
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.judging.points import UNRELATED_BELOW
-from studies.judging.sentences.cautions import caution_text
+from studies.judging.sentences.cautions import caution_text, format_resemblance
 from studies.judging.sentences.evaluations import failure_text, mix_text
-from studies.judging.sentences.unrelated_outputs import format_resemblance
 from studies.options.limits import Limits, MetricScale
 from studies.options.quantities import format_ms
 

@@ -9,8 +9,8 @@ from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
 from studies.judging.rules.candidates import Aim
 from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.final_split import final_loss_text, final_text
-from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 from studies.options.quantities import format_percent
 

@@ -6,7 +6,7 @@ from search.values import BASELINE
 from studies.events import Events
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.search_events import SearchEvents
-from studies.judging.sentences.slow_precisions import slower_texts
+from studies.judging.sentences.gains import slower_texts
 from studies.judging.standing import Standing
 from studies.run.hooks.hook import Hook
 from studies.run.unreachable_limits import warn_of_budget

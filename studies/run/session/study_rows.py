@@ -13,8 +13,7 @@ from studies import environment
 from studies.artifacts.locations import artifacts_folder as artifacts_of
 from studies.artifacts.locations import bucket_of
 from studies.judging.search_events import SearchEvents
-from studies.judging.sentences.cautions import caution_text
-from studies.judging.sentences.unlabelled import unlabelled_text
+from studies.judging.sentences.cautions import caution_text, unlabelled_text
 from studies.options.backend_options import absolute_texts
 from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale

@@ -13,21 +13,18 @@ from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.point_lists import best_point, front_points, pick_points
 from studies.judging.points import Point
+from studies.judging.sentences.cautions import pick_warnings, unrelated_text
 from studies.judging.sentences.evaluations import replaced_text
 from studies.judging.sentences.final_split import final_loss_text, final_notes
 from studies.judging.sentences.flips import flip_texts
-from studies.judging.sentences.int8_everywhere import as_given_text, int8_everywhere_text
-from studies.judging.sentences.no_gain import no_gain_text
+from studies.judging.sentences.gains import as_given_text, int8_everywhere_text, no_gain_text, slower_texts
 from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing_text, regained_text
 from studies.judging.sentences.picks import band_text, best_label, best_text, faster_text, ties_text
-from studies.judging.sentences.slow_precisions import slower_texts
-from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated_text
 from studies.judging.standing import Standing
 from studies.judging.status.early_end import early_end
 from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.quantities import format_ms, format_percent
-from studies.show.report.deployment import build_deployment
 from studies.show.report.layers import layer_reasons
 from studies.show.report.rows import (
     FailureRow,
@@ -36,6 +33,7 @@ from studies.show.report.rows import (
     PickRow,
     ReportData,
     ReportMetric,
+    build_deployment,
 )
 from studies.show.report.story import build_story
 from studies.show.report.target_figures import side_by_side

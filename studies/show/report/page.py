@@ -18,7 +18,7 @@ from studies.judging.rounding import estimate_text, half_width, latency_text, ra
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_percent
 from studies.outputs import check_file
-from studies.show.html_file import write_page
+from studies.show.html_parts import write_page
 from studies.show.plots import BLUE, ORANGE, RED, colour_of
 from studies.show.report.figures import figures
 from studies.show.report.front_figure import view_of

@@ -18,9 +18,9 @@ from studies.judging.rounding import (
     value_text,
 )
 from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.picks import ties_text
-from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 from studies.show.front_rows import ordered_points
 from studies.show.terminal.text_table import Column, TextTable

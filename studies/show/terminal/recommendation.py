@@ -6,9 +6,9 @@ from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.candidates import Aim
+from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.picks import DOUBTFUL
-from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 
 

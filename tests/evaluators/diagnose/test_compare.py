@@ -35,9 +35,8 @@ from evaluators.process.evaluator import Evaluator
 from search.errors import EvaluatorError
 from search.values import Assignment, Precision
 from studies.inspect import comparison
-from studies.inspect.changes import differences
+from studies.inspect.compare_trial import differences, group_sides, output_sides
 from studies.inspect.comparison import Comparison, GroupSide, OutputComparison
-from studies.inspect.sides import group_sides, output_sides
 from tests.support.assignments import THREE
 from tests.support.command_line import DATABASE, copy_finished, finished, invoke, ok
 from tests.support.evaluator_jobs import Case, case

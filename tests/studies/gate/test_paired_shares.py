@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from studies.gate.paired_shares import above_p_value, count_units, detectable_drop
+from studies.gate.loss import above_p_value, count_units, detectable_drop
 
 LEVEL = 0.005
 

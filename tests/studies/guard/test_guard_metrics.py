@@ -20,7 +20,7 @@ from search.values import TensorRange
 from studies.guard import Guard, GuardError, GuardOptions
 from studies.guard.metrics import GuardMetrics, LayerErrors
 from studies.guard.metrics.guard_metrics import MOST_LAYERS
-from studies.guard.metrics.running_error import RunningError
+from studies.guard.metrics.layer_errors import RunningError
 from tests.support.exported_folder import write_export
 from tests.support.networks import images
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from search.values import EngineSummary, Precision
-from studies.judging.sentences.slow_precisions import slower_texts
+from studies.judging.sentences.gains import slower_texts
 from studies.judging.standing import Standing, read_standing
 from studies.options.config import SearchConfig
 from studies.options.limits import Limits

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from studies.judging.sentences.unrelated_outputs import MARK
+from studies.judging.sentences.cautions import MARK
 from tests.support.command_line import invoke, ok
 from tests.support.networks import Net, finish, images, save
 
