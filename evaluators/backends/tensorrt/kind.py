@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -96,6 +94,8 @@ class TensorRTKind(BackendKind):
         return discovery.cuda_index(device)
 
     def checks(self, machine: Machine) -> Sequence[Check]:
+        from evaluators.backends.tensorrt.doctor import package_checks
+
         return package_checks(machine) if machine.gpus else ()
 
     def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
@@ -106,38 +106,3 @@ class TensorRTKind(BackendKind):
         needs = f"tensorrt {recipe.versions['tensorrt']}, cuda-bindings and numpy"
         script = run_script("tensorrt_engine.py", needs, settings, recipe.inputs, recipe.profiles)
         return {RUN_SCRIPT: script, TRTEXEC_FILE: trtexec_text(recipe)}
-
-
-def package_checks(machine: Machine) -> list[Check]:
-    """Of the CUDA bindings, where they do not fit, and of TensorRT itself."""
-    return [*_bindings_checks(machine.packages), _tensorrt_check(machine.packages)]
-
-
-def _bindings_checks(packages: Mapping[str, str]) -> Iterator[Check]:
-    driver, bindings = discovery.driver_version(), packages.get("cuda-bindings")
-    major = (driver or "12").split(".")[0]
-    install = f"pip install 'cuda-bindings=={major}.*'"
-    if bindings is None:
-        yield Check("cuda-bindings", False, "not installed; backend tensorrt needs it", install)
-    elif driver is not None and int(bindings.split(".")[0]) > int(major):
-        found = f"{bindings} needs a newer driver than this one, which supports CUDA {driver}"
-        yield Check("cuda-bindings", False, found, f"{install}, or update the driver.")
-
-
-def _tensorrt_check(packages: Mapping[str, str]) -> Check:
-    """Whether TensorRT is installed, and for a CUDA that the driver knows."""
-    driver = discovery.driver_version()
-    major = int((driver or "12").split(".")[0])
-    install = f"pip install 'tensorrt-cu{major}' 'cuda-bindings=={major}.*' nvidia-ml-py"
-    found = [name for name in PACKAGES if name in packages]
-    for name in found:
-        cuda = re.search(r"-cu(\d+)", name)
-        if driver is not None and cuda is not None and int(cuda[1]) > major:
-            said = f"{name} {packages[name]} needs a newer driver than this one, which supports CUDA {driver}"
-            advice = f"pip uninstall {' '.join(found)}; {install}; or update the driver."
-            return Check("tensorrt package", False, said, advice)
-    if found:
-        return Check("tensorrt package", True, f"{found[0]} {packages[found[0]]}")
-    if importlib.util.find_spec("tensorrt") is not None:
-        return Check("tensorrt package", True, "can be imported, but belongs to no Python package with a version")
-    return Check("tensorrt package", False, "not installed", f"{install}; docs/tensorrt.md has the other versions.")

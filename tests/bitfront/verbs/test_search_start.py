@@ -43,7 +43,7 @@ def test_a_frozen_batch_is_said_before_the_study_is_made(tmp_path: Path, monkeyp
     def create_study(*arguments: object) -> None:
         raise StudyBeginsError
 
-    monkeypatch.setattr(new_study, "checked", checked)
+    monkeypatch.setattr(new_study, "check_inputs", checked)
     monkeypatch.setattr(new_study, "check_searchable", lambda good: None)
     monkeypatch.setattr(new_study, "create_study", create_study)
     told = Told()

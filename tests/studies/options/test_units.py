@@ -149,7 +149,7 @@ def test_an_amount_may_be_negative_and_is_shown_as_written():
 )
 def test_shape(text, shape):
     assert units.parse_shape(text) == shape
-    assert shape.fixed == (shape.minimum == shape.maximum)
+    assert shape.is_fixed == (shape.minimum == shape.maximum)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def closing(store: Store, told: list[str], limit_s: float | None = None) -> tupl
     now = read_standing(store, study, target, Limits(max_drop=0.01))
     ledger = SimpleNamespace(store=store, target=target)
     pace = Pace(limit_s, splits={"search": 100, "final": 100})
-    events = SimpleNamespace(note=told.append, timing=lambda run: None)
+    events = SimpleNamespace(note=told.append, report_time=lambda run: None)
     work: Any = SimpleNamespace(ledger=ledger, pace=pace, events=events)
     return Closing(work), now
 

@@ -49,7 +49,8 @@ def test_a_doubtful_fp32_is_not_measured_again_while_nothing_else_was(begun: tup
         raise LookupError("the doubts are looked up, to be measured again")
 
     now, _ = begun
-    ledger = SimpleNamespace(standing=lambda: now, store=SimpleNamespace(measurements=SimpleNamespace(doubts=refuse)))
+    measurements = SimpleNamespace(doubts=refuse)
+    ledger = SimpleNamespace(read_standing=lambda: now, store=SimpleNamespace(measurements=measurements))
     work: Any = SimpleNamespace(ledger=ledger, pace=Pace(70.0))
     settle_doubts(work)
     work.pace = Pace()
@@ -86,7 +87,7 @@ def test_the_time_left_follows_from_how_often_mixes_end(
     target = SimpleNamespace(target=SimpleNamespace(relative=False))
     work: Any = SimpleNamespace(
         pace=Pace(),
-        events=SimpleNamespace(timing=told.append),
+        events=SimpleNamespace(report_time=told.append),
         crew=SimpleNamespace(others=dict),
         ledger=SimpleNamespace(target=target),
     )
