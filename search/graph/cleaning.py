@@ -1,8 +1,8 @@
 """Clean a graph so that engines and lowering read it in the same way, without changing what it computes.
 
-Only five steps compute: the exact rewrites (`rewrites`); BatchNorm is fused into the convolution before it; a Gemm's
-alpha and beta are multiplied into its constants; constant expressions are evaluated; and an Einsum that is a matrix
-product becomes a MatMul. All of them stay within float32 rounding (relative 1e-5 of an output's magnitude).
+Only four steps compute: BatchNorm is fused into the convolution before it, a Gemm's alpha and beta are multiplied into
+its constants, constant expressions are evaluated, and an Einsum that is a matrix product becomes a MatMul. All of them
+stay within float32 rounding (relative 1e-5 of an output's magnitude).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.rules import common as rules
 
 from search.graph.other_layers import write_out_ops
-from search.graph.rewrites.apply import rewrite_graph
+from search.graph.rewrites.apply import apply_rewrites
 from search.graph.shapes import Profile
 from search.graph.sizes import Folding
 
@@ -40,8 +40,8 @@ _BATCH_NORM = [
 ]
 
 
-def clean(model: ir.Model, *, rewritten: bool = True) -> ir.Model:
-    """Return the clean model, without the exact rewrites unless `rewritten`. The given one must not be used afterwards.
+def clean(model: ir.Model) -> ir.Model:
+    """Return the clean model. The given model must not be used afterwards.
 
     Afterwards: no functions, no Constant nodes, no Identity on initializers, no Dropout, no unused nodes or outputs;
     BatchNorm fused where a Conv, ConvTranspose or Gemm is its only source; every node has a unique name, the user's
@@ -67,11 +67,9 @@ def clean(model: ir.Model, *, rewritten: bool = True) -> ir.Model:
     if not any(_in_training(node) for node in model.graph):
         _unshare_biases(model.graph)
         model = rewrite(model, pattern_rewrite_rules=_BATCH_NORM)
-    model = _run(model, passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0))
-    if rewritten:
-        rewrite_graph(model)
     model = _run(
         model,
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.RemoveUnusedNodesPass(),
         passes.RemoveUnusedOpsetsPass(),
         passes.TopologicalSortPass(),
@@ -96,6 +94,19 @@ def lift_constants(model: ir.Model) -> ir.Model:
     )
     settle_shapes(model)
     return model
+
+
+def rewrite_exactly(model: ir.Model) -> int:
+    """Apply the exact rewrites to a clean model, in place; how many ops it has fewer.
+
+    Raises:
+        ModelError: a rewrite of another package cannot be imported.
+    """
+    before = len(model.graph)
+    if apply_rewrites(model):
+        _run(model, passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass())
+        settle_shapes(model)
+    return before - len(model.graph)
 
 
 def raise_ir_version(model: ir.Model) -> None:

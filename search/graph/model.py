@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from search.errors import ModelError
 from search.graph import onnx_file
-from search.graph.cleaning import clean, infer_shapes, lift_constants, raise_ir_version, skeleton
+from search.graph.cleaning import (
+    clean,
+    infer_shapes,
+    lift_constants,
+    raise_ir_version,
+    rewrite_exactly,
+    skeleton,
+)
 from search.graph.element_types import settle_types
 from search.graph.floats.half_precision import cast_ends, every_node, uses_halves, widen_halves
 from search.graph.floats.own_scales import OwnScales
@@ -56,6 +63,7 @@ class Model:
         measured: of `shapes`, those that inference does not tell and a run has told.
         own: what a file that is quantized already says of INT8.
         origin: what the float model was made of, as a sentence; empty where the file is one.
+        folded: how many ops of the file are part of the layers and ops beside them.
     """
 
     graph: ir.Model
@@ -70,6 +78,7 @@ class Model:
     measured: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     own: OwnScales = field(default_factory=OwnScales)
     origin: str = ""
+    folded: int = 0
 
     @property
     def batch(self) -> int:
@@ -155,7 +164,9 @@ def load(
         check_sequences(graph, path)
         moved = moved_batches(node.name for node in graph.graph)
         graph, floats = _as_floats(graph)
-        graph = clean(graph, rewritten=floats.codes is None)  # scales of the file's own belong to its own tensors
+        graph = clean(graph)
+        # Scales of the file's own belong to its own tensors.
+        folded = rewrite_exactly(graph) if floats.codes is None else 0
         settle_types(graph)
         onnx_file.check(ir.to_proto(skeleton(graph)), f"what cleaning made of {path}")
         inferred = infer_shapes(graph, profiles)
@@ -171,7 +182,7 @@ def load(
     left_out = find_left_out(graph.graph, groups)
     own = OwnScales() if floats.codes is None else floats.codes.own_scales(graph.graph, groups)
     found = Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out, own=own)
-    return replace(found, origin=_origin_text(floats, moved, found))
+    return replace(found, origin=_origin_text(floats, moved, found), folded=folded)
 
 
 def load_as_given(

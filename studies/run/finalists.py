@@ -78,11 +78,12 @@ def confirm(work: Work, now: Standing, rows: Sequence[int], *, timed: bool = Tru
 
 @time_spent("finalists")
 def measure_as_given(work: Work, now: Standing) -> None:
-    """Measure the user's own file beside the baseline and score it on *final*, once; nothing of a float32 file.
+    """Measure the user's own file beside the baseline and score it on *final*, once, unless FP32 is that file.
 
     What its builder refuses is stored as that.
     """
-    if not work.problem.model.origin or AS_GIVEN in work.ledger.store.targets.details(work.ledger.target.id):
+    model = work.problem.model
+    if not (model.origin or model.folded) or AS_GIVEN in work.ledger.store.targets.details(work.ledger.target.id):
         return
     work.events.note("measuring the file as it was given, beside the baseline, and scoring it on the final samples")
     out = work.bench.folder / "as_given.engine"

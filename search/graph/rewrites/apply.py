@@ -20,19 +20,22 @@ REWRITES: list[Callable[[ir.Graph, int], bool]] = [
 ]
 
 
-def rewrite_graph(model: ir.Model) -> None:
-    """Apply all rewrites to the main graph of a model whose constants are initializers, in place.
+def apply_rewrites(model: ir.Model) -> bool:
+    """Apply all rewrites to the main graph of a model whose constants are initializers, in place; whether one did any.
 
     Raises:
         ModelError: one of another package cannot be imported.
     """
     opset = model.opset_imports.get("", 0)
     rewrites = [*REWRITES, *(rewrite for _, rewrite in load_registered(GROUP, ModelError))]
+    turns = 0
     changed = True
     while changed:
         changed = False
         for rewrite in rewrites:
             changed |= rewrite(model.graph, opset)
+        turns += changed
+    return turns > 0
 
 
 def names_of_others() -> list[str]:

@@ -278,7 +278,11 @@ def _with_measured_shapes(config: SearchConfig, model: Model) -> Model:
 
 def model_notes(model: Model) -> list[str]:
     """What a user should know of how the model was read, one sentence each."""
-    return [text for text in (model.origin, shape_text(model)) if text]
+    folded = (
+        f"{model.folded} ops of the file are part of the layers and ops beside them here, in every precision, which "
+        "changes no output: FP32 may be faster than the file"
+    )
+    return [text for text in (model.origin, folded if model.folded else "", shape_text(model)) if text]
 
 
 def shape_text(model: Model) -> str:

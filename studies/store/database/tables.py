@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 VERSION = 1
-AS_GIVEN = "as_given"  # among the details of a target: the user's own file, where it is no float32 model
+AS_GIVEN = "as_given"  # among the details of a target: the user's own file, where FP32 is not quite that
 CLOSING = "closing"  # among the details of a target: the step at the end of a search that is under way
 
 
