@@ -47,12 +47,12 @@ def verb(function: Verb) -> Verb:
             outputs.give_up()
             _print_error("this needs more memory than this process may have. Nothing of this step was kept.", "error: ")
             raise typer.Exit(1) from None
-        except Exception as error:  # not foreseen, so either a fault of this program or of what it read
+        except Exception:  # not foreseen, so either a fault of this program or of what it read
             damage = _find_damage(kwargs.get("storage"))
             if not damage:
                 raise
             outputs.give_up()
-            _print_error(f"{damage} Restore a copy of it. (Reading it: {type(error).__name__}: {error})", "error: ")
+            _print_error(damage, "error: ")
             raise typer.Exit(2) from None
 
     return run  # type: ignore[return-value]
@@ -60,14 +60,12 @@ def verb(function: Verb) -> Verb:
 
 def _find_damage(storage: str | Sequence[str] | None) -> str:
     """What is damaged in the database that a verb was given, in a sentence; empty if nothing is, or there is none."""
-    from studies.store.reading.damage import find_damage
     from studies.store.store import Store, default_url
 
     url = storage if isinstance(storage, str) else next(iter(storage or ()), default_url())
     try:
         with Store.open(url, write=False) as store:
-            found = find_damage(store.database)
-            return f"the database {store.url} is damaged: {found}." if found else ""
+            return store.database.find_damage()
     except (BitfrontError, OSError):
         return ""
 

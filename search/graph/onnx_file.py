@@ -57,6 +57,7 @@ def read(path: Path) -> onnx.ModelProto:
     sort_nodes(proto.graph)
     check_growth(proto, path)
     total = _check_external_data(proto, path)
+    _check_inside_data(proto, path)
     _complete_outputs(proto, path)
     check(proto, str(path))
     if total <= _MOST_INSIDE:
@@ -306,6 +307,20 @@ def _external(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
     for tensor in external_data_helper._get_all_tensors(proto):
         if external_data_helper.uses_external_data(tensor):
             yield tensor, next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def _check_inside_data(proto: onnx.ModelProto, path: Path) -> None:
+    """Refuse a tensor with more or fewer numbers in the file than its type and shape say: the checker takes it."""
+    for tensor in external_data_helper._get_all_tensors(proto):
+        if external_data_helper.uses_external_data(tensor):
+            continue
+        try:
+            onnx.numpy_helper.to_array(tensor)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ModelError(
+                f"loading {path}: tensor {tensor.name!r} is damaged: expected the numbers of a tensor of the shape "
+                f"{list(tensor.dims)}, got {_first_line(error)}. Copy the file or export it again."
+            ) from error
 
 
 def _check_external_data(proto: onnx.ModelProto, path: Path) -> int:

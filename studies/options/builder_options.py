@@ -6,12 +6,14 @@ These are the backends that `--backend auto` may choose. What others declare is 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from evaluators.backends.kind import BackendKind, BackendOption
 from evaluators.backends.registry import shipped_kinds
 from studies.options.option import Option, Verbs
 from studies.options.value_kinds import kind_of
 
+_TYPES = {"count": int, "size": int, "duration": float, "flag": bool, "switch": bool}
 FINAL = "final_"  # before the keyword of an option that exports are built with
 
 
@@ -47,6 +49,7 @@ def _options_of(kind: BackendKind, row: BackendOption) -> list[Option]:
 def _option(kind: BackendKind, row: BackendOption, item: str, **facts: object) -> Option:
     final = item.startswith(FINAL)
     plain = BackendOption(**{**vars(row), "auto": row.auto and not final})
+    each: Any = _TYPES.get(row.type, str)
     known = {
         "name": row.option.removeprefix("--"),
         "field": "builder_options",
@@ -61,6 +64,7 @@ def _option(kind: BackendKind, row: BackendOption, item: str, **facts: object) -
         "flag": row.type == "flag",
         "switch": row.type == "switch",
         "backend": kind.name,
+        "type": tuple[each, ...] if row.many else each,
         "from_json": tuple if row.many else None,
     }
     return Option(**{**known, **facts})  # type: ignore[arg-type]

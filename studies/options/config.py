@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from search.errors import ConfigError
 from search.sampler.shipped import SHIPPED as SAMPLERS
 from search.space.rules import KeepRule
+from search.values.shape import check_shape
 from studies.options import value_kinds as kinds
 from studies.options.builder_options import builder_options
 from studies.options.fields.data_fields import DataFields
@@ -158,8 +160,9 @@ class SearchConfig(DataFields, StudyFields):
             ConfigError: an option or limit is not known here, `model`, `data` or `study` is missing, or a value has
                 another form than `to_json` gives.
         """
-        rows = {row.key: row for row in (*own_options(), *item_options()) if row.key not in _NOT_STORED}
         try:
+            check_stored(data, whole=False)
+            rows = {row.key: row for row in (*own_options(), *item_options()) if row.key not in _NOT_STORED}
             return cls(**{"study": data["study"], **read_stored(data, rows, _MAPPINGS)}, storage=storage)
         except (TypeError, KeyError, ValueError) as error:
             raise ConfigError(
@@ -184,14 +187,45 @@ class SearchConfig(DataFields, StudyFields):
         return replace(self, **values, given=tuple(sorted({*self.given, *given})))
 
 
+def check_stored(data: Mapping[str, Any], *, whole: bool) -> None:
+    """Refuse stored options of which a value has another type than `SearchConfig.to_json` gives, or is out of bounds.
+
+    Options that are not known here are left alone, and so are words: what they name may be installed elsewhere.
+
+    Args:
+        whole: whether all have to be there that have no default.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for name in _NEEDED if whole else ():
+        if name not in data:
+            raise ValueError(f"expected {name!r} among the options, which is missing")
+    for row in (*own_options(), *item_options()):
+        value = data.get(row.key)
+        if value is None and (row.key not in data or row.default is None or row.clearable):
+            continue
+        check_shape(value, row.type, row.key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                row.kind.read(row.kind.write(value), row.shown)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+
+
+_NEEDED = ("study", "model", "data", "trials")
 _MAPPINGS = ("limits", "builder_options")
 _NOT_STORED = ("storage", "trust_functions", "gpus", "workers", "metrics_port", "own_sampler", "overrides", "given")
 
 
+@cache
 def own_options() -> tuple[Option, ...]:
     """The rows of the fields of `SearchConfig`, in order."""
+    types = get_type_hints(SearchConfig, localns={"BaseSampler": object})
     described = [each for each in fields(SearchConfig) if each.metadata]
-    return tuple(make_row(each.name, each.default, each.metadata["option"]) for each in described)
+    return tuple(
+        make_row(each.name, each.default, {**each.metadata["option"], "type": types[each.name]}) for each in described
+    )
 
 
 def item_options() -> tuple[Option, ...]:

@@ -287,14 +287,11 @@ def limit_options() -> tuple[Option, ...]:
             panel="Limits",
             item=limit.name,
             clearable=True,
-            from_json=_bound_from_json,
+            type=Bound,
+            from_json=lambda stored: Amount(**stored) if isinstance(stored, Mapping) else stored,
         )
         for limit in LIMITS.values()
     )
-
-
-def _bound_from_json(stored: Any) -> Bound:
-    return Amount(**stored) if isinstance(stored, Mapping) else stored
 
 
 class Limits(Mapping[str, float]):

@@ -70,6 +70,7 @@ class Option:
         switch: `on` or `off`; a file may say true or false.
         clearable: the word `none` takes the value away.
         backend: the only one that has it; empty for all.
+        type: the type of its value, as annotations have it; None is taken beside it where it is the default.
         from_json: makes its value of the plain one in a stored configuration.
     """
 
@@ -90,6 +91,7 @@ class Option:
     switch: bool = False
     clearable: bool = False
     backend: str = ""
+    type: Any = Any
     from_json: Callable[[Any], Any] | None = None
 
     @property

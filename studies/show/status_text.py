@@ -9,7 +9,7 @@ from rich.text import Text
 
 from studies.judging.findings.rescue_table import recovery_text
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.rounding import bounded_text, estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.evaluations import failures_text, finished_text, replaced_text
 from studies.judging.sentences.picks import DOUBTFUL
@@ -123,8 +123,10 @@ def point_text(point: Point, metric: MetricScale, band: float = 0.0) -> str:
     half = half_width(point.loss_low, point.loss_high)
     value = f"{metric.name} {value_text(point.value, half, metric)}"
     loss = estimate_text(point.loss, point.loss_low, point.loss_high, metric)
-    scores = f"{latency_text(point.latency_ms, band)}{speedup}, {value}, loss {loss}"
-    return f"trial {point.trial}: {scores}, {point.final.verdict.value}{broken}"
+    final = point.final
+    judged = f", final loss {bounded_text(final.loss, final.bound, metric)}" if final.scored else ""
+    scores = f"{latency_text(point.latency_ms, band)}{speedup}, {value}, loss {loss}{judged}"
+    return f"trial {point.trial}: {scores}, {final.verdict.value}{broken}"
 
 
 def finished_lines(now: StudyStatus, finished: Sequence[FinishedEvaluation]) -> Iterator[str]:

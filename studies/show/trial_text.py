@@ -17,7 +17,8 @@ from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluatio
 from studies.judging.details import mismatch_text
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
 from studies.judging.findings.rescue_table import mix_bias_text
-from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
+from studies.judging.points import FinalScore
+from studies.judging.rounding import bounded_text, estimate_text, half_width, latency_text, value_text
 from studies.judging.sentences.cautions import format_resemblance, unrelated_text
 from studies.judging.sentences.evaluations import death_text, failure_text, mix_text
 from studies.judging.sentences.flips import flip_texts
@@ -57,7 +58,7 @@ def trial_json(shown: TrialDetails) -> dict[str, Any]:
         "failure": None if evaluation.failure is None else _failure_json(evaluation.failure),
         "latency": None if evaluation.latency is None else _latency_json(evaluation.latency),
         "accuracy": _accuracy_json(evaluation.accuracy, study.clusters("search")),
-        "final": _accuracy_json(record.final, study.clusters("final")),
+        "final": _final_json(shown),
         "final_failure": record.final_failure or None,
         "mix_bias": None if record.mix_bias is None else record.mix_bias.to_json(),
         "warnings": [text] if (text := _warn_of_outputs(shown)) else [],
@@ -106,6 +107,12 @@ def _accuracy_json(accuracy: Accuracy | None, clusters: int | None) -> dict[str,
     names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
     flips = None if accuracy.flips is None else accuracy.flips.to_json()
     return {name: getattr(accuracy, name) for name in names} | {"flips": flips, "clusters": clusters}
+
+
+def _final_json(shown: TrialDetails) -> dict[str, Any] | None:
+    """With the bound that the loss is judged by; None where there are too few samples for one."""
+    known, final = _accuracy_json(shown.record.final, shown.standing.study.clusters("final")), _final_of(shown)
+    return None if known is None else {**known, "loss_bound": None if final is None else final.bound}
 
 
 def _round_json(again: Round) -> dict[str, Any]:
@@ -196,7 +203,8 @@ def trial_lines(shown: TrialDetails, *, details: bool = True) -> list[str]:
     lines += [f"exported {final_level_text(each)}" for each in shown.final_levels]
     for name, accuracy in (("search", evaluation.accuracy), ("final", record.final)):
         if accuracy is not None:
-            lines.append(_accuracy_line(name, accuracy, shown.standing.study))
+            judged = _judged_text(shown) if name == "final" else ""
+            lines.append(_accuracy_line(name, accuracy, shown.standing.study, judged))
             lines += flip_texts(accuracy.flips) if accuracy.flips is not None else []
     if text := _warn_of_outputs(shown):
         lines.insert(1, f"WARNING: {text}")
@@ -282,10 +290,21 @@ def conditions_text(conditions: Mapping[str, Any]) -> str:
     return ", ".join([*parts, *([f"other processes: {others}"] if others else [])])
 
 
-def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord) -> str:
+def _judged_text(shown: TrialDetails) -> str:
+    """The loss on the final split with the bound that it is judged by; empty where it is not judged, as yet."""
+    final = _final_of(shown)
+    return "" if final is None or not final.scored else bounded_text(final.loss, final.bound, shown.standing.metric)
+
+
+def _final_of(shown: TrialDetails) -> FinalScore | None:
+    rows = np.flatnonzero(shown.standing.table.id == shown.record.id)
+    return shown.standing.final_score(int(rows[0])) if len(rows) else None
+
+
+def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord, judged: str = "") -> str:
     metric, clusters = MetricScale.of(study.metric), study.clusters(name)
     half = half_width(accuracy.loss_low, accuracy.loss_high)
-    loss = estimate_text(accuracy.loss, accuracy.loss_low, accuracy.loss_high, metric)
+    loss = judged or estimate_text(accuracy.loss, accuracy.loss_low, accuracy.loss_high, metric)
     early = "" if accuracy.complete else " (stopped early)"
     likeness = "–" if accuracy.resemblance is None else format_resemblance(accuracy.resemblance)
     samples = f"{accuracy.samples} of {accuracy.total} samples"

@@ -9,11 +9,18 @@ from studies.judging.points import FinalScore, Point
 from studies.judging.rules.verdicts import Verdict
 from studies.store.records import ChoiceRecord, FileRecord, GroupRecord, RepeatRecord, StudyRecord
 
+CONFIG = {"study": "demo", "model": "model.onnx", "data": "data.npz", "trials": 3}  # the rest as by default
+DIGESTS = dict.fromkeys(("digest", "final_digest", "calibration_digest"), "d" * 64)
+DATA = {**DIGESTS, "calibration": 8, "search": 16, "final": 16, "clusters": {}}
+SCALE = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True, "relative": False}
+METRIC = {**SCALE, "kind": "per_sample", "notes": []}
+MODEL = {"inputs": [["image", "float32", [8, 3, 16, 16]]]}
+
 
 def study_record(name: str, **columns: Any) -> StudyRecord:
-    empty: dict[str, Any] = {"config": {}, "data": {}, "metric": {}, "model": {}, "environment": {}}
+    known: dict[str, Any] = {"config": CONFIG, "data": DATA, "metric": METRIC, "model": MODEL, "environment": {}}
     return StudyRecord(
-        **{"name": name, "state": "created", "model_path": "model.onnx", "model_digest": "a" * 64, **empty, **columns}
+        **{"name": name, "state": "created", "model_path": "model.onnx", "model_digest": "a" * 64, **known, **columns}
     )
 
 

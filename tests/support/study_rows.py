@@ -28,14 +28,12 @@ from studies.judging.rules.quantiles import STORED, quantile
 from studies.options.read_options import read_config
 from studies.store.database import tables
 from studies.store.store import Store
-from tests.support.records import study_record
+from tests.support.records import METRIC, MODEL, study_record
 from tests.support.servers.databases import mariadb_url, postgresql_url
 
 GIVEN = os.environ.get("BITFRONT_TEST_URL")  # one more, say MySQL 8: a database whose bf_ tables may be dropped
 TARGET = Target("onnxruntime", "CPU", {"onnxruntime": "1.23"}, {"threads": "1"}, "p20", True)
-STUDY = study_record(
-    "demo", config={"trials": 3}, data={"n": 1}, metric={"name": "top1"}, model={"ü": [1]}, environment={"python": "3"}
-)
+STUDY = study_record("demo", model={"inputs": [["ü", "float32", [1]]]}, environment={"python": "3"})
 ENGINE = EngineSummary(layers=9, moves=3, opaque=1, sparse=2, moves_ms=0.125, profiled_ms=1.5)
 DETAILS = {"layer": "conv + relu", "weights": "Int8", "inputs": "Int8 NC/32HW32", "outputs": "Half NC/2HW2"}
 AROUND = {"host_to_device": 0.5, "device_to_host": 0.25, "enqueue": 0.125}
@@ -50,8 +48,6 @@ LAYERS = (
 )
 SERVERS = ["postgresql", "mariadb", *(["given"] if GIVEN else [])]
 KINDS = ["sqlite", *SERVERS]
-MODEL = {"inputs": [["image", "float32", [8, 3, 16, 16]]]}
-METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True, "relative": False}
 
 
 def fresh_url(kind: str, tmp_path: Path) -> str:

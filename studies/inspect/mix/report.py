@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from studies.inspect.mix.bisection import Bisection, BisectionStep
 from studies.judging.findings.rescue_table import rescue_cells, rescue_notes, rescue_rows
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.judging.points import UNRELATED_BELOW
+from studies.judging.rounding import bounded_text, worst_text
 from studies.judging.sentences.cautions import caution_text, format_resemblance
 from studies.judging.sentences.evaluations import failure_text, mix_text
 from studies.options.limits import Limits, MetricScale
@@ -207,7 +209,7 @@ class MixReport:
             "× fp32": "" if engine.speedup is None else f"{engine.speedup:.2f}",
             "metric": "" if accuracy is None else self.metric.text(accuracy.value),
             "loss": self._loss_text(accuracy),
-            "final_loss": "fails" if engine.final_failure else self._loss_text(engine.final),
+            "final_loss": "fails" if engine.final_failure else self._final_text(engine.final),
             "audit": failure_text(failure.stage.value, failure.kind.value) if failure else ", ".join(answers),
         }
 
@@ -217,6 +219,10 @@ class MixReport:
         half = (accuracy.loss_high - accuracy.loss_low) / 2
         early = "" if accuracy.complete else " (stopped early)"
         return f"{self.metric.text(accuracy.loss)} ± {self.metric.text(half, 2)}{early}"
+
+    def _final_text(self, accuracy: Accuracy | None) -> str:
+        """A loss on the final split with the bound that limits are judged by."""
+        return "" if accuracy is None else bounded_text(accuracy.loss, _bound_of(accuracy), self.metric)
 
     # -- sentences -------------------------------------------------------------------------------------------------
 
@@ -263,9 +269,15 @@ class MixReport:
         for limit, bound in self.limits.rows():
             value = limit.measure(known)
             if value is not None:
-                kept = limit.sign(self.metric.higher_is_better) * (value - bound) <= 0
-                measured = limit.format(value, self.metric)
-                yield f"{limit.text(bound, self.metric)}: {'kept' if kept else 'missed'}, it is {measured}"
+                sign, worst = limit.sign(self.metric.higher_is_better), value
+                measured, word = limit.format(value, self.metric), "missed"
+                if limit.bounds_accuracy and accuracy is not None:
+                    bounds = accuracy.loss_bounds if limit.difference else accuracy.value_bounds
+                    worst = next(iter(bounds), sign * math.inf)
+                    measured += f", {worst_text(value, worst, self.metric)}" if math.isfinite(worst) else ""
+                if sign * (value - bound) <= 0:
+                    word = "kept" if sign * (worst - bound) <= 0 else "likely kept, not with 95 % certainty"
+                yield f"{limit.text(bound, self.metric)}: {word}, it is {measured}"
 
     def trial_texts(self) -> list[dict[str, Any]]:
         """A row per mix that bisection tried, for people."""
@@ -301,7 +313,7 @@ class MixReport:
         """What the engine with the found groups in float says."""
         if engine.final is not None:
             said = "confirmed" if confirmed else "NOT CONFIRMED"
-            loss = self._loss_text(engine.final)
+            loss = self._final_text(engine.final)
             return f"{said} by an engine with these groups in float: its loss on the final split is {loss}"
         failure = engine.evaluation.failure
         why = engine.final_failure if failure is None else failure.message
@@ -321,7 +333,14 @@ def _failure_json(failure: Failure | None) -> dict[str, Any] | None:
 
 
 def _accuracy_json(accuracy: Accuracy | None) -> dict[str, Any] | None:
-    return None if accuracy is None else {name: getattr(accuracy, name) for name in _ACCURACY}
+    if accuracy is None:
+        return None
+    return {name: getattr(accuracy, name) for name in _ACCURACY} | {"loss_bound": _bound_of(accuracy)}
+
+
+def _bound_of(accuracy: Accuracy) -> float | None:
+    """What the loss of the only candidate is at most; None where there are too few samples for a bound."""
+    return next(iter(accuracy.loss_bounds), None)
 
 
 def _kept_json(trial: BisectionStep | None) -> list[str] | None:

@@ -27,7 +27,7 @@ Rows = NDArray[np.intp]
 MOST_IN_LINE = 6
 # The first in line are the fastest of those whose loss is so many standard errors below the limit in the search. In
 # made-up worlds picks are 3.5 % slower than the best known with 1.5 and four of them, 3.4 % with 1.0, and 4.5 % without
-# any. In `benchmarks/trust/pick_bounds.py` the limit is truly kept by 95, 93 and 99 % of those that are called *kept*.
+# any. In `benchmarks/trust/pick_bounds.py` the limit is truly kept by 98 % of those that are called *kept*.
 _CLEAR, _CLEAR_LOOKS = 1.5, 4
 # Losses count as equally sure in steps of an eighth of what the bound asks: within a step the latency decides.
 _STEPS = 8

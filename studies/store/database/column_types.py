@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from search.values import Precision
+from search.values.shape import check_shape
 
 MYSQL_NAMES = ("mysql", "mariadb")
 
@@ -61,36 +63,79 @@ class PrecisionId(TypeDecorator[Precision]):
         return None if value is None else Precision.of_id(value)
 
 
-class JsonValue(TypeDecorator[Any]):
-    """A value of a class that has `to_json` and `from_json`."""
+class Json(TypeDecorator[Any]):
+    """A JSON value that has the shape of a type wherever it is read.
+
+    Args:
+        shape: as for `check_shape`.
+    """
 
     impl = JSON(none_as_null=True)
     cache_ok = True
 
-    def __init__(self, kind: type[Any]) -> None:
+    def __init__(self, shape: Any) -> None:
         super().__init__()
+        self.shape = shape
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        if value is not None:
+            check_shape(value, self.shape)
+        return value
+
+
+class JsonConfig(Json):
+    """Stored options, as they are stored.
+
+    Args:
+        whole: whether all are there that a run cannot do without.
+    """
+
+    cache_ok = True
+
+    def __init__(self, whole: bool = False) -> None:
+        super().__init__(Mapping[str, Any])
+        self.whole = whole
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        from studies.options.config import check_stored  # it knows all backends
+
+        found = super().process_result_value(value, dialect)
+        if found is not None:
+            check_stored(found, whole=self.whole)
+        return found
+
+
+class JsonList(Json):
+    """A tuple, stored as a JSON array; `shape` is that of its items."""
+
+    cache_ok = True
+
+    def __init__(self, shape: Any) -> None:
+        super().__init__(tuple[shape, ...])
+
+    def process_bind_param(self, value: Iterable[Any] | None, dialect: Dialect) -> list[Any] | None:
+        return None if value is None else list(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> tuple[Any, ...] | None:
+        found = super().process_result_value(value, dialect)
+        return None if found is None else tuple(found)
+
+
+class JsonValue(Json):
+    """A value of a class that has `to_json` and `from_json`; of a dataclass the JSON has its fields."""
+
+    cache_ok = True
+
+    def __init__(self, kind: type[Any]) -> None:
+        super().__init__(kind if is_dataclass(kind) else Any)
         self.kind = kind
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         return None if value is None else value.to_json()
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return None if value is None else self.kind.from_json(value)
-
-
-class JsonList(TypeDecorator[tuple[Any, ...]]):
-    """A tuple, stored as a JSON array."""
-
-    impl = JSON(none_as_null=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: Iterable[Any] | None, dialect: Dialect) -> list[Any] | None:
-        return None if value is None else list(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> tuple[Any, ...] | None:
-        if not isinstance(value, (list, type(None))):  # a text would be taken for its letters
-            raise TypeError(f"expected a list, got {value!r}")
-        return None if value is None else tuple(value)
+        found = super().process_result_value(value, dialect)
+        return None if found is None else self.kind.from_json(found)
 
 
 class utc_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is

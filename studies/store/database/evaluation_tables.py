@@ -5,14 +5,24 @@ Large columns stand last in their tables, so that SQLite reads the numbers witho
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, UniqueConstraint
 
-from search.values import Assignment, Flips, MixBias, Precision, Recovery
-from studies.store.database.column_types import JsonList, JsonValue, LongText, PrecisionId, UtcDateTime, utc_now
-from studies.store.database.table import BLOB, DIGEST, NAME, OBJECT, WORD, Base, optional, parent_key, required_column
+from search.values import Assignment, EngineSummary, Flips, MixBias, Precision, Recovery
+from studies.store import shapes
+from studies.store.database.column_types import (
+    Json,
+    JsonList,
+    JsonValue,
+    LongText,
+    PrecisionId,
+    UtcDateTime,
+    utc_now,
+)
+from studies.store.database.table import BLOB, DIGEST, NAME, WORD, Base, optional, parent_key, required_column
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
@@ -66,14 +76,14 @@ class EvaluationRecord(Base):
     opaque: Mapped[int] = required_column(Integer, default=0)
     started_at: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
     finished_at: Mapped[datetime | None] = optional(UtcDateTime)
-    engine: Mapped[dict[str, Any] | None] = optional(OBJECT)
-    notes: Mapped[tuple[Any, ...] | None] = optional(JsonList)
+    engine: Mapped[dict[str, Any] | None] = optional(Json(EngineSummary))
+    notes: Mapped[tuple[str, ...] | None] = optional(JsonList(str))
     assignment: Mapped[Assignment] = required_column(JsonValue(Assignment))
     asked_assignment: Mapped[Assignment | None] = optional(JsonValue(Assignment))
-    stage_s: Mapped[dict[str, Any] | None] = optional(OBJECT)
+    stage_s: Mapped[dict[str, float] | None] = optional(Json(Mapping[str, float]))
     message: Mapped[str | None] = optional(LongText)
     log: Mapped[str | None] = optional(LongText)
-    deaths: Mapped[tuple[Any, ...] | None] = optional(JsonList)
+    deaths: Mapped[tuple[Any, ...] | None] = optional(JsonList(shapes.StoredFailure))
     mix_bias: Mapped[MixBias | None] = optional(JsonValue(MixBias))
     mix_corrections: Mapped[Recovery | None] = optional(JsonValue(Recovery))
 
@@ -110,8 +120,8 @@ class ScoreRecord(Base):
     total: Mapped[int] = required_column(Integer)
     resemblance: Mapped[float | None] = optional(Double)
     flips: Mapped[Flips | None] = optional(JsonValue(Flips))
-    loss_bounds: Mapped[tuple[Any, ...] | None] = optional(JsonList)
-    value_bounds: Mapped[tuple[Any, ...] | None] = optional(JsonList)
+    loss_bounds: Mapped[tuple[float | None, ...] | None] = optional(JsonList(float | None))
+    value_bounds: Mapped[tuple[float | None, ...] | None] = optional(JsonList(float | None))
     scores: Mapped[bytes] = required_column(BLOB)
 
 
@@ -124,7 +134,7 @@ class AuditRecord(Base):
     asked: Mapped[Precision] = required_column(PrecisionId)
     got: Mapped[Precision | None] = optional(PrecisionId)
     kernel: Mapped[str] = required_column(LongText)
-    details: Mapped[dict[str, Any] | None] = optional(OBJECT)
+    details: Mapped[dict[str, str] | None] = optional(Json(Mapping[str, str]))
 
 
 class SampleRecord(Base):
@@ -138,8 +148,8 @@ class SampleRecord(Base):
     baseline_ms: Mapped[float | None] = optional(Double)
     spread: Mapped[float | None] = optional(Double)
     wall_ms: Mapped[float | None] = optional(Double)
-    warnings: Mapped[tuple[Any, ...] | None] = optional(JsonList)
-    details: Mapped[dict[str, Any] | None] = optional(OBJECT)
+    warnings: Mapped[tuple[str, ...] | None] = optional(JsonList(str))
+    details: Mapped[dict[str, Any] | None] = optional(Json(shapes.Surroundings))
     samples: Mapped[bytes] = required_column(BLOB)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import JSON, Column, ForeignKey, Integer, LargeBinary, MetaData, String, Table
+from sqlalchemy import Column, ForeignKey, Integer, LargeBinary, MetaData, String, Table
 from sqlalchemy.schema import SchemaItem
 
 if TYPE_CHECKING:
@@ -15,9 +15,6 @@ NAME = String(200)
 WORD = String(40)
 # MySQL picks the smallest BLOB that holds this many bytes: LONGBLOB. SQLite and PostgreSQL ignore the length.
 BLOB = LargeBinary(2**32 - 1)
-
-
-OBJECT: JSON = JSON(none_as_null=True)
 
 
 class _Field:

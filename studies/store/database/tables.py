@@ -8,6 +8,7 @@ Those of evaluations are in `evaluation_tables`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,24 @@ from sqlalchemy import (
     true,
 )
 
+from evaluators.process.results import DataDescription, MetricDescription
 from search.values import (
     Capability,
     Precision,
     RecoveryRecord,
     Target,
 )
-from studies.store.database.column_types import JsonList, JsonValue, LongText, PrecisionId, UtcDateTime, utc_now
+from studies.store import shapes
+from studies.store.database.column_types import (
+    Json,
+    JsonConfig,
+    JsonList,
+    JsonValue,
+    LongText,
+    PrecisionId,
+    UtcDateTime,
+    utc_now,
+)
 from studies.store.database.evaluation_tables import (
     AuditRecord,
     EvaluationRecord,
@@ -37,7 +49,7 @@ from studies.store.database.evaluation_tables import (
     ScoreRecord,
     TrialRecord,
 )
-from studies.store.database.table import BLOB, DIGEST, NAME, OBJECT, WORD, Base, optional, parent_key, required_column
+from studies.store.database.table import BLOB, DIGEST, NAME, WORD, Base, optional, parent_key, required_column
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
@@ -99,11 +111,11 @@ class StudyRecord(Base):
     created_at: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
     model_digest: Mapped[str] = required_column(DIGEST)
     model_path: Mapped[str] = required_column(LongText)
-    config: Mapped[dict[str, Any]] = required_column(OBJECT)
-    data: Mapped[dict[str, Any]] = required_column(OBJECT)
-    metric: Mapped[dict[str, Any]] = required_column(OBJECT)
-    model: Mapped[dict[str, Any]] = required_column(OBJECT)
-    environment: Mapped[dict[str, Any]] = required_column(OBJECT)
+    config: Mapped[dict[str, Any]] = required_column(JsonConfig(whole=True))
+    data: Mapped[dict[str, Any]] = required_column(Json(DataDescription))
+    metric: Mapped[dict[str, Any]] = required_column(Json(MetricDescription))
+    model: Mapped[dict[str, Any]] = required_column(Json(shapes.StudyModel))
+    environment: Mapped[dict[str, Any]] = required_column(Json(shapes.StudyEnvironment))
     renewed_from: Mapped[int | None] = optional(Integer, ForeignKey("bf_study.id", ondelete="SET NULL"), index=True)
 
     def clusters(self, split: str) -> int | None:
@@ -175,8 +187,8 @@ class TargetRecord(Base):
     latency_band: Mapped[float | None] = optional(Double)
     optimization_level: Mapped[int | None] = optional(Integer)
     capability: Mapped[Capability | None] = optional(JsonValue(Capability))
-    details: Mapped[dict[str, Any]] = required_column(OBJECT)
-    options: Mapped[dict[str, Any] | None] = optional(OBJECT)
+    details: Mapped[dict[str, Any]] = required_column(Json(shapes.TargetDetails))
+    options: Mapped[dict[str, Any] | None] = optional(JsonConfig())
     target: Target
     provisional_band: float
 
@@ -230,10 +242,10 @@ class GroupRecord(Base):
     group: Mapped[str] = required_column(WORD)
     name: Mapped[str] = required_column(LongText)
     op: Mapped[str] = required_column(WORD)
-    nodes: Mapped[tuple[str, ...]] = required_column(JsonList)
-    anchors: Mapped[tuple[str, ...]] = required_column(JsonList)
-    shape: Mapped[tuple[int, ...]] = required_column(JsonList)
-    weight_shape: Mapped[tuple[int, ...]] = required_column(JsonList)
+    nodes: Mapped[tuple[str, ...]] = required_column(JsonList(str))
+    anchors: Mapped[tuple[str, ...]] = required_column(JsonList(str))
+    shape: Mapped[tuple[int, ...]] = required_column(JsonList(int))
+    weight_shape: Mapped[tuple[int, ...]] = required_column(JsonList(int))
     block: Mapped[str] = required_column(LongText)
 
     @property
@@ -336,7 +348,7 @@ class WorkerRecord(Base):
     heartbeat: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
     ended_at: Mapped[datetime | None] = optional(UtcDateTime)
     spent_at: Mapped[datetime | None] = optional(UtcDateTime)
-    spent: Mapped[dict[str, Any] | None] = optional(OBJECT)
+    spent: Mapped[dict[str, float] | None] = optional(Json(Mapping[str, float]))
     heartbeat_age_s: float
     evaluations: int
     evaluation_id: int | None

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.engine import URL
 
+from search.errors import BitfrontError, StudyError
 from studies.store.database import column_types
 from studies.store.database.connections import begin_write
 from studies.store.database.database_url import hide_password
@@ -35,7 +36,31 @@ class Database:
 
     @contextmanager
     def begin_read(self, action: str) -> Iterator[Connection]:
-        """One transaction that only reads; errors say that it was to `action`."""
+        """One transaction that only reads; errors say that it was to `action`.
+
+        Raises:
+            StudyError: what was read is damaged.
+        """
+        try:
+            with self._connected(action) as connection:
+                yield connection
+        except (BitfrontError, OSError, KeyError):
+            raise
+        except Exception as error:  # reading a value that nobody wrote raises anything
+            if damage := self.find_damage():
+                raise StudyError(damage) from error
+            raise
+
+    def find_damage(self) -> str:
+        """What is damaged, in a sentence that says what to do; empty if nothing is."""
+        from studies.store.reading.damage import find_damage  # no good database needs it
+
+        with self._connected("look for damage") as connection:
+            found = find_damage(connection)
+        return f"the database {self.shown_url} is damaged: {found}. Restore a copy of it." if found else ""
+
+    @contextmanager
+    def _connected(self, action: str) -> Iterator[Connection]:
         try:
             with report_errors(action, self.url), self.engine.connect() as connection:
                 yield connection

@@ -324,7 +324,8 @@ class RetriedStorage(RDBStorage):
         ]
         with self._transaction() as session:
             session.execute(delete(table).where(table.study_id == study_id, table.key.in_(list(attributes))))
-            session.execute(insert(table), rows)
+            if rows:  # else it would insert one of defaults
+                session.execute(insert(table), rows)
 
     def delete_study(self, study_id: int) -> None:
         """As Optuna's; deleting again what was deleted just before a connection was lost changes nothing."""

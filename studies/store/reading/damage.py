@@ -10,34 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Connection, Double, Integer, LargeBinary, Table, select
+from sqlalchemy import BigInteger, Boolean, Column, Connection, Double, Integer, LargeBinary, select
 
-from search.values import (
-    EngineSummary,
-    FailureKind,
-    Precision,
-    Stage,
-)
-from studies.options.config import SearchConfig
-from studies.options.limits import MetricScale
+from search.values import FailureKind, Precision, Stage
+from studies.store.columns import FLOATS
 from studies.store.database import tables
-from studies.store.database.column_types import JsonList, JsonValue, PrecisionId, UtcDateTime
-from studies.store.database.transactions import Database
-
-
-def _deaths(value: Any) -> None:
-    for death in value:
-        Stage(death["stage"]), FailureKind(death["kind"])
-
-
-def _texts(value: Any) -> None:
-    if not all(isinstance(each, str) for each in value):
-        raise ValueError("no list of texts")
-
-
-def _whole_numbers(value: Any) -> None:
-    if not all(isinstance(each, int) for each in value):
-        raise ValueError("no list of whole numbers")
+from studies.store.database.column_types import Json, PrecisionId, UtcDateTime
+from studies.store.reading.evaluation_columns import JUDGED
 
 
 def _state(value: Any) -> None:
@@ -48,11 +27,6 @@ def _state(value: Any) -> None:
 def _count(value: Any) -> None:
     if not 0 <= value < 2**53:
         raise ValueError("no count")
-
-
-def _numbers(value: Any) -> None:
-    if not all(each is None or isinstance(each, int | float) for each in value):
-        raise ValueError("no list of numbers")
 
 
 def _finite(value: Any) -> None:
@@ -67,30 +41,19 @@ def _time(value: Any) -> None:
 
 _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
     {
-        "bf_study.config": SearchConfig.from_json,
-        "bf_study.metric": MetricScale.of,
-        "bf_group.nodes": _texts,
-        "bf_group.anchors": _texts,
-        "bf_group.shape": _whole_numbers,
-        "bf_group.weight_shape": _whole_numbers,
+        "bf_study.model": lambda value: value["inputs"][0][2][0],  # the batch
         "bf_evaluation.status": _state,
         "bf_evaluation.stage": Stage,
         "bf_evaluation.kind": FailureKind,
-        "bf_evaluation.engine": lambda value: EngineSummary(**value),
-        "bf_evaluation.notes": _texts,
-        "bf_evaluation.deaths": _deaths,
         **{f"bf_evaluation.{name}": _time for name in ("raw_ms", "baseline_ms")},
-        **{f"bf_evaluation.{name}": _finite for name in ("loss", "loss_low", "loss_high", "metric_value", "spread")},
+        **{f"bf_evaluation.{name}": _finite for name in FLOATS & {*JUDGED} - {"raw_ms", "baseline_ms"}},
+        **{f"bf_evaluation.{name}": _count for name in {*JUDGED} - FLOATS},
         **{f"bf_sample.{name}": _time for name in ("raw_ms", "baseline_ms", "wall_ms")},
         **{f"bf_repeat.{name}": _time for name in ("raw_ms", "baseline_ms")},
         **{f"bf_score.{name}": _finite for name in ("loss", "loss_low", "loss_high", "value")},
-        "bf_evaluation.samples": _count,
-        "bf_evaluation.total_samples": _count,
-        **{f"bf_score.{name}": _numbers for name in ("loss_bounds", "value_bounds")},
         "bf_score.samples": _count,
         "bf_score.total": _count,
         "bf_score.scores": lambda value: np.frombuffer(value, dtype="<f4"),
-        "bf_sample.warnings": _texts,
         "bf_sample.samples": lambda value: np.frombuffer(value, dtype="<f4"),
         "bf_cluster.codes": lambda value: np.frombuffer(value, dtype="<i4"),
     }
@@ -101,44 +64,57 @@ _TYPES: tuple[tuple[Any, tuple[type[Any], ...]], ...] = (
     (Double, (int, float)),
     (LargeBinary, (bytes,)),
     (UtcDateTime, (datetime,)),
-    (JSON, (dict,)),
-    (JsonList, (tuple,)),
     (PrecisionId, (Precision,)),
 )
 
 
-def find_damage(database: Database) -> str:
-    """The first damage of a database, `table bf_evaluation, column assignment: …`; empty if there is none."""
-    with database.begin_read("look for damage") as connection:
-        for table in tables.Base.metadata.sorted_tables:
-            for column in table.c:
-                why = _damage_of(connection, table, column)
-                if why:
-                    return f"table {table.name}, column {column.name}: {why}"
-        return next(chain(_excess_samples(connection), _foreign_groups(connection)), "")
+def find_damage(connection: Connection) -> str:
+    """The first damage of a database; empty if there is none.
+
+    Say `table bf_study, column data, row id 1: the value.clusters: expected a mapping, got []`.
+    """
+    columns = (column for table in tables.Base.metadata.sorted_tables for column in table.c)
+    found = (_damage_of(connection, column) for column in columns)
+    return next(filter(None, chain(found, _excess_samples(connection), _foreign_groups(connection))), "")
 
 
-def _damage_of(connection: Connection, table: Table, column: Column[Any]) -> str:
-    """Why a value of a column is none; empty if all are."""
-    reader = _READERS.get(f"{table.name}.{column.name}")
+def _damage_of(connection: Connection, column: Column[Any]) -> str:
+    """The first value of a column that is none: where, and why; empty if there is none."""
     try:
         for value in connection.scalars(select(column)):
-            if value is None:
-                if not column.nullable:
-                    return "a value is missing"
-                continue
-            if not _fits(value, column):
-                return f"{type(value).__name__} is no value of it"
-            if reader is not None:
-                reader(value)
+            _check(value, column)
     except Exception as error:  # whatever reading it raises
-        return f"a value cannot be read ({type(error).__name__}: {str(error)[:200]})"
+        return f"table {column.table.name}, column {column.name}{_row_of(connection, column)}: {str(error)[:300]}"
     return ""
 
 
+def _row_of(connection: Connection, column: Column[Any]) -> str:
+    """Which row has the value that is none, by its primary key; empty if that cannot be told."""
+    keys, tried = list(column.table.primary_key), ""
+    try:
+        for row in connection.execute(select(*keys)).all():
+            known = list(zip(keys, row, strict=True))
+            tried = f", row {', '.join(f'{key.name} {value}' for key, value in known)}"
+            _check(connection.scalars(select(column).where(*(key == value for key, value in known))).one(), column)
+    except Exception:  # or the key is what is damaged
+        return tried
+    return ""
+
+
+def _check(value: Any, column: Column[Any]) -> None:
+    """Raise where a value is none of its column."""
+    if value is None and column.nullable:
+        return
+    if value is None:
+        raise ValueError("a value is missing")
+    if not _fits(value, column):
+        raise ValueError(f"expected a value of its type, got {str(value)[:60]!r}, which is {type(value).__name__}")
+    _READERS.get(f"{column.table.name}.{column.name}", str)(value)
+
+
 def _fits(value: Any, column: Column[Any]) -> bool:
-    if isinstance(column.type, JsonValue):
-        return isinstance(value, column.type.kind)
+    if isinstance(column.type, Json):
+        return True  # its shape was looked at as it was read
     wanted = next((kinds for kind, kinds in _TYPES if isinstance(column.type, kind)), (str,))
     if isinstance(value, bool) and bool not in wanted:
         return False
@@ -155,12 +131,22 @@ def _excess_samples(connection: Connection) -> Iterator[str]:
 
 
 def _foreign_groups(connection: Connection) -> Iterator[str]:
-    """Assignments that name groups which the study has not, or lack some."""
+    """Rows that name groups which the study has not, and assignments that lack some."""
     e, t, g = tables.EvaluationRecord, tables.TargetRecord, tables.GroupRecord
-    known: dict[int, set[str]] = {}
+    known: dict[int, set[str | None]] = {}
     for study, group in connection.execute(select(g.study_id, g.group)):
-        known.setdefault(study, set()).add(group)
+        known.setdefault(study, {None}).add(group)
+    for record in (tables.ChoiceRecord, tables.SensitivityRecord, tables.AuditRecord, tables.LayerRecord):
+        table = record.__table__
+        query = select(t.study_id, table.c["group"]).distinct()
+        if "evaluation_id" in table.c:
+            query = query.join(e, e.id == table.c.evaluation_id).join(t, t.id == e.study_target_id)
+        else:
+            query = query.join(t, t.id == table.c.study_target_id)
+        for study, group in connection.execute(query):
+            if group not in known.get(study, {None}):
+                yield f"table {table.name}, column group: the study has no group {group!r}"
     query = select(t.study_id, e.assignment).join(t, t.id == e.study_target_id)
     for study, assignment in connection.execute(query):
-        if set(assignment) != known.get(study, set()):
+        if {None, *assignment} != known.get(study, {None}):
             yield "table bf_evaluation, column assignment: its groups are not those of the study"

@@ -54,8 +54,7 @@ def judged_columns(connection: Connection, study_target_id: int, *conditions: An
     numbers = number_columns(plain_rows(connection, query), len(names))
     order = np.argsort(numbers[0], kind="stable")  # quicker here than in the database
     columns = {name: _set_type(name, column[order]) for name, column in zip(names, numbers, strict=True)}
-    if np.any(columns["samples"] > columns["total_samples"]):
-        raise ValueError("more samples were scored than there are")  # such a row would count as stopped early
+    _check_measures(dict(zip(names, numbers, strict=True)))
     code = columns.pop("code")
     columns["status"] = np.array(_STATES, dtype=np.str_)[code % len(_STATES)]
     columns["role"] = _roles(connection, study_target_id, columns["id"], code // len(_STATES))
@@ -66,6 +65,17 @@ def no_columns() -> Arrays:
     """The columns of `judged_columns` where there is no evaluation."""
     texts = {name: np.empty(0, dtype=np.str_) for name in ("status", "role")}
     return {name: _set_type(name, np.empty(0)) for name in JUDGED} | texts
+
+
+def _check_measures(columns: Arrays) -> None:
+    """Raise where a measure is none that can be: it would be judged as if it were."""
+    below = [name for name, column in columns.items() if name not in FLOATS and np.any(column < 0)]
+    below += [name for name in ("raw_ms", "baseline_ms") if np.any(columns[name] <= 0)]
+    endless = [name for name, column in columns.items() if np.any(np.isinf(column))]
+    if below or endless:
+        raise ValueError(f"{', '.join([*below, *endless])}: expected finite measures, and none below zero")
+    if np.any(columns["samples"] > columns["total_samples"]):  # such a row would count as stopped early
+        raise ValueError("more samples were scored than there are")
 
 
 def revision_of(connection: Connection, study_target_id: int) -> tuple[int, int]:

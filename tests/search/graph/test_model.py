@@ -207,6 +207,15 @@ def test_external_data_behind_links_are_read(
     assert session.run(None, feeds(model))[0].shape == (4, 10)
 
 
+def test_a_tensor_with_other_numbers_than_its_shape_says_is_refused(tmp_path: Path) -> None:
+    proto = residual_cnn()
+    proto.graph.initializer[0].dims[0] += 1
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match="is damaged: expected the numbers of a tensor of the shape"):
+        load(path)
+
+
 def test_missing_and_truncated_external_data_are_refused(tmp_path: Path) -> None:
     path = external(tmp_path / "model")
     weights = path.parent / "weights.bin"

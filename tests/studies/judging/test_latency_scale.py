@@ -17,9 +17,9 @@ from studies.options.limits import Limits
 from studies.store.store import Store
 from studies.trials.ledger import Ledger
 from tests.support.command_line import DATABASE, invoke, write_inputs
-from tests.support.study_rows import STUDY, TARGET, assignment, fresh_url, measured
+from tests.support.study_rows import METRIC, STUDY, TARGET, assignment, fresh_url, measured
 
-METRIC = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "relative": False}
+SHARES = {**METRIC, "unit": "share"}
 
 
 # -- the functions -----------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def test_a_baseline_is_off_by_more_than_half() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(fresh_url("sqlite", tmp_path), create=True) as opened:
-        study = opened.studies.create(STUDY.with_values(metric=METRIC))
+        study = opened.studies.create(STUDY.with_values(metric=SHARES))
         opened.targets.settle(opened.targets.add(study, TARGET, "demo/cpu"), latency_band=0.01)
         yield opened
 

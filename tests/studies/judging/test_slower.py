@@ -18,7 +18,7 @@ from studies.options.limits import Limits
 from studies.run.hooks.announcements import SlowerNote
 from studies.show.report.builder import build_report
 from studies.store.store import Store
-from tests.support.study_rows import MODEL, STUDY, TARGET, assignment, measured
+from tests.support.study_rows import METRIC, MODEL, STUDY, TARGET, assignment, measured
 
 FP16_ENGINE = EngineSummary(3, 1, opaque=1, moves_ms=0.02619)
 INT8_ENGINE = EngineSummary(126, 27, moves_ms=0.3969)
@@ -37,9 +37,8 @@ def judged(
     **options: Any,
 ) -> Standing:
     """A study of these uniform evaluations, latency in ms and engine, with groups that are held back beside them."""
-    metric = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "relative": False}
     config = SearchConfig(model="model.onnx", data="data.npz").to_json()
-    study = store.studies.create(STUDY.with_values(metric=metric, model=MODEL, config=config))
+    study = store.studies.create(STUDY.with_values(metric={**METRIC, "unit": "share"}, model=MODEL, config=config))
     target = store.targets.add(
         study, replace(TARGET, **{"relative": False, "backend": "tensorrt", **options}), "demo/gpu"
     )

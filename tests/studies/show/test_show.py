@@ -17,10 +17,20 @@ from studies.store.store import Store
 from tests.support.assignments import THREE
 from tests.support.command_line import copy_finished, invoke, ok
 from tests.support.records import choice_record
-from tests.support.study_rows import AROUND, CONDITIONS, LAYERS, MODEL, STUDY, TARGET, assignment, group, measured
+from tests.support.study_rows import (
+    AROUND,
+    CONDITIONS,
+    LAYERS,
+    METRIC,
+    MODEL,
+    STUDY,
+    TARGET,
+    assignment,
+    group,
+    measured,
+)
 
 TENSORRT = replace(TARGET, backend="tensorrt", device="NVIDIA H200", statistic="median", relative=False)
-METRIC = {"name": "top1", "unit": "", "ratio": True, "higher_is_better": True, "relative": False}
 WORDS = {
     "weights": "int8",
     "inputs": "Thirty-two wide channel vectorized row major Int8 format; Row major linear FP32",

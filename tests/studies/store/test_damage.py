@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import bitfront
+from search.errors import StudyError
+from studies.judging import study_lookup
 from studies.store.database import connections
-from studies.store.reading.damage import find_damage
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok
 
@@ -19,6 +21,10 @@ DAMAGES: dict[str, tuple[str, Any]] = {
     "bf_study.created_at": ("bf_study", "yesterday"),
     "bf_target.description": ("bf_target", '{"backend": 1}'),
     "bf_group.nodes": ("bf_group", '"conv"'),
+    "bf_worker.spent": ("bf_worker", '{"start": "x"}'),
+    "bf_evaluation.stage_s": ("bf_evaluation", '{"build": []}'),
+    "bf_evaluation.loss": ("bf_evaluation", 9e999),
+    "bf_audit.details": ("bf_audit", '{"layer": 1}'),
     "bf_evaluation.assignment": ("bf_evaluation", '{"g999": "int8"}'),
     "bf_evaluation.status": ("bf_evaluation", "unheard of"),
     "bf_evaluation.raw_ms": ("bf_evaluation", "fast"),
@@ -39,7 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_good_database_has_no_damage(here: Path) -> None:
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        assert find_damage(store.database) == ""
+        assert store.database.find_damage() == ""
 
 
 @pytest.mark.slow
@@ -50,7 +56,7 @@ def test_damage_is_named_and_ends_no_verb_in_a_traceback(here: Path, place: str)
     with sqlite3.connect(here / DATABASE) as database:
         database.execute(f"update {table} set {column} = ?", [value])
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        assert f"table {table}, column {column}" in find_damage(store.database)
+        assert f"table {table}, column {column}" in store.database.find_damage()
     told = 0
     reading = ("front small", "front small --all", "show small 1", "status small", "status")
     for words in map(str.split, reading):
@@ -70,13 +76,19 @@ def test_a_count_that_only_another_contradicts_is_named_too(here: Path) -> None:
     assert "table bf_evaluation, column samples: 31 of 30 samples" in " ".join(result.stderr.split())
 
 
-def test_a_fault_of_the_program_stays_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bitfront.verbs import readings
+def test_rows_of_groups_that_the_study_has_not_are_named(here: Path) -> None:
+    with sqlite3.connect(here / DATABASE) as database:
+        database.execute("update bf_sensitivity set `group` = 'g999' where `group` = 'g001'")
+    result = invoke("sensitivity", "small")
+    assert result.exit_code == 2, result.exception
+    assert "table bf_sensitivity, column group: the study has no group 'g999'" in " ".join(result.stderr.split())
 
+
+def test_a_fault_of_the_program_stays_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a fault")
 
-    monkeypatch.setattr(readings, "standing_of", fail)
+    monkeypatch.setattr(study_lookup, "standing_of", fail)
     assert isinstance(invoke("front", "small").exception, KeyError)
 
 
@@ -91,3 +103,42 @@ def test_no_statement_runs_for_ever(here: Path, monkeypatch: pytest.MonkeyPatch)
     assert result.exit_code in (1, 2)
     assert isinstance(result.exception, SystemExit)
     ok("--help")
+
+
+NESTED: dict[str, tuple[str, str, Any, str]] = {
+    "clusters": ("data", "$.clusters", "[]", "expected a mapping, got []"),
+    "trials": ("config", "$.trials", "{}", "expected a whole number, got {}"),
+    "lease": ("config", "$.lease_s", "1e9", "--lease: expected at most"),
+    "limit": ("config", "$.max_drop.value", '"x"', "expected a finite number, got 'x'"),
+    "notes": ("metric", "$.notes", '"x"', "expected a list, got 'x'"),
+    "shape": ("model", "$.inputs[0][2]", "[-1]", "expected at least 0, got -1"),
+    "packages": ("environment", "$.packages", '{"numpy": null}', "expected a text, got None"),
+}
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_a_nested_value_of_another_type_is_told_with_its_row_and_what_was_expected(here: Path, case: str) -> None:
+    column, path, value, why = NESTED[case]
+    with sqlite3.connect(here / DATABASE) as database:
+        database.execute(f"update bf_study set {column} = json_set({column}, ?, json(?))", [path, value])
+    result = invoke("front", "small")
+    said = " ".join(result.stderr.split())
+    assert result.exit_code == 2, (said, result.exception)
+    assert f"is damaged: table bf_study, column {column}, row id 1: " in said
+    assert why in said
+    assert "Restore a copy of it." in said
+
+
+def test_python_is_told_of_damage_as_the_command_line_is(here: Path) -> None:
+    with sqlite3.connect(here / DATABASE) as database:
+        database.execute("update bf_study set data = json_set(data, '$.clusters', json('[]'))")
+    with pytest.raises(StudyError, match="is damaged: table bf_study, column data, row id 1"):
+        bitfront.load("small", storage=f"sqlite:///{DATABASE}")
+
+
+def test_what_a_dropped_key_was_needed_for_is_told(here: Path) -> None:
+    with sqlite3.connect(here / DATABASE) as database:
+        database.execute("update bf_study set config = json_remove(config, '$.trials')")
+    result = invoke("status", "small")
+    assert result.exit_code == 2, result.exception
+    assert "expected 'trials' among the options, which is missing" in " ".join(result.stderr.split())

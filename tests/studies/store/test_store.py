@@ -45,9 +45,10 @@ def test_a_study_and_its_target_come_back(store: Store, target: int) -> None:
 
 def test_fields_can_be_set_later(store: Store, target: int) -> None:
     study = store.studies.load("demo")
-    store.studies.update(study.id, state="searching", config={"trials": 100})
+    more = {**STUDY.config, "trials": 100}
+    store.studies.update(study.id, state="searching", config=more)
     store.targets.settle(target, latency_band=0.02, ranges_digest="b" * 64)
-    assert (store.studies.load("demo").state, store.studies.load("demo").config) == ("searching", {"trials": 100})
+    assert (store.studies.load("demo").state, store.studies.load("demo").config) == ("searching", more)
     (record,) = store.targets.of_study(study.id)
     assert (record.latency_band, record.ranges_digest) == (0.02, "b" * 64)
     with pytest.raises(ValueError, match="cannot set name; fields are config"):

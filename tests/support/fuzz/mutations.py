@@ -99,9 +99,10 @@ def damage_row(database: Path, random: Random) -> str:
         tables = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
         filled = [t for t in sorted(tables) if t.startswith("bf_") and t != "bf_schema"
                   and connection.execute(f'select 1 from "{t}" limit 1').fetchone()]  # fmt: skip
-        table = random.choice(filled)
-        columns = [row[1] for row in connection.execute(f'pragma table_info("{table}")')]
-        column = random.choice(columns)
+        places = [(t, row[1]) for t in filled for row in connection.execute(f'pragma table_info("{t}")')]
+        json_like = """select 1 from "{}" where "{}" glob '[[{{]*' limit 1"""
+        nested = [place for place in places if connection.execute(json_like.format(*place)).fetchone()]
+        table, column = random.choice(random.choice((places, nested)))
         known = [value for (value,) in connection.execute(f'select "{column}" from "{table}"')]
         place = random.randrange(len(known))
         value = _other_value(known[place], random)
