@@ -217,11 +217,10 @@ def _read_trial(store: Store, now: Standing, number: int) -> TrialDetails:
     from studies.show.trial_details import TrialDetails
 
     record = store.trials.load(now.target.id, number)
-    refused = store.evaluations.find_refused(now.target.id, record.asked) if record.asked is not None else ()
     groups = {group.id: group for group in store.studies.groups(now.study.id)}
     forecast = store.trials.forecasts(now.target).get(record.id)
     levels = find_final_levels(store, now.target, now.table.reference_ms, [record.id]).get(record.id, ())
-    return TrialDetails(record, groups, now, refused, store.engines.profile(record.id), forecast, levels)
+    return TrialDetails(record, groups, now, store.engines.profile(record.id), forecast, levels)
 
 
 def _trial_json(found: TrialDetails) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -131,19 +131,17 @@ def _is_missed(trial: FrozenTrial, told: Predicted, band: float) -> tuple[bool, 
 
 
 def forecast_quality(
-    trials: Sequence[FrozenTrial], repaired: Set[int] = frozenset(), worst_loss: float | None = None, band: float = 0.0
+    trials: Sequence[FrozenTrial], worst_loss: float | None = None, band: float = 0.0
 ) -> ForecastAccuracy:
     """Judge the forecasts of latency and loss of the last finished trials.
 
     Args:
-        repaired: numbers of trials that do not count, because another mix was built than was predicted.
         worst_loss: the scale of errors of the loss; None to relate each error to its own measurement.
         band: the relative difference up to which two latencies count as equal.
     """
     from optuna.trial import TrialState
 
-    done = [t for t in trials if t.state is TrialState.COMPLETE and FORECAST in t.user_attrs]
-    known = [t for t in done if t.number not in repaired]
+    known = [t for t in trials if t.state is TrialState.COMPLETE and FORECAST in t.user_attrs]
     # A loss of some of the samples is another quantity than the one predicted.
     whole = [t for t in known if t.user_attrs.get(MEASURED, (0.0, 0.0, 1.0))[2] > 0]
     whole, known = whole[-RECENT:], known[-RECENT:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -13,9 +13,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.forecast import acquisition
 from search.forecast.forecasts import MEASURED
-from search.space.layout import Codes, Layout, Precisions
+from search.space.layout import Layout, Precisions
 from search.space.trial_codes import codes_in, read_parameters
-from search.values import Precision
 
 # Most rows that the models are fitted to, since the time grows with their cube; and how many of the first, which are
 # the uniform assignments, and of the last are among them in any case. The others are those nearest to the front.
@@ -34,8 +33,7 @@ class History:
         spread, loss_std: (n,) relative spread of the latency, and standard deviation of the loss.
         whole: (n,) bool, whether the loss was measured on all samples.
         pending: (m, groups) int8 precisions of trials that are not finished.
-        tried: codes of all trials, and of the mixes that they were repaired to, a byte per decision.
-        repaired: numbers of the trials for which another mix was built than they requested.
+        tried: codes of all trials, a byte per decision.
     """
 
     precisions: Precisions
@@ -46,7 +44,6 @@ class History:
     whole: NDArray[np.bool_]
     pending: Precisions
     tried: frozenset[bytes]
-    repaired: frozenset[int] = frozenset()
 
     @cached_property
     def seen(self) -> frozenset[tuple[int, ...]]:
@@ -83,7 +80,6 @@ class Historian:
     def history(
         self,
         trials: Sequence[FrozenTrial],
-        unbuildable: Set[tuple[str, Precision]] = frozenset(),
         latencies: Mapping[int, float] | None = None,
     ) -> History:
         """Read trials as arrays. Those that failed or did not run as requested are only remembered as tried.
@@ -93,13 +89,9 @@ class Historian:
         """
         # A trial that was asked for just now may not have all its parameters yet; one of others' may hold no codes.
         read = [found for trial in trials if (found := self._read(trial)) is not None]
-        asked = [found.codes for found in read]
-        answered, built = list(asked), [found.built for found in read]
-        changed = self._repair_asked(asked, unbuildable)
-        for place, codes in changed.items():
-            answered[place], built[place] = bytes(codes.tolist()), self.layout.precisions(codes[None]).tobytes()
+        asked, built = [found.codes for found in read], [found.built for found in read]
         # What answered several trials counts once, by its latest word: it may be scored to the end by now.
-        done = {answered[place]: place for place, found in enumerate(read) if found.measured is not None}
+        done = {asked[place]: place for place, found in enumerate(read) if found.measured is not None}
         rows, known_ms = list(done.values()), latencies or {}
         told = [read[place].measured for place in rows]
         ms, loss, spread, loss_std, whole = np.array(told, dtype=float).reshape(-1, 5).T
@@ -114,8 +106,7 @@ class Historian:
             loss_std,
             whole > 0,
             self._stack_precisions([built[place] for place in pending]),
-            frozenset(answered).union(asked if changed else ()),
-            frozenset(read[place].trial.number for place in changed),
+            frozenset(asked),
         )
 
     def _stack_precisions(self, built: Sequence[bytes]) -> Precisions:
@@ -133,29 +124,6 @@ class Historian:
         if trial.state.is_finished():
             self._kept[trial.number] = trial, found
         return found
-
-    def _repair_asked(self, asked: Sequence[bytes], unbuildable: Set[tuple[str, Precision]]) -> dict[int, Codes]:
-        """The codes of those that are repaired, by their place."""
-        if not unbuildable:
-            return {}
-        codes = np.frombuffer(b"".join(asked), np.uint8).astype(np.int64)
-        codes = codes.reshape(len(asked), len(self.layout.space.variables))
-        repaired = self.repair(codes, unbuildable)
-        changed: list[int] = np.flatnonzero((repaired != codes).any(axis=1)).tolist()
-        return {place: repaired[place] for place in changed}
-
-    def repair(self, codes: Codes, unbuildable: Set[tuple[str, Precision]]) -> Codes:
-        """(n, decisions) codes after the repair of pairs that cannot be built; unchanged if there is no repair."""
-        precisions, space = self.layout.precisions(codes), self.layout.space
-        broken = np.zeros(len(codes), dtype=bool)
-        for group, precision in unbuildable:
-            broken |= precisions[:, self.layout.groups.index(group)] == self.layout.places.get(precision, -1)
-        codes = codes.copy()
-        for row in np.flatnonzero(broken):
-            found = space.avoid(self.layout.assignment(codes[row]), unbuildable)
-            if found is not None:
-                codes[row] = self.layout.codes_of(found)
-        return codes
 
 
 def relevant(history: History) -> NDArray[np.int64]:

@@ -124,7 +124,7 @@ class GuidedSampler(BaseSampler):
     ) -> dict[str, Any]:
         trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
         unbuildable = self.guidance.unbuildable()
-        history = self.history(trials, unbuildable)
+        history = self.history(trials)
         avoided = unbuildable | self.guidance.disobeyed()
         poor = self._judge_forecasts(trials, history).poor
         with threadpool_limits(1, "blas"):
@@ -135,13 +135,13 @@ class GuidedSampler(BaseSampler):
             pool = Pool(self.layout, avoided - self._pairs(fixed), history.tried, fixed, self._ties)
             codes, how, promising = None, "tpe", True
             if models is None and rng.random() < _FALLBACK and not fixed:
-                codes = self._from_tpe(study, trial, search_space, pool, avoided)
+                codes = self._from_tpe(study, trial, search_space, pool)
             if codes is None and models is not None and len(history):
                 near = poor and rng.random() < _NEAR
                 with self._going_without():
                     codes, how, promising = self._propose(models, history, pool, rng, near=near)
             if codes is None:
-                codes, how = self._guess(pool, avoided, rng), "random"
+                codes, how = self._guess(pool, rng), "random"
             if models is not None:  # before a baseline was measured there is no forecast
                 forecast = models.forecast(self.layout.precisions(codes[None]))
                 self.predicted[trial.number] = Predicted.of(forecast, 0, how, poor, promising)
@@ -183,7 +183,6 @@ class GuidedSampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],
         pool: Pool,
-        avoided: Set[tuple[str, Precision]],
     ) -> Codes | None:
         """(decisions,) new codes that TPE proposes; None if it has too few trials, or only repeats.
 
@@ -195,7 +194,7 @@ class GuidedSampler(BaseSampler):
             params = tpe.sample_relative(study, trial, search_space)
             if not params:
                 return None
-            codes, _ = pool.new(self._historian.repair(np.array([self._codes(params)]), avoided))
+            codes, _ = pool.new(np.array([self._codes(params)]))
             if len(codes):
                 return np.asarray(codes[0])
         return None
@@ -217,7 +216,7 @@ class GuidedSampler(BaseSampler):
 
     def judge_forecasts(self, trials: Sequence[FrozenTrial]) -> ForecastAccuracy:
         """How accurate the forecasts of the last finished trials were."""
-        return self._judge_forecasts(trials, self.history(trials, self.guidance.unbuildable()))
+        return self._judge_forecasts(trials, self.history(trials))
 
     def _judge_forecasts(self, trials: Sequence[FrozenTrial], history: History) -> ForecastAccuracy:
         rows = self._uniform_rows(history)
@@ -226,13 +225,13 @@ class GuidedSampler(BaseSampler):
         band = self.guidance.latency_band() or 0.0
         # Beside losses of nothing at all every error would be many times the measurement, and none of them matters.
         scale = None if not len(rows) else float(worst) or float("inf")
-        return forecast_quality(trials, history.repaired, scale, band)
+        return forecast_quality(trials, scale, band)
 
     def forecast_mix(self, trials: Sequence[FrozenTrial], asked: Assignment) -> Predicted | None:
         """The forecast of an enqueued mix; None for uniform assignments, and before any of them was measured."""
         if asked in self.layout.space.baselines().values():
             return None
-        history = self.history(trials, self.guidance.unbuildable())
+        history = self.history(trials)
         with threadpool_limits(1, "blas"):
             models = self._fit_models(history)
             if models is None:
@@ -251,7 +250,7 @@ class GuidedSampler(BaseSampler):
         """
         unbuildable = self.guidance.unbuildable()
         with threadpool_limits(1, "blas"):
-            models = self.models(self.history(trials, unbuildable))
+            models = self.models(self.history(trials))
             if models is None:
                 return None
             barred = Pool(self.layout, unbuildable | self.guidance.disobeyed(), frozenset()).barred
@@ -312,13 +311,12 @@ class GuidedSampler(BaseSampler):
         log_ms, loss = np.log(history.ms[history.whole]), models.expected_loss(precisions)
         return precisions[nearest(self.guidance.aim(), known, log_ms, loss)]
 
-    def _guess(self, pool: Pool, avoided: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
+    def _guess(self, pool: Pool, rng: np.random.Generator) -> Codes:
         """(decisions,) new codes of a plain mix; if all were tried, of any mix; if all of those too, a repeat."""
         codes, _ = pool.new(guesses(self.layout, self.guidance.noise))
         if len(codes):
             return np.asarray(codes[rng.integers(len(codes))])
         rows = np.array([[rng.integers(len(v.precisions)) for v in self.layout.space.variables]], dtype=np.int64)
-        rows = self._historian.repair(rows, avoided)
         codes, _ = pool.new(rows)
         new = codes[0] if len(codes) else best_new(self.layout.pairwise(pool.barred), pool.seen, exact=False)
         return np.asarray(rows[0] if new is None else new)
@@ -383,6 +381,6 @@ class GuidedSampler(BaseSampler):
     def _uniforms(self) -> Precisions:
         return self.layout.uniforms
 
-    def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
+    def history(self, trials: Sequence[FrozenTrial]) -> History:
         """Read trials as arrays. Those that failed or did not run as requested are only remembered as tried."""
-        return self._historian.history(trials, unbuildable, self.guidance.latencies())
+        return self._historian.history(trials, self.guidance.latencies())

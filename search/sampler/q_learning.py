@@ -179,7 +179,7 @@ class QLearningSampler(BaseSampler):
     ) -> dict[str, Any]:
         trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
         unbuildable = self.guidance.unbuildable()
-        history = self._historian.history(trials, unbuildable, self.guidance.latencies())
+        history = self._historian.history(trials, self.guidance.latencies())
         rng = np.random.default_rng([self._seed % 2**32, trial.number])
         codes = self._propose(history, unbuildable, rng)
         return {v.id: int(code) for v, code in zip(self.layout.space.variables, codes, strict=True)}

@@ -110,26 +110,6 @@ class Space:
             if choice.offered and choice.precision is not REFERENCE
         ]
 
-    def avoid(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
-        """The nearest assignment without certain pairs of group and precision.
-
-        Every variable that gives a group such a precision is raised, with all its groups, to the next higher precision
-        that gives none. Variables are treated independently, so the result does not depend on their order.
-
-        Returns:
-            The assignment, unchanged if it has no such pair; None if a pair cannot be avoided.
-        """
-        if pairs.isdisjoint(assignment.items()):
-            return assignment
-        codes = self.codes(assignment)
-        for variable in self.variables:
-            free = [code for code in self._codes_without(variable, pairs) if code <= codes[variable.id]]
-            if not free:
-                return None
-            codes[variable.id] = max(free)
-        found = self.assignment(codes)
-        return found if pairs.isdisjoint(found.items()) else None
-
     def size_without(self, pairs: Set[tuple[str, Precision]]) -> int:
         """The number of assignments without those pairs of group and precision."""
         return math.prod(len(self._codes_without(variable, pairs)) for variable in self.variables)

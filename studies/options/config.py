@@ -42,7 +42,6 @@ class SearchConfig(DataFields, StudyFields):
             for as many as pay.
         lease_s: the seconds without a heartbeat after which a worker counts as lost and others take over its work.
         own_sampler: a sampler that is an object of this process, which `sampler` then only says; it is not stored.
-        repair: how often a proposal is repaired if its build is refused.
         backend_options: options as `NAME=VALUE`, for backends whose options have no names of their own here.
         builder_options: options of the shipped backends by keyword; `final_` before a keyword means exports.
     """
@@ -110,13 +109,6 @@ class SearchConfig(DataFields, StudyFields):
         verbs=Verbs.BUILDING,
         clearable=True,
         panel="How long",
-    )
-    repair: int = option(
-        kinds.whole(least=0, most=1000),
-        "How often a mix that the builder refuses is changed and built again.",
-        0,
-        metavar="N",
-        panel="Search",
     )
     builder_options: Mapping[str, Any] = field(default_factory=dict)
     quiet: bool = option(kinds.TEXT, "Print nothing but errors.", False, flag=True, verbs=(), panel="Study")

@@ -11,7 +11,7 @@ from studies.options.limits import limit_options
 from studies.options.option import Option
 
 _BEFORE_LIMITS = "study"
-_BEFORE_BACKENDS = "repair"
+_BEFORE_BACKENDS = "evaluation_memory_bytes"
 
 
 def option_rows() -> Iterator[Option]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from studies.judging.standing import Standing
 from studies.run import loop
 from studies.run.claims.claims import ClaimSources
+from studies.run.claims.refusals import Refusals
 from studies.run.claims.regained_claims import RegainedClaims
 from studies.run.claims.renewed_mixes import renewed_mixes
-from studies.run.claims.repairs import Repairs
 from studies.run.claims.trial_claims import TrialClaims
 from studies.run.finish import Finish
 from studies.run.guidance.sensitivity_hook import SensitivityHook
@@ -32,11 +32,11 @@ class Search:
 
     def __init__(self, work: Work, proposals: Proposals) -> None:
         self._work = work
-        repairs = Repairs(work.problem, work.ledger, work.events.note)
-        self._trials = OpenTrials(work.ledger, proposals, work.crew, repairs.buildable)
-        self._stop = Stop(work, repairs, proposals)
+        refusals = Refusals(work.problem, work.ledger, work.events.note)
+        self._trials = OpenTrials(work.ledger, proposals, work.crew)
+        self._stop = Stop(work, refusals, proposals)
         proposals.guide(lambda guidance: replace(guidance, left=self._stop.left))
-        self._trial_claims = TrialClaims(work, proposals, repairs, self._trials, self._stop)
+        self._trial_claims = TrialClaims(work, proposals, refusals, self._trials, self._stop)
         self._claims = ClaimSources([RegainedClaims(work, proposals, self._trials), self._trial_claims])
         self._pipeline = make_pipeline(work)
         self._band = TieBand(work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studies.judging.standing import Standing
 from studies.options.value_kinds import AUTO
-from studies.run.claims.repairs import Repairs
+from studies.run.claims.refusals import Refusals
 from studies.run.unreachable_limits import check_float, check_time, limit_advice
 from studies.run.work import Work
 from studies.store.records import NO_PROSPECT, REQUEST, RUNNING, TIME_LIMIT
@@ -21,10 +21,10 @@ class Stop:
             anything else.
     """
 
-    def __init__(self, work: Work, repairs: Repairs, proposals: Proposals) -> None:
+    def __init__(self, work: Work, refusals: Refusals, proposals: Proposals) -> None:
         self.stopped_by = ""
         self._work = work
-        self._repairs = repairs
+        self._refusals = refusals
         self._proposals = proposals
         self.trials = work.problem.config.trials
         self._uniform = len(work.problem.space.baselines())
@@ -46,7 +46,7 @@ class Stop:
         ledger = self._work.ledger
         counts = ledger.counts() if self._work.crew.alone else ledger.store.statistics.counts(ledger.target.id)
         there = counts.finished + counts.running
-        return 0 if self._repairs.all_built(there) else self.wanted_count(there) - there
+        return 0 if self._refusals.all_built(there) else self.wanted_count(there) - there
 
     def left(self) -> float:
         """How many more evaluations can be begun, and end before the time limit if there is one."""
@@ -62,7 +62,7 @@ class Stop:
 
     def is_complete(self, done: int) -> bool:
         """Whether so many finished evaluations are all that are wanted, or all that can be built."""
-        return done >= self.trials or self._repairs.all_built(done)
+        return done >= self.trials or self._refusals.all_built(done)
 
     def reason_to_stop(self, now: Standing) -> str:
         """Why no more evaluations are to be begun, in words; empty while some are.
@@ -84,8 +84,8 @@ class Stop:
         if self._work.events.wants_end():
             self.stopped_by = REQUEST
             return f"stopped on request, with {done} of {self.trials} evaluations done"
-        if done == len(now.table) and self._repairs.all_built(done):
-            refused = self._repairs.unbuildable
+        if done == len(now.table) and self._refusals.all_built(done):
+            refused = self._refusals.unbuildable
             size = self._work.problem.space.size_without(refused)
             return f"every one of the {size} assignments{' that can be built' * bool(refused)} has been evaluated"
         if not in_time:

@@ -176,7 +176,7 @@ def _work_text(target: TargetStatus, worker: WorkerRecord) -> str:
 
 
 def _lease_text(row: RunningRecord) -> str:
-    trial = "a repair" if row.trial is None else f"trial {row.trial}"
+    trial = "an export" if row.trial is None else f"trial {row.trial}"
     age = "no lease" if row.heartbeat_age_s is None else f"lease {age_text(row.heartbeat_age_s)} old"
     again = f", taken over {row.takeovers} time{'s' * (row.takeovers != 1)}" if row.takeovers else ""
     return f"{trial} ({age}{again})"

@@ -19,7 +19,6 @@ class TrialDetails:
     """One evaluation with what is needed to name its groups.
 
     Attributes:
-        refused: the evaluations of its proposal that the builder refused, where it is a repair.
         forecast: what was predicted of it; None if nothing was.
         final_levels: the newest exports of it at other optimization levels.
     """
@@ -27,7 +26,6 @@ class TrialDetails:
     record: StoredEvaluation
     groups: Mapping[str, GroupRecord]
     standing: Standing
-    refused: tuple[StoredEvaluation, ...] = ()
     profile: tuple[LayerTime, ...] = ()
     forecast: Predicted | None = None
     final_levels: tuple[FinalLevel, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from evaluators.measure.latency_scale import BUSY, is_busy, share_text
 from search.forecast.forecasts import Predicted
 from search.forecast.quality import NINETY
-from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
+from search.values import Accuracy, Answer, EngineSummary, Evaluation, Failure, Latency
 from studies.judging.details import mismatch_text
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
 from studies.judging.findings.rescue_table import mix_bias_text
@@ -53,8 +53,6 @@ def trial_json(shown: TrialDetails) -> dict[str, Any]:
         "digest": record.digest,
         "attempts": evaluation.attempts,
         "replaced": [_failure_json(death) for death in evaluation.deaths],
-        "asked_assignment": None if record.asked is None else record.asked.to_json(),
-        "refused": [_failure_json(each.evaluation.failure) for each in shown.refused if each.evaluation.failure],
         "failure": None if evaluation.failure is None else _failure_json(evaluation.failure),
         "latency": None if evaluation.latency is None else _latency_json(evaluation.latency),
         "accuracy": _accuracy_json(evaluation.accuracy, study.clusters("search")),
@@ -122,7 +120,6 @@ def _round_json(again: Round) -> dict[str, Any]:
 def group_rows(shown: TrialDetails) -> list[dict[str, Any]]:
     """Asked and got per group, and how it runs; of a failed build only what was asked."""
     audit = {row.group: row for row in shown.record.evaluation.audit}
-    proposed = shown.record.asked or shown.record.evaluation.assignment
     rows = []
     for group in shown.groups.values():
         row = audit.get(group.id)
@@ -131,7 +128,6 @@ def group_rows(shown: TrialDetails) -> list[dict[str, Any]]:
                 "group": group.id,
                 "node": group.name,
                 "op": group.op,
-                "proposed": proposed[group.id].label,
                 "asked": shown.record.evaluation.assignment[group.id].label,
                 "got": row.got.label if row is not None and row.got is not None else None,
                 "answer": row.answer.value if row is not None else None,
@@ -192,8 +188,6 @@ def trial_lines(shown: TrialDetails, *, details: bool = True) -> list[str]:
     lines = [f"trial {record.trial}: {mix_text(evaluation.assignment)}, {record.status}"]
     if len(record.trials) > 1:
         lines.append(f"proposed again as trials {', '.join(map(str, record.trials[1:]))}")
-    if record.asked is not None:
-        lines += _repair_lines(record.asked, evaluation.assignment, shown.refused)
     lines += [f"{death_text(death)}; {_again(evaluation, place)}" for place, death in enumerate(evaluation.deaths)]
     if evaluation.failure is not None:
         lines += _failure_lines(evaluation.failure)
@@ -218,12 +212,6 @@ def trial_lines(shown: TrialDetails, *, details: bool = True) -> list[str]:
     if evaluation.engine is not None:
         lines.append(f"made of {engine_text(evaluation.engine)}")
     return [*lines, *(f"note: {note}" for note in evaluation.notes)]
-
-
-def _repair_lines(asked: Assignment, built: Assignment, refused: Sequence[StoredEvaluation]) -> Iterator[str]:
-    changes = [f"{group} {asked[group].label} → {p.label}" for group, p in built.items() if asked[group] != p]
-    yield f"a repair of {mix_text(asked)}: {', '.join(changes)}"
-    yield from (f"  refused: {each.evaluation.failure.message}" for each in refused if each.evaluation.failure)
 
 
 def _again(evaluation: Evaluation, place: int) -> str:

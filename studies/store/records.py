@@ -135,8 +135,6 @@ class StoredEvaluation(EvaluationRecord):
     Attributes:
         trial: lowest Optuna trial number that it answers; None when no trial asked for it.
         trials: all trial numbers that it answers.
-        asked: what was proposed, where `evaluation.assignment` is its repair; else None. Of a record that was looked
-            up by a trial, what that trial proposed.
         evaluation: what was measured; empty of measures while `status` is running, when its `ok` means nothing.
             `evaluation.artifact` is None, `evaluation.profile` empty (`engines.profile` reads it), and scores and
             samples have passed through float32.
@@ -147,7 +145,6 @@ class StoredEvaluation(EvaluationRecord):
 
     trial: int | None
     trials: tuple[int, ...]
-    asked: Assignment | None
     evaluation: Evaluation
     rounds: tuple[Round, ...]
     final: Accuracy | None

@@ -126,30 +126,27 @@ class Ledger:
         trial: int,
         role: str,
         *,
-        asked: Assignment | None = None,
         most: int | None = None,
     ) -> int:
         """Claim the evaluation of an assignment as it is built now; as `Claims.begin`."""
         digest = self.digest(assignment)
         begin = self.store.claims.begin
-        number = begin(self.target.id, assignment, digest, worker, trial, role, asked=asked, most=most)
+        number = begin(self.target.id, assignment, digest, worker, trial, role, most=most)
         self._begun += 1
         return number
 
-    def record(
-        self, number: int, evaluation: Evaluation, engine: Path | None, *, worker: str, repaired: bool = False
-    ) -> StoredEvaluation:
+    def record(self, number: int, evaluation: Evaluation, engine: Path | None, *, worker: str) -> StoredEvaluation:
         """Finish a running evaluation with its result, in one transaction; the first result counts.
 
         Args:
             engine: file to keep, which goes from there; None for none.
-            worker, repaired: as of `Claims.record`.
+            worker: as of `Claims.record`.
 
         Raises:
             LostEvaluationError: another worker, which took this one for lost, was faster.
         """
         with leftovers.kept_engine(self.store, self.artifacts, engine) as artifact:
-            record = self.store.claims.record(number, evaluation, artifact, worker=worker, repaired=repaired)
+            record = self.store.claims.record(number, evaluation, artifact, worker=worker)
         reference_ms = self.read_standing().table.reference_ms
         rounds = tuple(replace(r, latency=rescale(r.latency, reference_ms)) for r in record.rounds)
         latency = rounds[0].latency if rounds else None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from search.values import Assignment
 from studies.crew.crew import Crew
 from studies.store.records import FAILED, OK, RUNNING, LostEvaluationError, StoredEvaluation
 from studies.trials.ledger import Ledger
@@ -21,19 +20,12 @@ _MOMENT_S = 10.0  # for a trial that was asked for just now to be begun, beyond 
 
 
 class OpenTrials:
-    """Tells trials and closes what is open. Asked while no trial of this worker is without its evaluation.
+    """Tells trials and closes what is open. Asked while no trial of this worker is without its evaluation."""
 
-    Args:
-        buildable: what is built for what a trial asked for.
-    """
-
-    def __init__(
-        self, ledger: Ledger, proposals: Proposals, crew: Crew, buildable: Callable[[Assignment], Assignment]
-    ) -> None:
+    def __init__(self, ledger: Ledger, proposals: Proposals, crew: Crew) -> None:
         self._ledger = ledger
         self._proposals = proposals
         self._crew = crew
-        self._buildable = buildable
         self._seen: dict[int, float] = {}
 
     def tell(self, trial: optuna.Trial, record: StoredEvaluation) -> None:
@@ -44,11 +36,11 @@ class OpenTrials:
             if other.number in waiting:
                 self._tell_open(other, record)
 
-    def answer(self, trial: optuna.Trial, asked: Assignment, known: StoredEvaluation) -> bool:
+    def answer(self, trial: optuna.Trial, known: StoredEvaluation) -> bool:
         """Let an evaluation that is there answer a trial, at once or when it is finished; False if it is gone."""
         store = self._ledger.store
         try:
-            store.trials.link(self._ledger.target.id, trial.number, known.id, asked=asked_unless_built(asked, known))
+            store.trials.link(self._ledger.target.id, trial.number, known.id)
             # Read again: whoever finishes it tells those trials that are linked to it by then.
             known = store.evaluations.load(known.id) if known.status == RUNNING else known
         except (LostEvaluationError, KeyError):  # it is gone, or another worker closed the trial
@@ -101,22 +93,17 @@ class OpenTrials:
     def _close(self, trial: FrozenTrial) -> None:
         """Tell what is known of its assignment, else close it and let that be proposed again."""
         asked = self._proposals.asked_by(trial)
-        record = None if asked is None else self._ledger.find(self._buildable(asked))
-        if asked is None or record is None:
+        record = None if asked is None else self._ledger.find(asked)
+        if record is None:
             self._proposals.give_up(trial)
         else:  # what cannot be linked was abandoned just now, or closed by another worker: looked at again later
-            self.answer(self._proposals.reopen(trial), asked, record)
+            self.answer(self._proposals.reopen(trial), record)
 
     def _tell_open(self, trial: FrozenTrial, record: StoredEvaluation) -> None:
         self._proposals.tell(self._proposals.reopen(trial), outcome(self._ledger, record))
 
 
 _NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
-
-
-def asked_unless_built(asked: Assignment, record: StoredEvaluation) -> Assignment | None:
-    """What was asked, where the evaluation is of its repair."""
-    return asked if asked != record.evaluation.assignment else None
 
 
 def outcome(ledger: Ledger, record: StoredEvaluation) -> Outcome:

@@ -69,7 +69,7 @@ SLOW_TESTS = frozenset(
 # Files whose tests take ten seconds of a processor and more, the longest first. Handed out last, one of them is all
 # that a core has left to do while the other has nothing.
 SLOWEST = (
-    "workers killed process sensitivity repair compose search fleet rescoring chaos tensorrt_strong builders "
+    "workers killed process sensitivity refusals compose search fleet rescoring chaos tensorrt_strong builders "
     "server_tables export retries leases door samplers status server_search cli_worker shipping guided "
     "solver store cli_input tensorrt_cli targets unrelated refusals imports benchmark_trust repeatability pace "
     "recovered_search runner store_processes trial_storage clusters_cli tensor_ranges interrupts pick_biases"

@@ -169,7 +169,7 @@ def test_search_page_names_every_choice_and_default():
         "keep-engines",
         "split-seed",
     }
-    defaults |= {"split-seed", "repair", "typing"}
+    defaults |= {"split-seed", "typing"}
     for option in defaults:
         shown = rows[option].rstrip(" |").rpartition("| ")[2].strip("`")
         assert shown == option_table()[option].shown_default, option

@@ -97,7 +97,7 @@ class RegainedClaims:
 
     def _complete(self, stopped: StoredEvaluation, evaluation: Evaluation) -> None:
         # First, so that Optuna is told of it some day when this process is killed in between.
-        self._proposals.enqueue(stopped.asked or stopped.evaluation.assignment)
+        self._proposals.enqueue(stopped.evaluation.assignment)
         ledger, worker = self._work.ledger, self._work.crew.name
         engine = engine_to_keep(evaluation, self._work.problem.config.keep_engines)
         try:
@@ -118,12 +118,12 @@ class RegainedClaims:
         """
         for _ in range(_MOST_ASKED):
             trial, asked = self._proposals.ask()
-            mine = asked == (record.asked or record.evaluation.assignment)
+            mine = asked == record.evaluation.assignment
             known = record if mine else self._work.ledger.find(asked)
             if known is None or known.status == RUNNING:
                 self._proposals.put_back(trial)
                 return
-            self._trials.answer(trial, asked, known)
+            self._trials.answer(trial, known)
             if mine:
                 return
 

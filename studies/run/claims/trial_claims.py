@@ -1,16 +1,16 @@
-"""Claims for Optuna's trials: repairs, evaluations of lost workers, and new proposals."""
+"""Claims for Optuna's trials: evaluations of lost workers, and new proposals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from search.values import BASELINE, Assignment, Evaluation, Failure, FailureKind, Stage
 from studies.judging.sentences.evaluations import death_text
 from studies.judging.standing import Standing
 from studies.run.claims.claim import Claim
-from studies.run.claims.repairs import Repairs
+from studies.run.claims.refusals import Refusals
 from studies.run.engines import engine_to_keep
 from studies.run.stop import Stop
 from studies.run.work import Work
@@ -34,12 +34,10 @@ _MOST_TAKEOVERS = 3
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a trial asked for and what is built for it; `left` more repairs of it may be tried."""
+    """What a trial asked for."""
 
     trial: optuna.Trial
-    asked: Assignment
-    built: Assignment
-    left: int
+    assignment: Assignment
     since_s: float
 
 
@@ -47,20 +45,19 @@ class TrialClaims:
     """Claims of Optuna's trials.
 
     Args:
-        repairs: what cannot be built, and what is built instead.
+        refusals: what cannot be built.
         trials: told what becomes of their evaluations.
         stop: how many evaluations are wanted.
     """
 
-    def __init__(self, work: Work, proposals: Proposals, repairs: Repairs, trials: OpenTrials, stop: Stop) -> None:
+    def __init__(self, work: Work, proposals: Proposals, refusals: Refusals, trials: OpenTrials, stop: Stop) -> None:
         self._work = work
         self._proposals = proposals
-        self._repairs = repairs
+        self._refusals = refusals
         self._trials = trials
         self._stop = stop
         self._roles = {a.digest: BASELINE + label for label, a in work.problem.space.baselines().items()}
         self._claimed: dict[int, _Wanted] = {}
-        self._owed: list[_Wanted] = []
         self._repeats = 0
 
     def enqueue_uniform(self) -> None:
@@ -73,29 +70,26 @@ class TrialClaims:
 
     def enqueue_mixes(self, mixes: Iterable[Assignment]) -> None:
         """Let mixes that have not been evaluated be proposed next."""
-        built = {mix: self._repairs.buildable(mix) for mix in mixes}
-        lacking = self._work.ledger.find_missing(built.values())
+        wanted = tuple(dict.fromkeys(mixes))
+        lacking = self._work.ledger.find_missing(wanted)
         if not lacking:
             return  # workers that come later need not wait for one another
         with self._work.crew.hold("baselines"):
             if not self._work.crew.alone:
-                lacking = self._work.ledger.find_missing(built.values())
-            self._proposals.enqueue_all(mix for mix in built if built[mix] in lacking)
+                lacking = self._work.ledger.find_missing(wanted)
+            self._proposals.enqueue_all(mix for mix in wanted if mix in lacking)
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
     def claim_next(self, now: Standing, *, searching: bool) -> Claim | None:
-        if self._owed:
-            return self._begin(self._owed.pop(0))
         taken = self._work.crew.take_over(self._claimed) if searching else None
         if taken is not None:
             return self._go_on_with(taken)
         for _ in range(_SAME_IN_A_ROW if searching else 0):
-            left = self._stop.room()
-            if left <= 0 or self._is_start_under_way():
+            if self._stop.room() <= 0 or self._is_start_under_way():
                 return None
             self._work.crew.state("searching")
-            claim = self._begin(self._next_proposal(left - 1))
+            claim = self._begin(self._next_proposal())
             if claim is not None:
                 return claim
         return None
@@ -105,38 +99,36 @@ class TrialClaims:
 
         Everything that is proposed builds on them, so it waits for them where several evaluations are in flight.
         """
-        uniform = any(wanted.asked.digest in self._roles for wanted in self._claimed.values())
+        uniform = any(wanted.assignment.digest in self._roles for wanted in self._claimed.values())
         return uniform and not self._proposals.has_enqueued()
 
-    def _next_proposal(self, repairs_left: int) -> _Wanted:
+    def _next_proposal(self) -> _Wanted:
         since_s = self._work.pace.passed_s
-        trial, asked = self._proposals.ask()
-        self._repairs.refresh()
-        left = min(self._work.problem.config.repair, repairs_left)
-        return _Wanted(trial, asked, self._repairs.buildable(asked), left, since_s)
+        trial, assignment = self._proposals.ask()
+        self._refusals.refresh()
+        return _Wanted(trial, assignment, since_s)
 
     def _begin(self, wanted: _Wanted) -> Claim | None:
         """A claim of a new evaluation; None if one that is there answers the trial, or no more are wanted."""
         ledger, worker, trial = self._work.ledger, self._work.crew.name, wanted.trial.number
-        role = self._roles.get(wanted.asked.digest, "")
-        asked = wanted.asked if wanted.asked != wanted.built else None
+        role = self._roles.get(wanted.assignment.digest, "")
         try:
-            number = ledger.begin(wanted.built, worker, trial, role, asked=asked, most=self._stop.trials)
+            number = ledger.begin(wanted.assignment, worker, trial, role, most=self._stop.trials)
             return self._claim(number, wanted)
         except KnownEvaluationError:
-            known = ledger.find(wanted.built)
+            known = ledger.find(wanted.assignment)
         except FullStudyError:  # others began the last ones
             known = None
-        if known is not None and self._trials.answer(wanted.trial, wanted.asked, known):
-            self._escape_repeats(wanted.built)
+        if known is not None and self._trials.answer(wanted.trial, known):
+            self._escape_repeats(wanted.assignment)
         else:
             self._proposals.put_back(wanted.trial)
         return None
 
     def _claim(self, number: int, wanted: _Wanted) -> Claim:
         self._claimed[number], self._repeats = wanted, 0
-        uniform = wanted.asked.digest in self._roles
-        return Claim(number, wanted.built, wanted.trial.number, wanted.since_s, uniform, stoppable=not uniform)
+        uniform = wanted.assignment.digest in self._roles
+        return Claim(number, wanted.assignment, wanted.trial.number, wanted.since_s, uniform, stoppable=not uniform)
 
     def _escape_repeats(self, assignment: Assignment) -> None:
         """A sampler that has converged proposes the same again and again: look around the repeated one."""
@@ -156,9 +148,8 @@ class TrialClaims:
             return None
         self._work.crew.state("searching")
         self._work.events.note(f"trial {record.trial}: this worker continues it, because worker {taken.worker} is gone")
-        trial, built = self._proposals.handle(record.trial), record.evaluation.assignment
-        left = min(self._work.problem.config.repair, self._stop.room())
-        claim = self._claim(taken.id, _Wanted(trial, record.asked or built, built, left, self._work.pace.passed_s))
+        trial = self._proposals.handle(record.trial)
+        claim = self._claim(taken.id, _Wanted(trial, record.evaluation.assignment, self._work.pace.passed_s))
         if taken.takeovers > _MOST_TAKEOVERS:
             self._fail(claim, f"lost with its worker {taken.takeovers} times, at an unknown stage")
             return None
@@ -176,25 +167,20 @@ class TrialClaims:
         wanted = self._claimed[claim.number]
         for death in evaluation.deaths:
             self._work.events.note(f"trial {claim.trial}: {death_text(death)}")
-        repaired = self._repairs.learn(claim.trial, evaluation, wanted.left)
-        record = self._record(claim, evaluation, repaired=repaired is not None)
+        self._refusals.learn(claim.trial, evaluation)
+        record = self._record(claim, evaluation)
         del self._claimed[claim.number]
         self._work.pace.note(evaluation, self._work.pace.passed_s - wanted.since_s, uniform=claim.uniform)
-        if record is None:
-            return None
-        if repaired is None:
+        if record is not None:
             self._trials.tell(wanted.trial, record)
-        else:
-            now_s = self._work.pace.passed_s
-            self._owed.append(replace(wanted, built=repaired, left=wanted.left - 1, since_s=now_s))
         return record
 
-    def _record(self, claim: Claim, evaluation: Evaluation, *, repaired: bool) -> StoredEvaluation | None:
+    def _record(self, claim: Claim, evaluation: Evaluation) -> StoredEvaluation | None:
         """The stored result; None where another worker, which took this one for lost, was faster."""
         ledger, worker = self._work.ledger, self._work.crew.name
         engine = engine_to_keep(evaluation, self._work.problem.config.keep_engines)
         try:
-            record = ledger.record(claim.number, evaluation, engine, worker=worker, repaired=repaired)
+            record = ledger.record(claim.number, evaluation, engine, worker=worker)
         except LostEvaluationError:
             late = ledger.store.claims.note_late(claim.number, worker)
             note = late or "a late result of an evaluation that was given up was dropped"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,6 @@ from search.forecast.transfer import transfer_prior
 from search.graph.model import Model
 from search.sampler.goals import MixGoal
 from search.sampler.guided import Guidance
-from search.space.choices import Space
 from search.space.layout import Layout, make_layout
 from search.values import REFERENCE, Assignment, Precision, Score
 from studies.judging.rules.candidates import Aim as Recommended
@@ -34,15 +33,10 @@ _SAME_SCALE = 0.005  # relative difference of the reference within which priors 
 
 def make_guidance(work: Work) -> Guidance:
     """Guidance for the study's target, which `measure_noise` completes where sensitivities are not there yet."""
-    groups = work.problem.model.groups
-    space = (
-        work.problem.space
-        if work.problem.config.repair
-        else _Unrepaired(work.problem.space.choices, work.problem.space.variables)
-    )
+    groups, space, edges = work.problem.model.groups, work.problem.space, work.problem.model.edges
     others = siblings.other_targets(work.ledger)
     also = siblings.offered_elsewhere(work.ledger, others)
-    layout = make_layout([g.id for g in groups], work.problem.model.edges, space, [g.block for g in groups], also)
+    layout = make_layout([g.id for g in groups], edges, space, [g.block for g in groups], also)
     noise = _noise_of(layout, sensitivities.take(work, others))
     source = _Source(work, layout, others, noise)
     return Guidance(
@@ -68,13 +62,6 @@ def measure_noise(work: Work, guidance: Guidance) -> Guidance:
     """
     sensitivities.ensure(work)
     return replace(guidance, noise=_measured_noise(work.ledger, guidance.layout))
-
-
-class _Unrepaired(Space):
-    """A space of which nothing is repaired: what a trial asked for is what was built or refused."""
-
-    def avoid(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
-        return assignment if pairs.isdisjoint(assignment.items()) else None
 
 
 class _Disobeyed:

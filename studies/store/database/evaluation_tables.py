@@ -79,7 +79,6 @@ class EvaluationRecord(Base):
     engine: Mapped[dict[str, Any] | None] = optional(Json(EngineSummary))
     notes: Mapped[tuple[str, ...] | None] = optional(JsonList(str))
     assignment: Mapped[Assignment] = required_column(JsonValue(Assignment))
-    asked_assignment: Mapped[Assignment | None] = optional(JsonValue(Assignment))
     stage_s: Mapped[dict[str, float] | None] = optional(Json(Mapping[str, float]))
     message: Mapped[str | None] = optional(LongText)
     log: Mapped[str | None] = optional(LongText)
@@ -99,7 +98,6 @@ class TrialRecord(Base):
     number: Mapped[int] = required_column(Integer, primary_key=True, autoincrement=False)
     evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", index=True)
     reused: Mapped[bool] = required_column(Boolean)
-    asked_assignment: Mapped[Assignment | None] = optional(JsonValue(Assignment))
 
 
 class ScoreRecord(Base):

@@ -163,8 +163,7 @@ def _roles(
 ) -> NDArray[np.str_]:
     """(n,) roles; those that have no number are read by name.
 
-    A repair takes over the role of the evaluation that it repairs, perhaps between the two statements: then that has
-    none.
+    One that was given up between the two statements has none.
     """
     e, named = tables.EvaluationRecord, np.flatnonzero(code >= len(_ROLES))
     query = select(e.id, e.role).where(e.study_target_id == study_target_id, e.role.not_in(_ROLES))

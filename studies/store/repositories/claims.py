@@ -37,7 +37,6 @@ class Claims:
         trial: int | None,
         role: str = "",
         *,
-        asked: Assignment | None = None,
         most: int | None = None,
     ) -> int:
         """Claim an evaluation: a running row, its lease, and the link from the Optuna trial. Its id.
@@ -46,7 +45,6 @@ class Claims:
             digest: of assignment, ranges and builder knobs.
             worker: names the participant that holds the lease; no host or user names.
             trial: Optuna number; None for what no trial asked for, such as a rebuild at export.
-            asked: what was proposed, where `assignment` is its repair.
             most: how many evaluations the target may have, running ones included and those of exports not.
 
         Raises:
@@ -61,7 +59,6 @@ class Claims:
             "role": role,
             "worker": worker[:MAX_NAME],
             "assignment": assignment,
-            "asked_assignment": asked,
         }
         try:
             with self._database.begin_write("begin an evaluation") as connection:
@@ -161,7 +158,6 @@ class Claims:
         artifact: str | None = None,
         *,
         worker: str = "",
-        repaired: bool = False,
     ) -> records.StoredEvaluation:
         """Finish a running evaluation: measures, audit, profile, search scores, samples of round 0; its lease goes.
 
@@ -170,7 +166,6 @@ class Claims:
         Args:
             artifact: digest of the engine file, when `Artifacts` keeps it.
             worker: whose result it is; empty for the one that the row names already.
-            repaired: its trial and its role go on to a repair of the assignment, so the row is left without them.
 
         Returns:
             What is stored of it now; its latency is on the scale that the evaluator knew.
@@ -186,9 +181,6 @@ class Claims:
                 if is_repeat() and results.is_result_of(connection, evaluation_id, worker):
                     return evaluation_rows.read_stored(connection, evaluation_id, evaluation)
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not running any more")
-            if repaired:
-                connection.execute(update(e).where(e.id == evaluation_id).values(role=""))
-                connection.execute(delete(tables.TrialRecord).where(tables.TrialRecord.evaluation_id == evaluation_id))
             results.insert_result(connection, evaluation_id, evaluation, artifact)
             connection.execute(delete(tables.LeaseRecord).where(tables.LeaseRecord.evaluation_id == evaluation_id))
             results.raise_revision(connection, evaluation_id)

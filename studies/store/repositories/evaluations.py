@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Text, cast, select
 
 from evaluators.measure.latency_scale import scale_latencies
-from search.values import BASELINE, REFERENCE, Accuracy, Assignment
+from search.values import BASELINE, REFERENCE, Accuracy
 from studies.store import records
 from studies.store.columns import Columns, DetailColumn, Details, EvaluationTable, column_of
 from studies.store.database import tables
@@ -136,18 +136,6 @@ class Evaluations:
         e = tables.EvaluationRecord
         ok = (e.study_target_id == study_target_id, e.status == records.OK, e.role == records.EXPORT)
         return tuple(e.of(row) for row in self._database.rows(table_rows.select_all(e, *ok).order_by(e.id)))
-
-    def find_refused(self, study_target_id: int, asked: Assignment) -> tuple[records.StoredEvaluation, ...]:
-        """The refused evaluations of a proposal that was repaired, in order: its own, then those of its repairs."""
-        e, t = tables.EvaluationRecord, tables.TrialRecord
-        linked = select(t.evaluation_id).where(t.study_target_id == study_target_id)
-        query = (
-            select(e.id, e.assignment, e.asked_assignment)
-            .where(e.study_target_id == study_target_id, e.status == records.FAILED, e.id.not_in(linked))
-            .order_by(e.id)
-        )
-        found = [row.id for row in self._database.rows(query) if asked in (row.assignment, row.asked_assignment)]
-        return tuple(self.load(evaluation_id) for evaluation_id in found)
 
     def finals(self, study_target_id: int) -> Columns:
         """Scores on the final split of those evaluations of one target that have them or failed there, as columns."""

@@ -13,7 +13,6 @@ from sqlalchemy.exc import IntegrityError
 
 from search.errors import StudyError
 from search.forecast.forecasts import FORECAST, Predicted
-from search.values import Assignment
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retry
@@ -60,22 +59,18 @@ class Trials:
             row = connection.execute(query).one_or_none()
             if row is None:
                 return None
-            found = read_evaluation(connection, row.evaluation_id)
-            return found.with_values(asked=row.asked_assignment) if row.reused else found
+            return read_evaluation(connection, row.evaluation_id)
 
     @retry
-    def link(self, study_target_id: int, trial: int, evaluation_id: int, *, asked: Assignment | None = None) -> None:
+    def link(self, study_target_id: int, trial: int, evaluation_id: int) -> None:
         """Let an evaluation that is there already, perhaps running, answer another Optuna trial too.
-
-        Args:
-            asked: what the trial proposed, where the evaluation is of its repair.
 
         Raises:
             LostEvaluationError: the evaluation is gone, or another one answers the trial; nothing was written.
         """
         try:
             with self._database.begin_write("link a trial") as connection:
-                results.link(connection, study_target_id, trial, evaluation_id, reused=True, asked=asked)
+                results.link(connection, study_target_id, trial, evaluation_id, reused=True)
         except IntegrityError:
             if self.links(study_target_id, trial).get(trial, (None,))[0] != evaluation_id:
                 raise LostEvaluationError(f"evaluation {evaluation_id} cannot answer trial {trial}") from None
@@ -95,8 +90,8 @@ class Trials:
     def forecasts(self, target: records.TargetRecord) -> dict[int, Predicted]:
         """Evaluation id → what was predicted of it before it was built.
 
-        Absent are those that the guided sampler did not propose, and repairs: the forecast was of the proposal. Read
-        from Optuna's tables without Optuna, which takes a while to import.
+        Absent are those that the guided sampler did not propose. Read from Optuna's tables without Optuna, which takes
+        a while to import.
         """
         with self._database.begin_read("read forecasts") as connection:
             if not inspect(connection).has_table(_ATTRIBUTES.name):
@@ -122,7 +117,7 @@ def _forecasts_query(target: records.TargetRecord) -> Query:
         .join(_STUDIES, _STUDIES.c.study_name == target.optuna_study)
         .join(_TRIALS, and_(_TRIALS.c.study_id == _STUDIES.c.study_id, _TRIALS.c.number == t.number))
         .join(_ATTRIBUTES, and_(_ATTRIBUTES.c.trial_id == _TRIALS.c.trial_id, _ATTRIBUTES.c.key == FORECAST))
-        .where(t.study_target_id == target.id, t.reused.is_(False), e.asked_assignment.is_(None))
+        .where(t.study_target_id == target.id, t.reused.is_(False))
         .order_by(t.evaluation_id)
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, and_, case, delete, func, insert, or_, select, update
 
-from search.values import Accuracy, Answer, Assignment, Evaluation, Failure, Latency, LayerTime
+from search.values import Accuracy, Answer, Evaluation, Failure, Latency, LayerTime
 from studies.store import records
 from studies.store.database import column_types, tables
 from studies.store.statements import artifacts, table_rows
@@ -65,11 +65,10 @@ def link(
     evaluation_id: int,
     *,
     reused: bool,
-    asked: Assignment | None = None,
 ) -> None:
     """Let an evaluation answer an Optuna trial."""
     row = {"study_target_id": study_target_id, "number": trial, "evaluation_id": evaluation_id, "reused": reused}
-    connection.execute(insert(tables.TrialRecord).values(**row, asked_assignment=asked))
+    connection.execute(insert(tables.TrialRecord).values(**row))
 
 
 def measures(evaluation: Evaluation) -> dict[str, Any]:

@@ -136,7 +136,6 @@ def search_refused(inputs: Path, *arguments: Any, says: list[str], model: Any = 
         (["--study", "x" * 201], ["--study", "200"]),
         (["--config", "none.toml"], ["--config none.toml", "TOML"]),
         (["--optimization-level", "6"], ["--optimization-level", "from 0 to 5", "write it like 5"]),
-        (["--repair", "-1"], ["--repair", "from 0"]),
         (["--tf32", "maybe"], ["--tf32", "on, off", "'maybe'"]),
         (
             ["--sparsity"],

@@ -261,23 +261,6 @@ def test_a_poor_loss_model_falls_back_too(monkeypatch):
     assert "near" in {t.user_attrs[FORECAST]["how"] for t in search.study.trials[3:]}
 
 
-def test_repaired_trials_judge_no_forecast():
-    problem, pairs = make_problem(8), set()
-    search = Search(problem, unbuildable=lambda: frozenset(pairs)).run(14)
-    sampler = search.study.sampler
-    assert isinstance(sampler, GuidedSampler)
-    before = sampler.judge_forecasts(search.study.trials)
-    assert before.latency is not None
-    assert before.loss is not None
-    group = problem.layout.groups[3]
-    asked = [search.space.assignment({k: int(v) for k, v in t.params.items()})[group] for t in search.study.trials[3:]]
-    pairs.add((group, asked[-1]))
-    after = sampler.judge_forecasts(search.study.trials)
-    assert after.latency is not None
-    assert after.loss is not None
-    assert after.latency.n == after.loss.n == before.latency.n - asked.count(asked[-1])
-
-
 @pytest.mark.slow
 def test_noise_of_measuring_is_stored_with_a_forecast_and_is_nothing_to_gain():
     search = Search(make_problem(), loss_std=0.02).run(20)

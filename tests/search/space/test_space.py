@@ -270,48 +270,6 @@ def assigned(**precisions: Precision) -> Assignment:
     return Assignment({"d": FP32, **precisions})
 
 
-@pytest.mark.parametrize(
-    ("wanted", "pairs", "found"),
-    [
-        ((INT8, INT8, INT8), {("b", FP16), ("a", FP32)}, (INT8, INT8, INT8)),  # nothing of it is asked for
-        ((INT8, INT8, INT8), {("a", INT8)}, (FP16, INT8, INT8)),
-        ((INT8, INT8, INT8), {("a", INT8), ("a", FP16)}, (FP32, INT8, INT8)),
-        ((INT8, INT8, INT8), {("b", INT8)}, (INT8, FP16, FP32)),  # its whole block goes
-        ((INT8, INT8, INT8), {("c", INT8)}, (INT8, FP16, FP32)),
-        ((FP32, FP16, FP32), {("b", FP16), ("a", INT8)}, (FP32, FP32, FP32)),
-        ((INT8, INT8, INT8), {("b", INT8), ("b", FP16), ("a", INT8)}, (FP16, FP32, FP32)),
-        ((INT8, FP16, FP32), {("c", FP32)}, None),  # no higher precision of its block changes it
-        ((INT8, FP16, FP32), {("d", FP32)}, None),
-    ],
-)
-def test_what_cannot_be_built_goes_to_the_next_higher_precision(
-    wanted: tuple[Precision, ...], pairs: set[tuple[str, Precision]], found: tuple[Precision, ...] | None
-) -> None:
-    names = ("a", "b", "c")
-    expected = None if found is None else assigned(**dict(zip(names, found, strict=True)))
-    assert small_space().avoid(assigned(**dict(zip(names, wanted, strict=True))), pairs) == expected
-
-
-@given(spaces(), st.data())
-@settings(max_examples=60, deadline=None)
-def test_avoiding_changes_as_little_as_it_must(space: Space, data: st.DataObject) -> None:
-    codes = {v.id: data.draw(st.integers(0, len(v.precisions) - 1)) for v in space.variables}
-    asked = space.assignment(codes)
-    every = [(g, c.precision) for g, choices in space.choices.items() for c in choices if c.offered]
-    pairs = data.draw(st.frozensets(st.sampled_from(every), max_size=6))
-    found = space.avoid(asked, pairs)
-    if found is None:
-        highest = space.assignment(dict.fromkeys(codes, 0))
-        assert any(pair in pairs for pair in highest.items())  # else that would have been a way out
-        return
-    assert pairs.isdisjoint(found.items())
-    assert space.avoid(found, pairs) is found
-    for variable in space.variables:
-        if pairs.isdisjoint((group, asked[group]) for group in variable.groups):
-            assert all(found[group] is asked[group] for group in variable.groups)
-        assert all(found[group] <= asked[group] for group in variable.groups)
-
-
 def test_the_size_without_pairs_counts_what_is_left() -> None:
     space = small_space()
     for pairs in (set(), {("a", INT8)}, {("c", FP32)}, {("b", INT8), ("c", INT8)}, {("a", FP16), ("b", FP32)}):

@@ -168,15 +168,15 @@ def test_counts_leave_exports_out(store: Store, target: int) -> None:
 
 def test_an_expired_evaluation_is_taken_over_as_it_is(store: Store, target: int) -> None:
     lost, taker, last = (join(store, target) for _ in range(3))
-    chosen, asked = assignment(0, 2), assignment(2, 2)
-    number = store.claims.begin(target, chosen, chosen.digest, lost, 7, "baseline:int8", asked=asked)
+    chosen = assignment(0, 2)
+    number = store.claims.begin(target, chosen, chosen.digest, lost, 7, "baseline:int8")
     assert store.claims.take_over(target, taker, LEASE_S) is None  # it is alive
     grow_old(store, tables.LeaseRecord)
     assert store.claims.take_over(target, taker, 3 * LEASE_S) is None
     assert store.claims.take_over(target, taker, LEASE_S) == TakenOver(number, lost, 1)
     assert store.claims.take_over(target, last, LEASE_S) is None  # and is renewed by that
     record = store.evaluations.load(number)
-    assert (record.status, record.trial, record.role, record.asked) == ("running", 7, "baseline:int8", asked)
+    assert (record.status, record.trial, record.role) == ("running", 7, "baseline:int8")
     assert (record.worker, record.evaluation.assignment) == (taker, chosen)
     grow_old(store, tables.LeaseRecord)
     assert store.claims.take_over(target, last, LEASE_S) == TakenOver(number, taker, 2)

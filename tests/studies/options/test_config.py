@@ -61,7 +61,6 @@ EVERYTHING = {
     "plugin": ["a.so", "b.so"],
     "timing-cache": "none",
     "build-threads": "12",
-    "repair": "3",
 }
 
 
@@ -94,7 +93,6 @@ def test_every_option_is_read():
         calibration="entropy", sampler="nsga2", granularity="block",
         keep=(KeepRule("^/head/", Precision.FP16), KeepRule("a=b", Precision.INT8)), seed=7, threads=2,
         keep_engines="all", evaluation_timeout_s=600.0, evaluation_memory_bytes=8_000_000_000, quiet=True,
-        repair=3,
         builder_options={
             "typing": "strong", "workspace_bytes": 2 << 30, "optimization_level": 1, "final_optimization_level": 5,
             "tf32": False, "sparsity": True, "native_instancenorm": False, "plugins": ("a.so", "b.so"),
@@ -232,7 +230,6 @@ def test_batch_and_shape_must_agree():
         ("native-instancenorm", "1"),
         ("plugin", ""),
         ("timing-cache", ""),
-        ("repair", "-1"),
     ],
 )
 def test_values_that_are_none(option, text):

@@ -84,7 +84,7 @@ def test_stored_paths_hold_from_any_folder(here: Path, monkeypatch: pytest.Monke
 def test_a_configuration_from_before_these_options_gets_their_defaults(here: Path) -> None:
     stored = SearchConfig.from_json({"model": "m.onnx", "data": "d", "study": "s", "backend": "tensorrt"})
     assert backend_options(stored) == {**PLAIN, "timing_cache": str(here / "bitfront.db.artifacts/timing-cache")}
-    assert (stored.repair, stored.builder_option("final_optimization_level")) == (0, None)
+    assert stored.builder_option("final_optimization_level") is None
 
 
 def test_options_of_another_backend_are_refused_all_at_once(here: Path) -> None:
@@ -96,7 +96,7 @@ def test_options_of_another_backend_are_refused_all_at_once(here: Path) -> None:
         "--sparsity, --tf32, --workspace: expected only with backend tensorrt, got backend onnxruntime. "
         "Leave them out, or choose --backend tensorrt."
     )
-    check_backend_options(config("onnxruntime", threads="2", repair="3"))
+    check_backend_options(config("onnxruntime", threads="2"))
     check_backend_options(SearchConfig.from_json(filed.to_json()))  # what is stored was not given now
     with pytest.raises(TargetError):
         check_backend_options(SearchConfig("m", "d", "s", backend="openvino"))
@@ -160,7 +160,7 @@ def test_a_study_made_before_these_options_is_resumed(here: Path) -> None:
 
     copy_finished(here)
     connection = sqlite3.connect("bitfront.db")
-    names = [*PLAIN, "final_optimization_level", "timing_cache", "repair"]
+    names = [*PLAIN, "final_optimization_level", "timing_cache"]
     for name in set(names) - {"threads"}:
         connection.execute(f"update bf_study set config = json_remove(config, '$.{name}')")
     connection.commit()

@@ -69,9 +69,8 @@ class Writer:
             chosen = self.store.evaluations.load(row.id).evaluation.assignment
             failed = self._random.random() < 0.2
             self.store.claims.record(
-                row.id, Evaluation(chosen, FAILURE) if failed else self._measured(chosen), worker=self.name,
-                repaired=failed and row.trial is not None,
-            )  # fmt: skip
+                row.id, Evaluation(chosen, FAILURE) if failed else self._measured(chosen), worker=self.name
+            )
 
     def abandon(self) -> None:
         for row in self.store.claims.find_running(self.target, self.name)[:1]:

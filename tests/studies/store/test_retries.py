@@ -83,7 +83,7 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
     lost = do(store.claims.begin, target, assignment(2), assignment(2).digest, worker, 1, most=2)
     do(store.claims.abandon, lost)
     again = do(store.claims.begin, target, assignment(2), assignment(2).digest, worker, 2)
-    do(store.claims.record, again, measured(assignment(2), audit=()), "f" * 64, worker=worker, repaired=True)
+    do(store.claims.record, again, measured(assignment(2), audit=()), "f" * 64, worker=worker)
     do(store.trials.link, target, 3, first)
     do(store.claims.note_late, first, worker)
     latency = measured(assignment(1)).latency

@@ -94,8 +94,8 @@ def test_groups_and_choices_come_back(store: Store, target: int) -> None:
 
 
 def test_an_evaluation_comes_back_whole(store: Store, target: int) -> None:
-    chosen, asked = assignment(2, 1), assignment(2, 2)
-    evaluation_id = store.claims.begin(target, chosen, "d" * 64, "w0", 7, "baseline:int8", asked=asked)
+    chosen = assignment(2, 1)
+    evaluation_id = store.claims.begin(target, chosen, "d" * 64, "w0", 7, "baseline:int8")
     evaluation = measured(chosen)
     audit = (AuditRow("g000", Precision.INT8, Precision.FP32, "k"), AuditRow("g001", Precision.FP16, None, ""))
     store.claims.record(evaluation_id, replace(evaluation, audit=audit), "e" * 64)
@@ -103,7 +103,7 @@ def test_an_evaluation_comes_back_whole(store: Store, target: int) -> None:
     assert plain(record.evaluation) == plain(replace(evaluation, audit=audit))
     assert (record.id, record.trial, record.trials, record.status) == (evaluation_id, 7, (7,), "ok")
     assert (record.digest, record.role, record.worker) == ("d" * 64, "baseline:int8", "w0")
-    assert (record.asked, record.artifact, record.final) == (asked, "e" * 64, None)
+    assert (record.artifact, record.final) == ("e" * 64, None)
     assert record.finished_at is not None
     assert record.started_at <= record.finished_at
     table = store.evaluations.table(target)
@@ -164,29 +164,6 @@ def test_what_cannot_be_built_is_remembered_per_target(store: Store, target: int
     assert store.spaces.choices(target) == (offered[0], offered[1].with_values(buildable=False))
     with pytest.raises(KeyError):
         store.spaces.mark_unbuildable(target, "g001", Precision.INT8)
-
-
-def test_a_repaired_proposal_leaves_what_was_refused_without_trial_and_role(store: Store, target: int) -> None:
-    asked, repaired = assignment(2, 2), assignment(0, 2)
-    refusal = Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel")
-    first = store.claims.begin(target, asked, asked.digest, "w0", 7, "baseline:int8")
-    store.claims.record(first, measured(asked, failure=refusal, accuracy=None), repaired=True)
-    assert store.trials.find(target, 7) is None
-    assert (store.evaluations.load(first).trials, store.evaluations.load(first).role) == ((), "")
-    second = store.claims.begin(target, repaired, repaired.digest, "w0", 7, "baseline:int8", asked=asked)
-    store.claims.record(second, measured(repaired))
-    found = store.trials.find(target, 7)
-    assert found is not None
-    assert (found.id, found.asked, found.role) == (second, asked, "baseline:int8")
-    assert [record.id for record in store.evaluations.find_refused(target, asked)] == [first]
-    assert store.evaluations.find_refused(target, repaired) == ()
-
-
-def test_each_trial_keeps_what_it_asked_for_of_a_shared_repair(store: Store, target: int) -> None:
-    number = finish(store, target, 0, 0, 2)
-    store.trials.link(target, 1, number, asked=assignment(2, 2))
-    store.trials.link(target, 2, number)
-    assert [store.trials.load(target, trial).asked for trial in (0, 1, 2)] == [None, assignment(2, 2), None]
 
 
 def test_a_failure_comes_back_with_what_was_reached(store: Store, target: int) -> None:
