@@ -26,7 +26,7 @@ from onnxscript.rewriter.rules import common as rules
 from search.graph.other_layers import write_out_ops
 from search.graph.rewrites.apply import apply_rewrites
 from search.graph.shapes import Profile
-from search.graph.sizes import Folding
+from search.graph.sizes import Folding, propagate_shapes
 
 _FOLDING_LOG = logging.getLogger("onnxscript.optimizer._constant_folding")
 # A folded constant may grow the file; past this it is left to the engine.
@@ -131,7 +131,7 @@ def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, 
     for node in copy.graph.all_nodes():
         for output in node.outputs:
             output.shape = None
-    proto = onnx.shape_inference.infer_shapes(ir.to_proto(copy), data_prop=True)
+    proto = propagate_shapes(ir.to_proto(copy))
     shapes: dict[str, tuple[int, ...]] = {}
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         tensor = info.type.tensor_type
@@ -147,7 +147,7 @@ def settle_shapes(model: ir.Model) -> None:
     The pass of onnx_ir makes a tensor of every sequence.
     """
     try:
-        proto = onnx.shape_inference.infer_shapes(ir.to_proto(skeleton(model)), check_type=True, data_prop=True)
+        proto = propagate_shapes(ir.to_proto(skeleton(model)), check_type=True)
         inferred = ir.from_proto(proto)
     except Exception:  # what comes later says what is wrong
         return

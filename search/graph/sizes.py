@@ -15,6 +15,7 @@ from search.graph.opset_upgrade import nodes
 
 _MOST_NODES = 200_000
 _LONGEST_NAME = 4096
+_LONGEST_LIST = 1 << 20  # of values that shape inference follows
 _BATCH_FIRST = "batch-first/"  # begins the name of a Transpose that `put_batch_first` adds
 _LEAST_FOLDED = 1 << 28  # elements that may always be read and written
 _FOLDED_PER_CONSTANT = 8  # of elements in the file's own constants
@@ -179,6 +180,21 @@ def _broadcast(node: ir.Node) -> float:
     shapes = [value.const_value.shape.numpy() for value in node.inputs if value is not None and value.const_value]
     aligned = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
     return float(math.prod(max(dims) for dims in aligned))
+
+
+def propagate_shapes(proto: onnx.ModelProto, *, check_type: bool = False) -> onnx.ModelProto:
+    """The model with its shapes, which values of small tensors may decide.
+
+    ONNX makes an object for each element of a list whose values it follows: 20 GB for a Range of 2^30, say, that is
+    cast. Where there is so long a list, it follows none.
+    """
+    infer = onnx.shape_inference.infer_shapes
+    if any(node.op_type in _GROWING for node in nodes(proto.graph)):
+        found = infer(proto, check_type=check_type)
+        shapes = (info.type.tensor_type.shape.dim for info in found.graph.value_info)
+        if any(len(dims) == 1 and dims[0].dim_value > _LONGEST_LIST for dims in shapes):
+            return found
+    return infer(proto, check_type=check_type, data_prop=True)
 
 
 def check_sequences(model: ir.Model, path: Path) -> None:

@@ -40,6 +40,9 @@ def added_maximum(*nodes: onnx.NodeProto) -> list[onnx.NodeProto]:
 HUGE = {
     "Range": (added_maximum(helper.make_node("Range", ["first", "last", "step"], ["big"])),
               {"first": np.int64(0), "last": np.int64(2**35), "step": np.int64(1)}),
+    "Cast": (added_maximum(helper.make_node("Range", ["first", "last", "step"], ["list"]),
+                           helper.make_node("Cast", ["list"], ["big"], to=FLOAT)),
+             {"first": np.int64(0), "last": np.int64(2**35), "step": np.int64(1)}),
     "Mul": (added_maximum(helper.make_node("Mul", ["u", "v"], ["big"])),
             {"u": np.ones((2**20, 1), np.float32), "v": np.ones((1, 2**20), np.float32)}),
     "Tile": (added_maximum(helper.make_node("Tile", ["u", "times"], ["big"])),
