@@ -259,13 +259,16 @@ def activations(seed: int = 10) -> onnx.ModelProto:
 
 
 def arithmetic(seed: int = 23) -> onnx.ModelProto:
-    """Hard-swish written out and a gain per channel: constants far above 1 between convolutions; a Gemm with a bias."""
+    """Almost a hard-swish, and a gain per channel: constants far above 1 between convolutions; a Gemm with a bias.
+
+    A hard-swish would be one op, and a gain right before a convolution a part of it.
+    """
     n, c = Net(seed), 16
     x = n.conv("image", "first", 3, c)
     shifted = n.clip6(n.op("Add", [x, n.const("three", np.float32(3))], "shift"), "shift/clip")
-    x = n.op("Div", [n.op("Mul", [x, shifted], "product"), n.const("six", np.float32(6))], "swish")
+    x = n.op("Div", [n.op("Mul", [x, shifted], "product"), n.const("six", np.float32(5.5))], "swish")
     gains = np.linspace(2, 60, c, dtype=np.float32).reshape(1, c, 1, 1)
-    x = n.op("Mul", [x, n.const("gains", gains)], "gain")
+    x = n.op("Relu", [n.op("Mul", [x, n.const("gains", gains)], "gain")], "gain/relu")
     x = n.op("Relu", [n.conv(x, "second", c, c)], "second/relu")
     n.head(x, c)
     return n.model([4, 3, 16, 16], "logits", [4, 10])

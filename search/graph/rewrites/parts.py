@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 SCALED = {"Mul": np.multiply, "Div": np.divide}
 SHIFTED = {"Add": np.add, "Sub": np.subtract}
+# A mask of minus a billion has no place in the bias of a layer that may run in FP16 or INT8, nor has such a factor.
+LARGEST = 65504.0
 
 
 def constant_of(value: ir.Value | None) -> Array | None:
@@ -34,7 +36,8 @@ def constant_operand(node: ir.Node) -> tuple[ir.Value, Array] | None:
         if source is None or constant is None or constant_of(source) is not None or not np.isfinite(constant).all():
             continue
         grows = constant.ndim > (0 if source.shape is None else len(source.shape))
-        if not grows and (node.op_type in SHIFTED or np.all(constant)):
+        usual = float(np.abs(constant).max(initial=0)) <= LARGEST
+        if not grows and usual and (node.op_type in SHIFTED or np.all(np.abs(constant) >= 1 / LARGEST)):
             return source, constant
     return None
 

@@ -308,7 +308,7 @@ def many_layers(loud: int, layers: int = 63) -> onnx.ModelProto:
         y = net.op("Relu", [net.conv(x, f"layer{number}", 8, 8)], f"layer{number}/relu")
         if number == loud:
             gains = np.array([300, *[1] * 7], np.float32).reshape(1, 8, 1, 1)
-            y = net.op("Mul", [y, net.const("gains", gains)], "loud")
+            y = net.op("Relu", [net.op("Mul", [y, net.const("gains", gains)], "gained")], "loud")
             y = net.conv(y, "after", 8, 8)
             weight = next(weight for weight in net.weights if weight.name == "after.w")
             weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) / gains, "after.w"))

@@ -174,6 +174,14 @@ def test_a_result_of_the_model_keeps_its_name_and_a_tensor_its_meaning(tmp_path:
     assert next(iter(model.graph.graph)).outputs[0].name == made
 
 
+@pytest.mark.parametrize(("op", "large"), [("Add", -1e9), ("Mul", 1e5), ("Div", 1e6), ("Mul", 1e-6)])
+def test_a_mask_and_a_factor_that_no_half_holds_stay_apart(op: str, large: float, tmp_path: Path) -> None:
+    chain = Chain()
+    chain.conv()
+    chain.add(op, chain.constant(large))
+    assert ops(loaded(chain, tmp_path)) == ["Conv", op]
+
+
 def test_a_factor_of_zero_or_infinity_and_a_number_that_makes_more_of_a_tensor_stay(tmp_path: Path) -> None:
     chain = Chain()
     chain.conv()

@@ -283,7 +283,7 @@ def test_a_factor_beyond_half_precision_keeps_its_group_out_of_it(
 ) -> None:
     """A mask may be cut off at FP16's largest number; a factor would compute something else."""
     net = Net()
-    x = net.op(kind, [net.conv("image", "conv", 3, 16), net.const("large", np.array(large, np.float32))], "absorbed")
+    x = net.op(kind, [net.conv("image", "conv", 3, 16), net.const("large", np.full(8, large, np.float32))], "absorbed")
     net.head(net.op("Relu", [x], "relu"), 16)
     model = load(save(net.model([2, 3, 8, 8], "logits", [2, 10]), tmp_path / "net.onnx"))
     assert "absorbed" in model.groups[0].nodes
