@@ -361,18 +361,19 @@ def test_two_studies_share_the_ranges_of_one_calibration(studied: Path, monkeypa
     ok("export", "two", "--out", "engine")
 
 
-def test_a_study_killed_before_its_first_row_is_whole(studied: Path) -> None:
-    """Between the rows of study, groups and target there are moments too."""
+def test_a_study_without_its_target_is_told_as_damaged(studied: Path) -> None:
+    """Study, groups and target are written in one transaction: no process that was killed leaves one without."""
     connection = sqlite3.connect(DATABASE)
     for table in ("bf_study_target", "bf_group"):
         connection.execute(f"delete from {table}")
     connection.commit()
     connection.close()
-    for verb in (["front", "small"], ["report", "small", "--out", "r.html"], ["show", "small", 0]):
+    for verb in (["front", "small"], ["report", "small", "--out", "r.html"], ["show", "small", 0], ["resume", "small"]):
         refused = invoke(*verb)
-        assert (refused.exit_code, "bitfront resume small" in refused.stderr) == (2, True)
+        assert refused.exit_code == 2
+        assert "reading study 'small': it has no target. Delete it, and make it again." in refused.stderr
     ok("status")
-    assert "4 evaluations are done" in ok("resume", "small")
+    ok("delete", "small", "--yes")
 
 
 def test_quiet_prints_nothing(studied: Path) -> None:

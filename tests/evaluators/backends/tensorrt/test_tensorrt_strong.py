@@ -103,6 +103,6 @@ def test_without_network_and_cache_the_reason_is_given(tmp_path: Path, monkeypat
 def test_what_the_real_parser_makes_has_bounds(built: dict[str, Any]) -> None:
     """Of weak typing, whose ranges come from them: constants, and the product of a Gemm with a bias."""
     bounds = built["bounds"]
-    assert [bounds[name] for name in ("three", "six", "gains")] == [3, 6, 60]
+    assert [bounds[name] for name in ("three", "six", "gains")] == [3, 5.5, 60]
     assert bounds["fc"] == pytest.approx(bounds["logits"] + bounds["fc.b"])
     assert 0 < bounds["fc.b"] < 0.1
