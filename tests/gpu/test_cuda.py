@@ -11,7 +11,7 @@ from evaluators.process.job import Job, StopLimits
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import load
 from search.space.choices import make_space
-from search.values import Answer, Assignment, Precision, Ranges
+from search.values import Answer, Assignment, Precision
 from tests.support.networks import images, mobile_cnn, residual_cnn, save
 
 pytestmark = pytest.mark.gpu
@@ -34,13 +34,13 @@ def test_mixes_of_half_and_float_run_as_asked(cuda, network, tmp_path):
     with EvaluatorProcess(job, tmp_path / "log") as process:
         process.ask().setup.try_out()
         ranges = process.ask().calibrations.calibrate("minmax").ranges
-        (tmp_path / "ranges.json").write_text(json.dumps(ranges))
+        (tmp_path / "ranges.json").write_text(json.dumps(ranges.to_json()))
         process.adopt(ranges=str(tmp_path / "ranges.json"))
         capability = process.description.capability
         assert capability.precisions == (Precision.FP32, Precision.FP16)
         assert process.description.target.statistic == "median"
         model = load(path)
-        space = make_space(model, capability, Ranges.from_json(ranges))
+        space = make_space(model, capability, ranges)
         mixed = Assignment({g.id: Precision.FP16 if i % 2 else Precision.FP32 for i, g in enumerate(model.groups)})
         for assignment in (*space.baselines().values(), mixed):
             found = process.evaluate(assignment, tmp_path / "out.onnx", StopLimits())

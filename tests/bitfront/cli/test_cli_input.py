@@ -234,17 +234,6 @@ def chain(folder: Path, *nodes: onnx.NodeProto, weights: tuple[onnx.TensorProto,
     return save(helper.make_model(graph, opset_imports=domains, ir_version=8), folder / "chain.onnx")
 
 
-def quantized(folder: Path) -> Path:
-    one, zero = numpy_helper.from_array(np.float32(0.1), "one"), numpy_helper.from_array(np.int8(0), "zero")
-    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "one", "zero"], ["q"], name="q"),
-        helper.make_node("DequantizeLinear", ["q", "one", "zero"], ["d"], name="d"),
-        helper.make_node("MatMul", ["d", "w"], ["y"], name="product"),
-    ]
-    return chain(folder, *nodes, weights=(one, zero, weight))
-
-
 def without_layers(folder: Path) -> Path:
     return chain(folder, helper.make_node("Relu", ["x"], ["y"], name="relu"))
 
@@ -273,12 +262,11 @@ def dynamic(folder: Path) -> Path:
         (write_truncated, ["half.onnx", "truncated"]),
         (without_weights, ["external.onnx", "w"]),
         (weights_outside, ["external.onnx", "../w", "outside"]),
-        (quantized, ["quantized", "QuantizeLinear"]),
         (without_layers, ["Conv", "MatMul"]),
         (unknown_op, ["Sparkle"]),
         (dynamic, ["image", "N", "--batch", "--shape"]),
     ],
-    ids=["no file", "a folder", "text", "empty", "truncated", "no weights", "weights outside", "quantized",
+    ids=["no file", "a folder", "text", "empty", "truncated", "no weights", "weights outside",
          "no layer", "unknown op", "dynamic"],
 )  # fmt: skip
 def test_a_model_that_cannot_be_used(
