@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
@@ -17,14 +17,23 @@ _WORDS = {str: "a text", int: "a whole number", float: "a finite number", bool: 
 _MOST = 2**63  # above any whole number in SQL
 
 
+@dataclass
+class StoredArray:
+    """An array in JSON: its bytes, compressed and in base64."""
+
+    dtype: str
+    shape: Sequence[Count]
+    zlib: str
+
+
 def check_shape(value: Any, shape: Any, place: str = "the value") -> None:
     """Refuse a value that has not the shape of a type.
 
     Args:
         value: plain JSON; a tuple is as good as a list.
         shape: the type that it was written from, as annotations have it: a plain one, a mapping, a sequence or set, a
-            union, `Count`, `Any`, an enumeration or array (both are texts in JSON), or a dataclass, whose fields are
-            keys; other keys are left alone.
+            union, `Count`, `Any`, an enumeration (a text), an array (a text or a `StoredArray`), or a dataclass, whose
+            fields are keys; other keys are left alone.
         place: of the value, as the message names it.
 
     Raises:
@@ -42,7 +51,9 @@ def check_shape(value: Any, shape: Any, place: str = "the value") -> None:
         _expect(isinstance(value, Mapping), value, "a mapping", place)
         for key, each in value.items():
             check_shape(each, inside[1], f"{place}.{key}")
-    elif origin is np.ndarray or (isinstance(shape, type) and issubclass(shape, Enum)):
+    elif origin is np.ndarray:
+        check_shape(value, str | StoredArray, place)
+    elif isinstance(shape, type) and issubclass(shape, Enum):
         check_shape(value, str, place)
     elif origin is not None:
         _check_items(value, origin, inside, place)
