@@ -23,7 +23,7 @@ import json, sys
 from pathlib import Path
 from evaluators.measure import latency
 from evaluators.process.evaluator import Evaluator
-from evaluators.process.job import Limits
+from evaluators.process.job import StopLimits
 from search.values import Precision
 from tests.support.evaluator_jobs import case
 latency.MAX_WARM_UP_S, latency.BLOCK_MS = 0.01, 0.5
@@ -31,7 +31,7 @@ opened = case(Path(sys.argv[1]))
 evaluator = Evaluator(opened.job, lambda event, value: None)
 found = []
 for label in sys.argv[2].split(","):
-    evaluation = evaluator.candidates.evaluate(opened.uniform(Precision.parse(label)), opened.out, Limits())
+    evaluation = evaluator.candidates.evaluate(opened.uniform(Precision.parse(label)), opened.out, StopLimits())
     assert evaluation.ok, evaluation.failure
     found.append(evaluation.memory_bytes)
 print(json.dumps(found))
