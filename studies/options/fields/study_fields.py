@@ -19,7 +19,7 @@ class StudyFields:
 
     model: str = option(
         kinds.TEXT,
-        "The ONNX file of the model, in float32.",
+        "The ONNX file of the model: in floats, or quantized already.",
         metavar="FILE",
         verbs=(*(verb for verb in Verbs.READING_FILES if verb != "inspect"), "drift"),
         argument=("search", "evaluate", "recover"),
