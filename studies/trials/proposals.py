@@ -164,8 +164,10 @@ class Proposals:
 
     def quality(self) -> ForecastAccuracy | None:
         """How well the last latencies and losses had been predicted; None of samplers that predict nothing."""
-        judged: Callable[[list[FrozenTrial]], ForecastAccuracy] | None = getattr(self.study.sampler, "judged", None)
-        return None if judged is None else judged(self.study.get_trials(deepcopy=False))
+        judge: Callable[[list[FrozenTrial]], ForecastAccuracy] | None = getattr(
+            self.study.sampler, "judge_forecasts", None
+        )
+        return None if judge is None else judge(self.study.get_trials(deepcopy=False))
 
     def deciding_forecasts(self) -> int:
         """How many of the last forecasts, which were right, expected no better mix; 0 while any may be found.
