@@ -18,7 +18,7 @@ _MOST = 2**63  # above any whole number in SQL
 
 
 @dataclass
-class StoredArray:
+class PackedArray:
     """An array in JSON: its bytes, compressed and in base64."""
 
     dtype: str
@@ -32,7 +32,7 @@ def check_shape(value: Any, shape: Any, place: str = "the value") -> None:
     Args:
         value: plain JSON; a tuple is as good as a list.
         shape: the type that it was written from, as annotations have it: a plain one, a mapping, a sequence or set, a
-            union, `Count`, `Any`, an enumeration (a text), an array (a text or a `StoredArray`), or a dataclass, whose
+            union, `Count`, `Any`, an enumeration (a text), an array (a text or a `PackedArray`), or a dataclass, whose
             fields are keys; other keys are left alone.
         place: of the value, as the message names it.
 
@@ -52,7 +52,7 @@ def check_shape(value: Any, shape: Any, place: str = "the value") -> None:
         for key, each in value.items():
             check_shape(each, inside[1], f"{place}.{key}")
     elif origin is np.ndarray:
-        check_shape(value, str | StoredArray, place)
+        check_shape(value, str | PackedArray, place)
     elif isinstance(shape, type) and issubclass(shape, Enum):
         check_shape(value, str, place)
     elif origin is not None:
