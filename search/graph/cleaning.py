@@ -11,20 +11,19 @@ import logging
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from itertools import chain, count
-from typing import Any
+from itertools import count
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
-from numpy.typing import NDArray
 from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.rules import common as rules
 
 from search.graph.other_layers import write_out_ops
 from search.graph.rewrites.apply import apply_rewrites
+from search.graph.rewrites.parts import set_constant
 from search.graph.shapes import Profile
 from search.graph.sizes import Folding, propagate_shapes
 
@@ -264,19 +263,8 @@ def _fold_gemm_factors(graph: ir.Graph) -> None:
             if value is not None and value.const_value is None:
                 continue
             if value is not None and factor.as_float() != 1.0 and value.const_value is not None:
-                _give_own_constant(graph, node, index, value.const_value.numpy() * np.float32(factor.as_float()))
+                set_constant(graph, node, index, value.const_value.numpy() * np.float32(factor.as_float()))
             node.attributes.pop(name)
-
-
-def _give_own_constant(graph: ir.Graph, node: ir.Node, index: int, array: NDArray[Any]) -> None:
-    old = node.inputs[index]
-    assert old is not None
-    name = f"{node.name}/{old.name}"
-    names = chain([name], (f"{name}/{number}" for number in count()))
-    tensor = ir.tensor(array, name=next(each for each in names if each not in graph.initializers))
-    own = ir.Value(name=tensor.name, type=old.type, shape=ir.Shape(array.shape), const_value=tensor)
-    graph.register_initializer(own)
-    node.replace_input_with(index, own)
 
 
 def _spread_resizes(graph: ir.Graph) -> None:
@@ -300,7 +288,7 @@ def _spread(graph: ir.Graph, node: ir.Node, axes: list[int]) -> None:
         if all(isinstance(size, int) for size in full):
             array = np.array(full, given.const_value.numpy().dtype)
             array[axes] = given.const_value.numpy()
-            _give_own_constant(graph, node, index, array)
+            set_constant(graph, node, index, array)
             node.attributes.pop("axes", None)
 
 
@@ -311,7 +299,7 @@ def _unshare_biases(graph: ir.Graph) -> None:
         users = {user.op_type for user in node.outputs[0].consumers()}
         if bias is None or bias.const_value is None or len(bias.uses()) < 2 or users != {"BatchNormalization"}:
             continue
-        _give_own_constant(graph, node, 2, bias.const_value.numpy())
+        set_constant(graph, node, 2, bias.const_value.numpy())
 
 
 def _restore_names(model: ir.Model, own: AbstractSet[str | None], names: Mapping[str | None, str | None]) -> None:

@@ -28,14 +28,10 @@ def apply_rewrites(model: ir.Model) -> bool:
     """
     opset = model.opset_imports.get("", 0)
     rewrites = [*REWRITES, *(rewrite for _, rewrite in load_registered(GROUP, ModelError))]
-    turns = 0
-    changed = True
-    while changed:
-        changed = False
-        for rewrite in rewrites:
-            changed |= rewrite(model.graph, opset)
-        turns += changed
-    return turns > 0
+    ever = False
+    while any([rewrite(model.graph, opset) for rewrite in rewrites]):  # noqa: C419 - each has its turn
+        ever = True
+    return ever
 
 
 def names_of_others() -> list[str]:

@@ -83,20 +83,19 @@ def _remove_unread(graph: ir.Graph, node: ir.Node) -> None:
             _remove_unread(graph, source)
 
 
-def set_constant(graph: ir.Graph, node: ir.Node, index: int, array: Array) -> None:
-    """Give a node a constant of its own."""
+def set_constant(graph: ir.Graph, node: ir.Node, index: int, array: NDArray[Any]) -> None:
+    """Give a node a constant of its own; the one it had goes where nothing else reads it."""
     old = node.inputs[index] if index < len(node.inputs) else None
     base = f"{node.name}/{old.name if old is not None else 'bias'}"
     if old is not None and old.name is not None and old.name.startswith(f"{node.name}/"):
         base = old.name
     names = chain([base], (f"{base}/{number}" for number in count()))
-    tensor = ir.tensor(np.ascontiguousarray(array, np.float32))
+    tensor = ir.tensor(np.array(array, order="C"))
     if old is not None and old.name is not None and len(old.uses()) == 1 and not old.is_graph_output():
         graph.initializers.pop(old.name)
     tensor.name = next(each for each in names if each not in graph.initializers)
-    own = ir.Value(
-        name=tensor.name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(array.shape), const_value=tensor
-    )
+    kind, shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
+    own = ir.Value(name=tensor.name, type=kind, shape=shape, const_value=tensor)
     graph.register_initializer(own)
     if index >= len(node.inputs):
         node.resize_inputs(index + 1)

@@ -61,6 +61,19 @@ def test_what_stands_before_a_layer_is_taken_into_it_and_of_one_that_pads_the_fa
     assert ops(loaded(chain, tmp_path)) == ["Relu", "Conv", "Relu", "Add", "Conv"]
 
 
+def test_numbers_without_axes_are_taken_in_too(tmp_path: Path) -> None:
+    chain = Chain()
+    chain.add("Relu")
+    chain.add("Mul", chain.constant(0.6))
+    chain.add("Add", chain.constant(-0.3))
+    chain.conv(size=3, pads=[1, 1, 1, 1])
+    model = loaded(chain, tmp_path)
+    assert ops(model) == ["Relu", "Add", "Conv"]
+    for value in model.graph.graph.initializers.values():
+        assert value.const_value is not None
+        assert tuple(value.shape or ()) == tuple(value.const_value.shape)
+
+
 def test_products_and_transposed_convolutions(tmp_path: Path) -> None:
     chain = Chain()
     chain.add("Relu")
