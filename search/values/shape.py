@@ -13,6 +13,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 Count = Annotated[int, 0]  # a type with the least that its values may be
+Amount = Annotated[float, 0]
 _WORDS = {str: "a text", int: "a whole number", float: "a finite number", bool: "true or false"}
 _MOST = 2**63  # above any whole number in SQL
 

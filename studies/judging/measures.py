@@ -43,7 +43,7 @@ class Measures:
     @cached_property
     def loss_band(self) -> Floats:
         """(n,) half-widths of the loss intervals."""
-        band: Floats = (self.table.loss_high - self.table.loss_low) / 2
+        band: Floats = self.table.loss_high / 2 - self.table.loss_low / 2  # finite wherever both ends are
         return band
 
     @cached_property

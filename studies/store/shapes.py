@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from search.values.shape import Count
+from search.values.shape import Amount, Count
 
 Tensor = tuple[str, str, Sequence[Count]]  # name, type and shape
 
@@ -49,9 +49,9 @@ class TargetDetails:
     closing: ClosingStep | None = None
     stopped_by: str = ""
     level_reason: str = ""
-    repeatability: float = 0.0
-    rebuild: float = 0.0
-    process: float = 0.0
+    repeatability: Amount = 0.0
+    rebuild: Amount = 0.0
+    process: Amount = 0.0
     final_reference: float | None = None
     finalists_by: str | None = None
     resolution_told: Sequence[str] = ()

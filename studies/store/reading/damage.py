@@ -34,6 +34,11 @@ def _finite(value: Any) -> None:
         raise ValueError("no finite number")
 
 
+def _amount(value: Any) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError("no finite number of zero or more")
+
+
 def _time(value: Any) -> None:
     if not 0 < value < math.inf:
         raise ValueError("no time above zero")
@@ -42,6 +47,7 @@ def _time(value: Any) -> None:
 _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
     {
         "bf_study.model": lambda value: value["inputs"][0][2][0],  # the batch
+        "bf_study_target.latency_band": _amount,
         "bf_evaluation.status": _state,
         "bf_evaluation.stage": Stage,
         "bf_evaluation.kind": FailureKind,
@@ -75,7 +81,12 @@ def find_damage(connection: Connection) -> str:
     """
     columns = (column for table in tables.Base.metadata.sorted_tables for column in table.c)
     found = (_damage_of(connection, column) for column in columns)
-    return next(filter(None, chain(found, _excess_samples(connection), _foreign_groups(connection))), "")
+    return next(
+        filter(
+            None, chain(found, _excess_samples(connection), _turned_intervals(connection), _foreign_groups(connection))
+        ),
+        "",
+    )
 
 
 def _damage_of(connection: Connection, column: Column[Any]) -> str:
@@ -121,6 +132,14 @@ def _fits(value: Any, column: Column[Any]) -> bool:
     if isinstance(value, float) and math.isnan(value):
         return False
     return isinstance(value, wanted)
+
+
+def _turned_intervals(connection: Connection) -> Iterator[str]:
+    """Intervals of losses whose low end is above their high one."""
+    for record in (tables.EvaluationRecord, tables.ScoreRecord):
+        ends = select(record.loss_low, record.loss_high).where(record.loss_low > record.loss_high)
+        for low, high in connection.execute(ends):
+            yield f"table {record.__tablename__}, column loss_low: an interval from {low} to {high}"
 
 
 def _excess_samples(connection: Connection) -> Iterator[str]:

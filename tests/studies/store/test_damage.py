@@ -129,6 +129,27 @@ def test_a_nested_value_of_another_type_is_told_with_its_row_and_what_was_expect
     assert "Restore a copy of it." in said
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            "update bf_evaluation set loss_low = 0.9, loss_high = 0.1",
+            "bf_evaluation, column loss_low: an interval from",
+        ),
+        (
+            "update bf_study_target set details = json_set(details, '$.repeatability', -0.5)",
+            "the value.repeatability: expected at least 0, got -0.5",
+        ),
+    ],
+)
+def test_bands_that_are_none_are_told(here: Path, change: str, says: str) -> None:
+    with sqlite3.connect(here / DATABASE) as database:
+        database.execute(change)
+    result = invoke("front", "small")
+    assert result.exit_code == 2, result.exception
+    assert says in " ".join(result.stderr.split())
+
+
 def test_python_is_told_of_damage_as_the_command_line_is(here: Path) -> None:
     with sqlite3.connect(here / DATABASE) as database:
         database.execute("update bf_study set data = json_set(data, '$.clusters', json('[]'))")
