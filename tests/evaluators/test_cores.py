@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ for child in children:
 def two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
     """Locks of this test's own, and two cores to choose from."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # what this process has asked for is kept there
     allowed = os.sched_getaffinity(0)
     chosen = set(sorted(allowed)[:2])
     os.sched_setaffinity(0, chosen)
