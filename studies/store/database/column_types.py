@@ -17,6 +17,9 @@ from search.values import Precision
 from search.values.shape import check_shape
 
 MYSQL_NAMES = ("mysql", "mariadb")
+# What numbers may be: with these, sums, squares and ratios of them stay finite. Nothing that is measured comes near.
+LARGEST = 1e100
+SHORTEST_MS, LONGEST_MS = 1e-9, 1e12
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -48,6 +51,29 @@ class LongText(TypeDecorator[str]):
 
             return dialect.type_descriptor(LONGTEXT())
         return dialect.type_descriptor(Text())
+
+
+class Number(TypeDecorator[float]):
+    """A number that can be reckoned with; of any size that is asked for, up to `LARGEST` on both sides."""
+
+    impl = Double
+    cache_ok = True
+
+    def __init__(self, least: float = -LARGEST, most: float = LARGEST) -> None:
+        super().__init__()
+        self.least, self.most = least, most
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> float | None:
+        if value is None:
+            return None
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        if not plain or not self.least <= value <= self.most:
+            wanted = "a finite number" if self.least < 0 else f"a number from {self.least:g} to {self.most:g}"
+            raise ValueError(f"expected {wanted}, got {str(value)[:60]!r}")
+        return float(value)
+
+
+MILLISECONDS = Number(SHORTEST_MS, LONGEST_MS)
 
 
 class PrecisionId(TypeDecorator[Precision]):

@@ -9,15 +9,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Index, Integer, UniqueConstraint
 
 from search.values import Assignment, EngineSummary, Flips, MixBias, Precision, Recovery
 from studies.store import shapes
 from studies.store.database.column_types import (
+    MILLISECONDS,
     Json,
     JsonList,
     JsonValue,
     LongText,
+    Number,
     PrecisionId,
     UtcDateTime,
     utc_now,
@@ -53,22 +55,22 @@ class EvaluationRecord(Base):
     role: Mapped[str] = required_column(WORD)
     worker: Mapped[str] = required_column(NAME)
     artifact: Mapped[str | None] = optional(DIGEST, index=True)
-    raw_ms: Mapped[float | None] = optional(Double)
-    baseline_ms: Mapped[float | None] = optional(Double)
-    spread: Mapped[float | None] = optional(Double)
+    raw_ms: Mapped[float | None] = optional(MILLISECONDS)
+    baseline_ms: Mapped[float | None] = optional(MILLISECONDS)
+    spread: Mapped[float | None] = optional(Number())
     doubts: Mapped[int] = required_column(Integer, default=0)
-    metric_value: Mapped[float | None] = optional(Double)
-    loss: Mapped[float | None] = optional(Double)
-    loss_low: Mapped[float | None] = optional(Double)
-    loss_high: Mapped[float | None] = optional(Double)
-    loss_upper: Mapped[float | None] = optional(Double)
+    metric_value: Mapped[float | None] = optional(Number())
+    loss: Mapped[float | None] = optional(Number())
+    loss_low: Mapped[float | None] = optional(Number())
+    loss_high: Mapped[float | None] = optional(Number())
+    loss_upper: Mapped[float | None] = optional(Number())
     samples: Mapped[int | None] = optional(Integer)
     total_samples: Mapped[int | None] = optional(Integer)
-    resemblance: Mapped[float | None] = optional(Double)
+    resemblance: Mapped[float | None] = optional(Number())
     size_bytes: Mapped[int | None] = optional(BigInteger)
     memory_bytes: Mapped[int | None] = optional(BigInteger)
-    build_s: Mapped[float | None] = optional(Double)
-    total_s: Mapped[float | None] = optional(Double)
+    build_s: Mapped[float | None] = optional(Number())
+    total_s: Mapped[float | None] = optional(Number())
     attempts: Mapped[int] = required_column(Integer, default=1)
     takeovers: Mapped[int] = required_column(Integer, default=0, server_default="0")
     replaced: Mapped[int] = required_column(Integer, default=0)
@@ -110,13 +112,13 @@ class ScoreRecord(Base):
     evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", primary_key=True)
     split: Mapped[str] = required_column(WORD, primary_key=True)
     metric: Mapped[str] = required_column(NAME)
-    value: Mapped[float | None] = optional(Double)
-    loss: Mapped[float | None] = optional(Double)
-    loss_low: Mapped[float | None] = optional(Double)
-    loss_high: Mapped[float | None] = optional(Double)
+    value: Mapped[float | None] = optional(Number())
+    loss: Mapped[float | None] = optional(Number())
+    loss_low: Mapped[float | None] = optional(Number())
+    loss_high: Mapped[float | None] = optional(Number())
     samples: Mapped[int] = required_column(Integer)
     total: Mapped[int] = required_column(Integer)
-    resemblance: Mapped[float | None] = optional(Double)
+    resemblance: Mapped[float | None] = optional(Number())
     flips: Mapped[Flips | None] = optional(JsonValue(Flips))
     loss_bounds: Mapped[tuple[float | None, ...] | None] = optional(JsonList(float | None))
     value_bounds: Mapped[tuple[float | None, ...] | None] = optional(JsonList(float | None))
@@ -142,10 +144,10 @@ class SampleRecord(Base):
     evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", primary_key=True)
     round: Mapped[int] = required_column(Integer, primary_key=True, autoincrement=False)
     role: Mapped[str] = required_column(WORD, primary_key=True)
-    raw_ms: Mapped[float | None] = optional(Double)
-    baseline_ms: Mapped[float | None] = optional(Double)
-    spread: Mapped[float | None] = optional(Double)
-    wall_ms: Mapped[float | None] = optional(Double)
+    raw_ms: Mapped[float | None] = optional(MILLISECONDS)
+    baseline_ms: Mapped[float | None] = optional(MILLISECONDS)
+    spread: Mapped[float | None] = optional(Number())
+    wall_ms: Mapped[float | None] = optional(MILLISECONDS)
     warnings: Mapped[tuple[str, ...] | None] = optional(JsonList(str))
     details: Mapped[dict[str, Any] | None] = optional(Json(shapes.Surroundings))
     samples: Mapped[bytes] = required_column(BLOB)
@@ -158,6 +160,6 @@ class LayerRecord(Base):
     position: Mapped[int] = required_column(Integer, primary_key=True, autoincrement=False)
     group: Mapped[str | None] = optional(WORD)
     moves: Mapped[bool] = required_column(Boolean)
-    ms: Mapped[float] = required_column(Double)
+    ms: Mapped[float] = required_column(Number())
     kind: Mapped[str] = required_column(LongText)
     name: Mapped[str] = required_column(LongText)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import (
     BigInteger,
     Boolean,
-    Double,
     ForeignKey,
     Integer,
     String,
@@ -32,11 +31,13 @@ from search.values import (
 )
 from studies.store import shapes
 from studies.store.database.column_types import (
+    MILLISECONDS,
     Json,
     JsonConfig,
     JsonList,
     JsonValue,
     LongText,
+    Number,
     PrecisionId,
     UtcDateTime,
     utc_now,
@@ -184,7 +185,7 @@ class TargetRecord(Base):
     statistics_digest: Mapped[str | None] = optional(DIGEST, index=True)
     recovery: Mapped[RecoveryRecord | None] = optional(JsonValue(RecoveryRecord))
     recovery_key: Mapped[str | None] = optional(DIGEST, index=True)
-    latency_band: Mapped[float | None] = optional(Double)
+    latency_band: Mapped[float | None] = optional(Number(0))
     optimization_level: Mapped[int | None] = optional(Integer)
     capability: Mapped[Capability | None] = optional(JsonValue(Capability))
     details: Mapped[dict[str, Any]] = required_column(Json(shapes.TargetDetails))
@@ -285,19 +286,19 @@ class SensitivityRecord(Base):
     study_target_id: Mapped[int] = parent_key("bf_study_target.id", primary_key=True)
     group: Mapped[str] = required_column(WORD, primary_key=True)
     precision: Mapped[Precision] = required_column(PrecisionId, primary_key=True, autoincrement=False)
-    error: Mapped[float | None] = optional(Double)
-    flipped: Mapped[float | None] = optional(Double)
-    sqnr_db: Mapped[float | None] = optional(Double)
-    kl: Mapped[float | None] = optional(Double)
-    overlap: Mapped[float | None] = optional(Double)
-    saturated: Mapped[float | None] = optional(Double)
+    error: Mapped[float | None] = optional(Number())
+    flipped: Mapped[float | None] = optional(Number())
+    sqnr_db: Mapped[float | None] = optional(Number())
+    kl: Mapped[float | None] = optional(Number())
+    overlap: Mapped[float | None] = optional(Number())
+    saturated: Mapped[float | None] = optional(Number())
     samples: Mapped[int] = required_column(Integer)
-    mse: Mapped[float | None] = optional(Double)
-    shift: Mapped[float | None] = optional(Double)
-    weight_kl: Mapped[float | None] = optional(Double)
-    tails: Mapped[float | None] = optional(Double)
-    peak: Mapped[float | None] = optional(Double)
-    channel_ratio: Mapped[float | None] = optional(Double)
+    mse: Mapped[float | None] = optional(Number())
+    shift: Mapped[float | None] = optional(Number())
+    weight_kl: Mapped[float | None] = optional(Number())
+    tails: Mapped[float | None] = optional(Number())
+    peak: Mapped[float | None] = optional(Number())
+    channel_ratio: Mapped[float | None] = optional(Number())
 
 
 class RepeatRecord(Base):
@@ -313,8 +314,8 @@ class RepeatRecord(Base):
     study_target_id: Mapped[int] = parent_key("bf_study_target.id", index=True)
     evaluation_id: Mapped[int] = parent_key("bf_evaluation.id", index=True)
     kind: Mapped[str] = required_column(WORD)
-    raw_ms: Mapped[float] = required_column(Double)
-    baseline_ms: Mapped[float | None] = optional(Double)
+    raw_ms: Mapped[float] = required_column(MILLISECONDS)
+    baseline_ms: Mapped[float | None] = optional(MILLISECONDS)
 
 
 class LeaseRecord(Base):

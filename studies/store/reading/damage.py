@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
@@ -10,12 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from sqlalchemy import BigInteger, Boolean, Column, Connection, Double, Integer, LargeBinary, select
+from sqlalchemy import BigInteger, Boolean, Column, Connection, Integer, LargeBinary, and_, or_, select
 
 from search.values import FailureKind, Precision, Stage
 from studies.store.columns import FLOATS
 from studies.store.database import tables
-from studies.store.database.column_types import Json, PrecisionId, UtcDateTime
+from studies.store.database.column_types import Json, Number, PrecisionId, UtcDateTime
 from studies.store.reading.evaluation_columns import JUDGED
 
 
@@ -29,34 +28,13 @@ def _count(value: Any) -> None:
         raise ValueError("no count")
 
 
-def _finite(value: Any) -> None:
-    if not math.isfinite(value):
-        raise ValueError("no finite number")
-
-
-def _amount(value: Any) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError("no finite number of zero or more")
-
-
-def _time(value: Any) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError("no time above zero")
-
-
 _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
     {
         "bf_study.model": lambda value: value["inputs"][0][2][0],  # the batch
-        "bf_study_target.latency_band": _amount,
         "bf_evaluation.status": _state,
         "bf_evaluation.stage": Stage,
         "bf_evaluation.kind": FailureKind,
-        **{f"bf_evaluation.{name}": _time for name in ("raw_ms", "baseline_ms")},
-        **{f"bf_evaluation.{name}": _finite for name in FLOATS & {*JUDGED} - {"raw_ms", "baseline_ms"}},
         **{f"bf_evaluation.{name}": _count for name in {*JUDGED} - FLOATS},
-        **{f"bf_sample.{name}": _time for name in ("raw_ms", "baseline_ms", "wall_ms")},
-        **{f"bf_repeat.{name}": _time for name in ("raw_ms", "baseline_ms")},
-        **{f"bf_score.{name}": _finite for name in ("loss", "loss_low", "loss_high", "value")},
         "bf_score.samples": _count,
         "bf_score.total": _count,
         "bf_score.scores": lambda value: np.frombuffer(value, dtype="<f4"),
@@ -67,7 +45,6 @@ _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
 _TYPES: tuple[tuple[Any, tuple[type[Any], ...]], ...] = (
     (Boolean, (bool,)),
     (Integer | BigInteger, (int,)),
-    (Double, (int, float)),
     (LargeBinary, (bytes,)),
     (UtcDateTime, (datetime,)),
     (PrecisionId, (Precision,)),
@@ -83,7 +60,7 @@ def find_damage(connection: Connection) -> str:
     found = (_damage_of(connection, column) for column in columns)
     return next(
         filter(
-            None, chain(found, _excess_samples(connection), _turned_intervals(connection), _foreign_groups(connection))
+            None, chain(found, _excess_samples(connection), _odd_intervals(connection), _foreign_groups(connection))
         ),
         "",
     )
@@ -124,22 +101,21 @@ def _check(value: Any, column: Column[Any]) -> None:
 
 
 def _fits(value: Any, column: Column[Any]) -> bool:
-    if isinstance(column.type, Json):
-        return True  # its shape was looked at as it was read
+    if isinstance(column.type, Json | Number):
+        return True  # it was looked at as it was read
     wanted = next((kinds for kind, kinds in _TYPES if isinstance(column.type, kind)), (str,))
     if isinstance(value, bool) and bool not in wanted:
-        return False
-    if isinstance(value, float) and math.isnan(value):
         return False
     return isinstance(value, wanted)
 
 
-def _turned_intervals(connection: Connection) -> Iterator[str]:
-    """Intervals of losses whose low end is above their high one."""
+def _odd_intervals(connection: Connection) -> Iterator[str]:
+    """Losses whose interval lacks an end, or has its low end above the high one."""
     for record in (tables.EvaluationRecord, tables.ScoreRecord):
-        ends = select(record.loss_low, record.loss_high).where(record.loss_low > record.loss_high)
-        for low, high in connection.execute(ends):
-            yield f"table {record.__tablename__}, column loss_low: an interval from {low} to {high}"
+        low, high = record.loss_low, record.loss_high
+        odd = or_(low > high, and_(record.loss.is_not(None), or_(low.is_(None), high.is_(None))))
+        for ends in connection.execute(select(low, high).where(odd)):
+            yield f"table {record.__tablename__}, column loss_low: an interval from {ends[0]} to {ends[1]}"
 
 
 def _excess_samples(connection: Connection) -> Iterator[str]:

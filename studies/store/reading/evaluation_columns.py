@@ -12,6 +12,7 @@ from sqlalchemy import Connection, and_, case, func, select, union_all
 from studies.store import records
 from studies.store.columns import FLOATS
 from studies.store.database import tables
+from studies.store.database.column_types import LARGEST, LONGEST_MS, SHORTEST_MS
 from studies.store.database.connections import PLAIN
 from studies.store.statements.table_rows import chunks
 
@@ -70,10 +71,12 @@ def no_columns() -> Arrays:
 def _check_measures(columns: Arrays) -> None:
     """Raise where a measure is none that can be: it would be judged as if it were."""
     below = [name for name, column in columns.items() if name not in FLOATS and np.any(column < 0)]
-    below += [name for name in ("raw_ms", "baseline_ms") if np.any(columns[name] <= 0)]
-    endless = [name for name, column in columns.items() if np.any(np.isinf(column))]
-    if below or endless:
+    times = np.array([columns["raw_ms"], columns["baseline_ms"]])
+    endless = [name for name, column in columns.items() if np.any(np.abs(column) > LARGEST)]
+    if below or endless or np.any((times < SHORTEST_MS) | (times > LONGEST_MS)):
         raise ValueError(f"{', '.join([*below, *endless])}: expected finite measures, and none below zero")
+    if np.any(np.isfinite(columns["loss"]) & np.isnan(columns["loss_high"] - columns["loss_low"])):
+        raise ValueError("a loss has no interval")
     if np.any(columns["samples"] > columns["total_samples"]):  # such a row would count as stopped early
         raise ValueError("more samples were scored than there are")
 

@@ -234,8 +234,8 @@ def blob(values: NDArray[Any]) -> bytes:
 
 
 def finite(value: float | None) -> float | None:
-    """None for what databases cannot hold or compare alike: NaN and infinities."""
-    return float(value) if value is not None and math.isfinite(value) else None
+    """None for what databases cannot hold or compare alike, or nobody can reckon with: NaN, infinities, 1e300."""
+    return float(value) if value is not None and abs(value) <= column_types.LARGEST else None
 
 
 def _failure(evaluation: Evaluation) -> dict[str, Any]:

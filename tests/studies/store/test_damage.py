@@ -133,6 +133,14 @@ def test_a_nested_value_of_another_type_is_told_with_its_row_and_what_was_expect
     ("change", "says"),
     [
         (
+            "update bf_study_target set latency_band = null; update bf_repeat set raw_ms = 1e-320",
+            "bf_repeat, column raw_ms, row id 1: expected a number from 1e-09",
+        ),
+        ("update bf_sample set baseline_ms = 1e308", "bf_sample, column baseline_ms, row evaluation_id 1"),
+        ("update bf_evaluation set raw_ms = 1e200", "bf_evaluation, column raw_ms, row id 1: expected a number from"),
+        ("update bf_evaluation set loss = 1e200", "bf_evaluation, column loss, row id 1: expected a finite number"),
+        ("update bf_evaluation set loss_low = null where id = 2", "column loss_low: an interval from None to"),
+        (
             "update bf_evaluation set loss_low = 0.9, loss_high = 0.1",
             "bf_evaluation, column loss_low: an interval from",
         ),
@@ -144,7 +152,7 @@ def test_a_nested_value_of_another_type_is_told_with_its_row_and_what_was_expect
 )
 def test_bands_that_are_none_are_told(here: Path, change: str, says: str) -> None:
     with sqlite3.connect(here / DATABASE) as database:
-        database.execute(change)
+        database.executescript(change)
     result = invoke("front", "small")
     assert result.exit_code == 2, result.exception
     assert says in " ".join(result.stderr.split())
