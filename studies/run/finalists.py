@@ -130,7 +130,7 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
         assignment = work.ledger.store.evaluations.assignments(work.ledger.target.id)[int(now.table.id[row])]
         try:
             doing = f"building the engine of trial {now.table.trial[row]} again"
-            work.bench.builder_of(assignment).ask(doing).builds.rebuild(assignment, out)
+            work.bench.keeper.ask(doing).builds.rebuild(assignment, out)
         except ProcessDiedError as death:
             raise ArtifactError(str(death)) from death
     return out

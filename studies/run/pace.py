@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from studies.judging.standing import Standing
 
 _RECENT = 10  # steps of a kind that say how long the next one takes
+_LAST_MIXES = 3  # mixes that say so: builders learn, so earlier ones took longer
 _LONG = 0.9  # quantile of what those took
 _END_S = 0.5  # to end processes and to print
 _MOST_RESERVED = 1 / 3  # of the time limit, for the finalists
@@ -98,7 +99,7 @@ class Pace:
             self._took_s["first build"].append(build_s)
             self._took_s["uniform"].append(took_s - build_s)
         else:
-            self._took_s["mix"].append(took_s)
+            self._took_s["mix"] = deque([*self._took_s["mix"], took_s], maxlen=_LAST_MIXES)
             self._ended_s.append(self.passed_s)
         self._took_s["load"].append(stage_s.get("load", 0.0))
         self._took_s["wait"].append(stage_s.get("wait", 0.0))
@@ -122,7 +123,7 @@ class Pace:
         finished = (now.table.status != RUNNING) & (now.table.total_s > 0)
         mixes = now.table.total_s[finished & (now.table.role == "")]
         if self._took_s["mix"] or len(mixes):
-            return max(self._most("mix"), _quantile(mixes[-_RECENT:]))
+            return max(self._most("mix"), _quantile(mixes[-_LAST_MIXES:]))
         if self._took_s["uniform"]:
             return self._most("uniform") + self._later_builds * self._most("first build")
         return self._later_builds * _quantile(now.table.total_s[finished])

@@ -26,6 +26,7 @@ from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.errors import ModelError
 from search.graph import onnx_file
 from search.graph.element_types import is_float
+from search.graph.floats.quantized_file import is_quantized_op
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges, is_quantized
 
@@ -115,11 +116,24 @@ class TensorRTBuilder:
         return self._write_engine(network, config, out, notes, parser, lowered.assignment)
 
     def build_file(self, graph: ir.Model, out: Path) -> Engine:
-        data = model_bytes(graph)
+        network, parser = self._parse(model_bytes(graph))
+        config = self._config()
         if not self.strong:
-            return self.build_free(out, data)
-        network, parser = self._parse(data)
-        return self._write_engine(network, self._config(), out, [], parser, None)
+            weak_typing.set_flags(self.trt, config, self._precisions_for(graph), obey=False)
+        return self._write_engine(network, config, out, [], parser, None)
+
+    def _precisions_for(self, graph: ir.Model) -> set[Precision]:
+        """The precisions that a file needs: all for one with Q/DQ, whose floats TensorRT may choose; else its own.
+
+        INT8 without Q/DQ would need ranges.
+        """
+        if any(is_quantized_op(node.op_type) for node in graph.graph.all_nodes()):
+            return self._offered()
+        dtypes = {value.dtype for value in graph.graph.initializers.values()}
+        return {Precision.FP16} if ir.DataType.FLOAT16 in dtypes else set()
+
+    def _offered(self) -> set[Precision]:
+        return {each for each in Precision if hasattr(self.trt.BuilderFlag, each.name)}
 
     def build_free(self, out: Path, onnx: bytes | None = None) -> Engine:
         """TensorRT's own choice among all precisions that this version has, nothing constrained: `trtexec --best`.
@@ -134,8 +148,7 @@ class TensorRTBuilder:
             raise RefusedError("a strongly typed network leaves TensorRT no choice of precision")
         network, parser = self._parse(onnx or self._clean)
         config = self._config()
-        offered = {each for each in Precision if hasattr(self.trt.BuilderFlag, each.name)}
-        weak_typing.set_flags(self.trt, config, offered, obey=False)
+        weak_typing.set_flags(self.trt, config, self._offered(), obey=False)
         if onnx is None:
             int8 = Assignment({group.id: max(Precision) for group in self.model.groups})
             ranges = with_shared_scales(self.model, int8, TENSORRT_WEAK, self.ranges)

@@ -1,4 +1,4 @@
-"""Several processes that only build, beside the one that measures."""
+"""Processes that only build, beside the one that measures and builds too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import STAGE, WAIT
 from evaluators.process.results import Built
 from evaluators.stopwatch import time_spent
-from search.errors import EvaluatorError
+from search.errors import BitfrontError, EvaluatorError
 from search.values import Evaluation, Stage
 from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
@@ -31,7 +31,7 @@ from studies.run_clock import count_parts
 from studies.trials.ledger import Ledger
 
 _CUT_AGAIN_S = 0.5  # until a build that was about to begin when it was cut off, and began after all, is cut off again
-_AHEAD = 2  # claims beyond those that are being built: one that is measured, one that waits
+_PAYS = 2.0  # times as long as learning takes, builds have to go on, for another builder to make more of them
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,11 @@ class _BuildCutOff:
 
 
 @dataclass(frozen=True)
+class _BuilderReady:
+    place: int
+
+
+@dataclass(frozen=True)
 class _Evaluated:
     claim: Claim
     evaluation: Evaluation
@@ -75,7 +80,7 @@ class _Waits:
 
 
 _Item = TypeVar("_Item")
-_News = _Waits | _BuildDone | _BuildCutOff | _Evaluated | _StageReached | BaseException
+_News = _Waits | _BuildDone | _BuildCutOff | _BuilderReady | _Evaluated | _StageReached | BaseException
 
 
 class ParallelPipeline:
@@ -84,7 +89,8 @@ class ParallelPipeline:
     A thread for each process does nothing but wait for it. All that is stored, told or decided is so in the thread that
     runs the search, which hears from the others by a queue.
 
-    A builder that has learnt from a uniform assignment, and has its engine, is the one that builds it.
+    The process that measures builds the uniform assignments, and mixes while it has nothing to measure. Builders that
+    learn begin with what it has built of these, once it has, and where enough time is left for that to pay.
     """
 
     def __init__(self, bench: Bench, ledger: Ledger, events: SearchEvents) -> None:
@@ -94,17 +100,21 @@ class ParallelPipeline:
         self._waiting = Waiting(events)
         self._building: dict[int, int] = {}  # number of a claim → place of its builder
         self._in_flight: set[int] = set()
+        self._at_measurer: set[int] = set()  # claims that the process that measures has, or will have next
+        self._ready: set[int] = set()  # places of builders
+        self._taught = False  # whether builders were started, or it was found not to pay
+        self._learnt_s = 0.0  # what the builds of uniform assignments took
         self._to_build: list[queue.Queue[Claim | None]] = [queue.Queue() for _ in bench.builders]
         self._to_measure: queue.Queue[_ToMeasure | None] = queue.Queue()
         self._news: queue.Queue[_News] = queue.Queue()
         self._threads: list[threading.Thread] = []
         self._waited_s = 0.0
         self._builds_end = math.inf  # on the clock of `time.monotonic`
+        self._measurer_builds = threading.Event()
 
     @property
     def free(self) -> bool:
-        count = len(self._bench.builders)
-        return len(self._building) < count and len(self._in_flight) < count + _AHEAD
+        return not self._at_measurer or self._free_builder() is not None
 
     @property
     def busy(self) -> bool:
@@ -112,20 +122,25 @@ class ParallelPipeline:
 
     def start(self, claim: Claim) -> None:
         if not self._threads:
-            self._open()
-        first = claim.uniform and not self._in_flight
+            self._begin_thread("bitfront-measure", self._measure_all)
+        if not self._taught and not claim.uniform:
+            self._taught = True
+            if self._learnt_s * _PAYS <= self._builds_end - time.monotonic():
+                self._open_builders()
         self._in_flight.add(claim.number)
-        if first:  # the process that measures may have built it before, and has nothing else to do yet
-            self._to_measure.put(_ToMeasure(claim, None, early_limits(self._ledger, claim)))
+        place = None if claim.uniform else self._free_builder()
+        if place is None:
+            self._send_to_measurer(claim, None)
         else:
-            place = self._choose_builder(claim)
             self._building[claim.number] = place
             self._to_build[place].put(claim)
 
-    def _choose_builder(self, claim: Claim) -> int:
-        busy = list(self._building.values())
-        knows = [claim.assignment in builder.known for builder in self._bench.builders]
-        return min(range(len(knows)), key=lambda place: (busy.count(place), not knows[place], place))
+    def _free_builder(self) -> int | None:
+        return min(self._ready - set(self._building.values()), default=None)
+
+    def _send_to_measurer(self, claim: Claim, built: Built | None) -> None:
+        self._at_measurer.add(claim.number)
+        self._to_measure.put(_ToMeasure(claim, built, early_limits(self._ledger, claim)))
 
     def wait_finished(self) -> Sequence[Result]:
         """As `Pipeline.wait_finished`; also returns, with nothing, as soon as another claim may be started."""
@@ -147,13 +162,16 @@ class ParallelPipeline:
             if isinstance(news, _StageReached):
                 self._events.stage(news.claim.trial, news.stage.value)
                 continue
-            del self._building[news.claim.number]
+            if isinstance(news, _BuilderReady):
+                self._ready.add(news.place)
+                return ()
             if isinstance(news, _BuildCutOff):
-                self._in_flight.discard(news.claim.number)
+                self._forget(news.claim)
                 continue
+            del self._building[news.claim.number]
             if news.built.engine is None:
                 return (self._finish(news.claim, news.built.evaluation),)
-            self._to_measure.put(_ToMeasure(news.claim, news.built, early_limits(self._ledger, news.claim)))
+            self._send_to_measurer(news.claim, news.built)
             return ()
         return ()
 
@@ -172,19 +190,27 @@ class ParallelPipeline:
     def _cut_builds(self) -> None:
         """Forget what no process is at yet, and end builds under way; what is being measured goes on."""
         for item in _drain(self._to_measure):
-            self._in_flight.discard(item.claim.number)
+            self._forget(item.claim)
             if item.built is not None and item.built.engine is not None:
                 discard(item.built.engine)
         for waiting in self._to_build:
             for claim in _drain(waiting):
-                self._in_flight.discard(claim.number)
-                del self._building[claim.number]
+                self._forget(claim)
         for place in self._building.values():
-            self._bench.builders[place].process.cut_off()
-        self._builds_end = time.monotonic() + _CUT_AGAIN_S if self._building else math.inf
+            self._bench.builders[place].cut_off()
+        if self._measurer_builds.is_set():
+            self._bench.keeper.cut_off()
+        under_way = bool(self._building) or self._measurer_builds.is_set()
+        self._builds_end = time.monotonic() + _CUT_AGAIN_S if under_way else math.inf
+
+    def _forget(self, claim: Claim) -> None:
+        self._building.pop(claim.number, None)
+        self._in_flight.discard(claim.number)
+        self._at_measurer.discard(claim.number)
 
     def _finish(self, claim: Claim, evaluation: Evaluation) -> Result:
-        self._in_flight.discard(claim.number)
+        self._forget(claim)
+        self._learnt_s += (evaluation.build_s or 0.0) if claim.uniform else 0.0
         count_parts(evaluation, uniform=claim.uniform, at_most_s=self._waited_s)
         self._waited_s = 0.0
         return claim, evaluation
@@ -193,26 +219,24 @@ class ParallelPipeline:
         if self._in_flight:
             self._bench.keeper.cancel()  # in the middle of what nobody waits for
         for builder in self._bench.builders:
-            builder.process.cancel()
+            builder.cancel()
         self._to_measure.put(None)
         for waiting in self._to_build:
             waiting.put(None)
         for thread in self._threads:
             thread.join()
         for builder in self._bench.builders:
-            builder.process.close()
+            builder.close()
         self._threads.clear()
 
     # -- the threads -----------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        """Start the threads. Each process is started by its first request, unless it has built something before."""
-        bench = self._bench
-        now = bench.keeper.job
-        for builder, waiting in zip(bench.builders, self._to_build, strict=True):
-            bench.hold.add(builder.process)
-            self._begin_thread("bitfront-build", partial(self._build_all, builder.process, now, waiting))
-        self._begin_thread("bitfront-measure", self._measure_all)
+    def _open_builders(self) -> None:
+        """Start their threads. Each process is started by its first request."""
+        job = self._bench.keeper.job
+        for place, builder in enumerate(self._bench.builders):
+            self._bench.hold.add(builder)
+            self._begin_thread("bitfront-build", partial(self._build_all, place, job))
 
     def _begin_thread(self, name: str, serve: Callable[[], None]) -> None:
         def run() -> None:
@@ -225,30 +249,46 @@ class ParallelPipeline:
         self._threads.append(thread)
         thread.start()
 
-    def _build_all(self, process: EvaluatorProcess, job: Job, waiting: queue.Queue[Claim | None]) -> None:
-        bench, hold = self._bench, self._bench.hold
-        process.adopt(ranges=job.ranges, options=job.options)  # once it has ended what it began before the search
+    def _build_all(self, place: int, job: Job) -> None:
+        bench, process, waiting = self._bench, self._bench.builders[place], self._to_build[place]
+        process.adopt(ranges=job.ranges, options=job.options)
+        with suppress(BitfrontError):  # what is refused is refused again as an evaluation, which says so
+            for assignment in bench.lessons:
+                process.ask().builds.build_first(assignment)
+        self._news.put(_BuilderReady(place))
         while (claim := waiting.get()) is not None:
-            hold.wait_released()
-            out = bench.folder / f"{claim.number}.engine"
-            try:
-                built = process.build(claim.assignment, out, self._teller(claim))
-            except CutOffError:
-                self._news.put(_BuildCutOff(claim))
-                continue
-            _check_alike(process, bench.keeper)
-            self._news.put(_BuildDone(claim, built))
+            if (built := self._build(process, claim)) is not None:
+                _check_alike(process, bench.keeper)
+                self._news.put(_BuildDone(claim, built))
+
+    def _build(self, process: EvaluatorProcess, claim: Claim) -> Built | None:
+        """What building it came to; None where it was cut off."""
+        self._bench.hold.wait_released()
+        try:
+            return process.build(claim.assignment, self._bench.folder / f"{claim.number}.engine", self._teller(claim))
+        except CutOffError:
+            self._news.put(_BuildCutOff(claim))
+            return None
 
     def _measure_all(self) -> None:
         bench = self._bench
         while (item := self._to_measure.get()) is not None:
-            claim = item.claim
+            claim, built = item.claim, item.built
+            if built is None:
+                self._measurer_builds.set()
+                built = self._build(bench.keeper, claim)
+                self._measurer_builds.clear()
+            if built is not None:
+                self._measure(claim, built, item.limits)
+
+    def _measure(self, claim: Claim, built: Built, limits: EarlyLimits) -> None:
+        bench = self._bench
+        try:
             with _HeldAtLatency(bench.hold, self._teller(claim)) as tell:
-                if item.built is None:
-                    out = bench.folder / f"{claim.number}.engine"
-                    done = bench.keeper.evaluate(claim.assignment, out, item.limits, tell, profile=claim.uniform)
-                else:
-                    done = bench.keeper.measure(item.built, item.limits, tell, profile=claim.uniform)
+                done = bench.keeper.measure(built, limits, tell, profile=claim.uniform)
+        except CutOffError:  # it was still building when that began
+            self._news.put(_BuildCutOff(claim))
+        else:
             self._news.put(_Evaluated(claim, done))
 
     def _teller(self, claim: Claim) -> Callable[[str, Any], None]:
