@@ -12,8 +12,9 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-Count = Annotated[int, 0]  # a type with the least that its values may be
+Count = Annotated[int, 0]  # a type with the least that its values may be, and perhaps the most
 Amount = Annotated[float, 0]
+Seconds = Annotated[float, 0, 1e9]  # thirty years: longer ones could not be reckoned with as dates
 _WORDS = {str: "a text", int: "a whole number", float: "a finite number", bool: "true or false"}
 _MOST = 2**63  # above any whole number in SQL
 
@@ -33,7 +34,7 @@ def check_shape(value: Any, shape: Any, place: str = "the value") -> None:
     Args:
         value: plain JSON; a tuple is as good as a list.
         shape: the type that it was written from, as annotations have it: a plain one, a mapping, a sequence or set, a
-            union, `Count`, `Any`, an enumeration (a text), an array (a text or a `PackedArray`), or a dataclass, whose
+            union, one with bounds, `Any`, an enumeration (a text), an array (a text or a `PackedArray`), or a dataclass, whose
             fields are keys; other keys are left alone.
         place: of the value, as the message names it.
 
@@ -44,6 +45,7 @@ def check_shape(value: Any, shape: Any, place: str = "the value") -> None:
     if origin is Annotated:
         check_shape(value, inside[0], place)
         _expect(value >= inside[1], value, f"at least {inside[1]}", place)
+        _expect(all(value <= most for most in inside[2:]), value, f"at most {inside[-1]:g}", place)
     elif origin in (Union, UnionType):
         _check_union(value, inside, place)
     elif is_dataclass(shape):

@@ -18,6 +18,7 @@ _USUAL = 50  # samples that the usual size of an output is taken from
 _LEAST_SCORE = 0.25  # of a box that the other engine must have found too
 _LEAST_PARTNER_SCORE = 0.125  # of what the other has found: a score that crosses a limit by a little changes nothing
 _LEAST_OVERLAP = 0.5
+_USUAL_FACTOR = 10  # samples whose middle one is the factor between two engines
 COLUMNS = 6
 
 
@@ -32,8 +33,9 @@ class Agreement:
     """
 
     def __init__(self, kind: str | None, decode: Decoder | None) -> None:
-        self.kind = kind
+        self.kind, self._said = kind, kind is not None
         self._decode = decode or _boxes_of
+        self._factors: dict[str, deque[float]] = {}
         self._sizes: dict[str, deque[float]] = {}
 
     @property
@@ -44,7 +46,8 @@ class Agreement:
     def measure(self, fast: Arrays, safe: Arrays) -> float:
         """Agreement of two answers with the same names, 0 to 1.
 
-        `classes`: the share of rows with the same largest score along the last axis.
+        `classes`: the share of rows with the same largest score along the last axis. Where nobody said that outputs are
+        classes, rows of numbers look the same, so agreement is at most 1 − how far the scale of the outputs is off.
         `boxes`: see `agree_on_boxes`.
         `values`: 1 − the relative error of the worst float output: the root mean square of the differences over that
         of the safe output, or over the usual one of the last samples where that is larger. Where no output is a float
@@ -60,10 +63,11 @@ class Agreement:
             return self._agree_on_boxes(fast, safe)
         floats = [name for name in safe if is_float(safe[name])]
         names = floats or list(safe)
-        if any(fast[name].shape != safe[name].shape for name in names):
+        if any(fast[n].shape != safe[n].shape or is_float(fast[n]) != is_float(safe[n]) for n in names):
             return 0.0
         if self.kind == CLASSES:
-            return min(_share_of_classes(fast[name], safe[name]) for name in names)
+            shares = (_share_of_classes(fast[name], safe[name]) for name in names)
+            return min(shares) if self._said else min(*shares, *(self._agree_in_scale(n, fast, safe) for n in names))
         if not floats:
             return min(_share_of_equal(fast[name], safe[name]) for name in names)
         return min(max(0.0, 1.0 - self._relative_error(name, fast[name], safe[name])) for name in names)
@@ -85,6 +89,14 @@ class Agreement:
                 f"{[rows.shape for rows in samples]}."
             )
         return samples
+
+    def _agree_in_scale(self, name: str, fast: Arrays, safe: Arrays) -> float:
+        """1 − how far the usual factor of the last samples is from 1: of one sample alone, rounding moves it too."""
+        factors = self._factors.setdefault(name, deque(maxlen=_USUAL_FACTOR))
+        factor = _factor_between(fast[name], safe[name])
+        if factor is not None:
+            factors.append(factor)
+        return max(0.0, 1.0 - abs(median(factors) - 1.0)) if factors else 1.0
 
     def _relative_error(self, name: str, fast: NDArray[Any], safe: NDArray[Any]) -> float:
         """Over the usual size, lest an output that is nearly zero for once, as where nothing is detected, counts."""
@@ -126,6 +138,16 @@ def _boxes_of(outputs: Arrays, count: int) -> Sequence[NDArray[Any]]:
 
 def _share_of_classes(fast: NDArray[Any], safe: NDArray[Any]) -> float:
     return _share_of_equal(fast.argmax(axis=-1), safe.argmax(axis=-1)) if fast.size else 1.0
+
+
+def _factor_between(fast: NDArray[Any], safe: NDArray[Any]) -> float | None:
+    """What makes the fast outputs of the safe ones (least squares); None where all of those are zero."""
+    largest = float(np.abs(safe.astype(np.float64)).max(initial=0.0))
+    if largest == 0:
+        return None
+    wanted = safe.astype(np.float64) / largest
+    with np.errstate(over="ignore"):
+        return float((fast.astype(np.float64) / largest * wanted).sum() / np.square(wanted).sum())
 
 
 def _share_of_equal(fast: NDArray[Any], safe: NDArray[Any]) -> float:
@@ -210,5 +232,6 @@ def is_float(array: NDArray[Any]) -> bool:
 
 
 def all_finite(outputs: Arrays) -> bool:
-    """Whether no float output holds NaN or Inf."""
-    return all(bool(np.isfinite(array).all()) for array in outputs.values() if is_float(array))
+    """Whether no output of numbers holds NaN or Inf."""
+    numbers = (array for array in outputs.values() if is_float(array) or array.dtype.kind == "c")
+    return all(bool(np.isfinite(array).all()) for array in numbers)

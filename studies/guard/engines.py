@@ -11,11 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.guard.agreement import all_finite
-from studies.guard.options import FAST, SAFE, GuardError
+from studies.guard.options import CLASSES, FAST, SAFE, VALUES, GuardError
 from studies.guard.reports import TroubleReports
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Mapping[str, NDArray[Any]]], Arrays]
+_KINDS = {
+    **dict.fromkeys(("top1", "top5", "agreement"), CLASSES),
+    **dict.fromkeys(("sqnr", "mse", "cosine"), VALUES),
+}
 _SAFE_SOURCE = "safe engine"
 
 
@@ -52,6 +56,16 @@ def open_pair(fast: Path, safe: Path, device: str | None, threads: int | None) -
         )
     one, two = (open_engine(f, m, device, threads) for f, m in zip((fast, safe), manifests, strict=True))
     return one, two
+
+
+def outputs_kind(folder: Path) -> str | None:
+    """What the outputs of an export are by the metric of its study; None where that does not say.
+
+    Raises:
+        GuardError: the folder is no export.
+    """
+    metric = _manifest(folder).get("metric")
+    return _KINDS.get(str(metric.get("name"))) if isinstance(metric, Mapping) else None
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -93,6 +107,8 @@ def find_fault(outputs: Any, names: frozenset[str] | None) -> str:
     for name, array in outputs.items():
         if not isinstance(array, (np.ndarray, np.generic)):
             return f"gave the output {name!r:.80} as {type(array).__name__}, expected a NumPy array"
+        if array.dtype.kind == "O" and not all(isinstance(value, (str, bytes)) for value in np.ravel(array)):
+            return f"gave the output {name!r:.80} as an array of Python objects, expected numbers or texts"
     if not outputs or (names is not None and outputs.keys() != names):
         wanted = f"those of the safe engine, {', '.join(sorted(names))}" if names else "at least one"
         return f"gave the outputs {', '.join(sorted(map(str, outputs))) or 'none'}, expected {wanted}"

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from evaluators.forks import renew_in_children
 from studies.guard import breaker as circuit
 from studies.guard.agreement import Agreement, all_finite
 from studies.guard.compensation import Compensation
-from studies.guard.engines import Arrays, Run, SafeEngine, find_fault, name_engines, open_pair
+from studies.guard.engines import Arrays, Run, SafeEngine, find_fault, name_engines, open_pair, outputs_kind
 from studies.guard.observer import Observer
 from studies.guard.options import BOXES, CLASSES, FAST, SAFE, GuardError, GuardOptions
 from studies.guard.policy import Policy, PolicyKeeper, Sensor
@@ -128,6 +129,9 @@ class Guard:
     ) -> Guard:
         """Open a guard for two exported folders: the mix, and an export of the same study in FP16 or FP32.
 
+        Where the options do not say what outputs are, the metric of the study says it if it is a built-in one of
+        classes or of values.
+
         Args:
             device, threads: see `studies.guard.engines.open_pair`.
             others: further arguments of the class.
@@ -135,6 +139,9 @@ class Guard:
         Raises:
             GuardError: a folder is no export, or they are of different models.
         """
+        options = options or GuardOptions()
+        if options.outputs is None and options.decode is None:
+            options = replace(options, outputs=outputs_kind(Path(safe)))
         return cls(*open_pair(Path(fast), Path(safe), device, threads), options, **others)
 
     # -- requests --------------------------------------------------------------------------------------------------
@@ -298,7 +305,7 @@ class Guard:
             self._change(lambda b, now: b)
         self._policy.ask(self.state)
 
-    def _tell_failure(self, error: Exception) -> None:
+    def _tell_failure(self, error: BaseException) -> None:
         text = f"comparing a sample: {sentence_of(error)} Requests are answered as before; the sample is left out."
         self._troubles.report(_COMPARING, text)
 

@@ -29,7 +29,7 @@ class TroubleReports:
         self._known.pop(source, None)
 
 
-def sentence_of(error: Exception) -> str:
+def sentence_of(error: BaseException) -> str:
     """What went wrong, as a sentence; with the name of the error unless it is one of bitfront's own."""
     text = str(error) if isinstance(error, BitfrontError) else f"{type(error).__name__}: {error}"
     return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -192,7 +192,7 @@ class Reservoir:
     def _remove(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
 
-    def _tell_failure(self, error: Exception) -> None:
+    def _tell_failure(self, error: BaseException) -> None:
         if not self._failing:
             self._tell(
                 f"keeping fresh samples in {self.folder}: {error}. Requests are answered as before, and samples are "

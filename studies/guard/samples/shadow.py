@@ -52,7 +52,7 @@ class Shadow(Generic[Item]):
         self,
         size: int,
         work: Callable[[Item], None],
-        failed: Callable[[Exception], None],
+        failed: Callable[[BaseException], None],
         idle: Callable[[], None],
     ) -> None:
         self._size = size
@@ -125,5 +125,5 @@ class Shadow(Generic[Item]):
         """The thread outlives whatever fails in it."""
         try:
             action(*arguments)
-        except Exception as error:
+        except BaseException as error:  # an engine that calls `sys.exit`, too
             self._failed(error)

@@ -36,6 +36,8 @@ class UtcDateTime(TypeDecorator[datetime]):
         return dialect.type_descriptor(DateTime())
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is not None and value.year < 2000:
+            raise ValueError(f"expected a time since the year 2000, got {value}")
         return None if value is None else value.replace(tzinfo=timezone.utc)
 
 

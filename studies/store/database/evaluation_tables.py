@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import BigInteger, Boolean, Index, Integer, UniqueConstraint
 
 from search.values import Assignment, EngineSummary, Flips, MixBias, Precision, Recovery
+from search.values.shape import Seconds
 from studies.store import shapes
 from studies.store.database.column_types import (
     MILLISECONDS,
@@ -81,7 +82,7 @@ class EvaluationRecord(Base):
     engine: Mapped[dict[str, Any] | None] = optional(Json(EngineSummary))
     notes: Mapped[tuple[str, ...] | None] = optional(JsonList(str))
     assignment: Mapped[Assignment] = required_column(JsonValue(Assignment))
-    stage_s: Mapped[dict[str, float] | None] = optional(Json(Mapping[str, float]))
+    stage_s: Mapped[dict[str, float] | None] = optional(Json(Mapping[str, Seconds]))
     message: Mapped[str | None] = optional(LongText)
     log: Mapped[str | None] = optional(LongText)
     deaths: Mapped[tuple[Any, ...] | None] = optional(JsonList(shapes.StoredFailure))

@@ -29,6 +29,7 @@ from search.values import (
     RecoveryRecord,
     Target,
 )
+from search.values.shape import Seconds
 from studies.store import shapes
 from studies.store.database.column_types import (
     MILLISECONDS,
@@ -349,7 +350,7 @@ class WorkerRecord(Base):
     heartbeat: Mapped[datetime] = required_column(UtcDateTime, default=utc_now())
     ended_at: Mapped[datetime | None] = optional(UtcDateTime)
     spent_at: Mapped[datetime | None] = optional(UtcDateTime)
-    spent: Mapped[dict[str, float] | None] = optional(Json(Mapping[str, float]))
+    spent: Mapped[dict[str, float] | None] = optional(Json(Mapping[str, Seconds]))
     heartbeat_age_s: float
     evaluations: int
     evaluation_id: int | None

@@ -28,9 +28,16 @@ def _count(value: Any) -> None:
         raise ValueError("no count")
 
 
+def _closing_time(value: Any) -> None:
+    step = value.get(tables.CLOSING)
+    if step is not None and datetime.fromisoformat(step["until"]).tzinfo is None:
+        raise ValueError("the value.closing.until: expected a time with its zone")
+
+
 _READERS: Mapping[str, Callable[[Any], object]] = MappingProxyType(
     {
         "bf_study.model": lambda value: value["inputs"][0][2][0],  # the batch
+        "bf_study_target.details": _closing_time,
         "bf_evaluation.status": _state,
         "bf_evaluation.stage": Stage,
         "bf_evaluation.kind": FailureKind,

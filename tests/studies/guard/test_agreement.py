@@ -49,6 +49,25 @@ def test_an_output_that_is_nearly_zero_for_once_is_held_against_its_usual_size()
     assert agreement(one(np.zeros(4)), one(np.zeros(4))) == 1
 
 
+def test_rows_that_nobody_said_are_classes_agree_no_more_than_their_scale() -> None:
+    safe = np.random.default_rng(0).normal(size=(1, 4))
+    assert agreement(one(1.2 * safe), one(safe), None) == pytest.approx(0.8)
+    assert agreement(one(1.2 * safe), one(safe), CLASSES) == 1
+    compared, noise = Agreement(None, None), np.random.default_rng(1)
+    found = []
+    for _ in range(60):
+        safe = noise.normal(size=(1, 4)) + np.array([3.0, 0, 0, 0])
+        found.append(compared.measure(one(safe + 0.2 * noise.normal(size=safe.shape)), one(safe)))
+    assert compared.kind == CLASSES
+    assert np.mean(found) > 0.95  # rounding alone is no other scale
+
+
+@pytest.mark.parametrize("kind", [CLASSES, VALUES])
+def test_whole_numbers_and_texts_agree_with_no_numbers(kind: str) -> None:
+    for fast in (np.ones((1, 4), np.int8), np.full((1, 4), "a"), np.full((1, 4), None)):
+        assert agreement({"y": fast}, one(np.ones((1, 4)), np.float32), kind) == 0
+
+
 def test_the_worst_of_all_outputs_counts() -> None:
     fast, safe = {"a": np.ones(2), "b": np.array([1.5])}, {"a": np.ones(2), "b": np.array([1.0])}
     assert agreement(fast, safe) == 0.5

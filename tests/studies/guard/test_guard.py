@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from search.errors import ConfigError
 from studies.guard import BreakerState, Guard, GuardError, GuardOptions, GuardState
 from studies.guard.compensation import Compensation
+from studies.guard.engines import outputs_kind
+from studies.guard.options import CLASSES, VALUES
 from studies.guard.state import Breaker
 from tests.support.networks import images, plain_session, residual_cnn, save
 
@@ -35,7 +37,7 @@ class Engine:
     def __init__(self) -> None:
         self.calls = 0
         self.change: Callable[[NDArray[Any]], NDArray[Any]] = lambda y: y
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         self.calls += 1
@@ -118,6 +120,24 @@ def test_inputs_that_are_not_finite_are_no_fault_of_the_fast_engine(fast: Engine
     with Guard(fast, safe, GuardOptions(share=0)) as guard:
         assert np.isnan(guard.run({"x": np.full((1, 3), np.nan, np.float32)})["y"]).all()
         assert guard.state().breaker is BreakerState.CLOSED
+
+
+def test_an_engine_that_ends_its_thread_is_told_and_comparing_goes_on(fast: Engine, safe: Engine) -> None:
+    said: list[str] = []
+    with Guard(fast, safe, ALL, tell=said.append) as guard:
+        safe.error = SystemExit(3)
+        serve(guard, 2)
+        safe.error = None
+        serve(guard, 3)
+        assert guard.state().compared == 3
+    assert any("SystemExit: 3" in each for each in said)
+
+
+def test_an_array_of_no_numbers_is_no_answer(fast: Engine, safe: Engine) -> None:
+    fast.change = lambda y: np.full(y.shape, None)
+    with Guard(fast, safe, GuardOptions(share=0)) as guard:
+        np.testing.assert_array_equal(guard.run(request(0))["y"], request(0)["x"])
+        assert "an array of Python objects" in guard.state().reason
 
 
 def test_an_error_of_the_fast_engine_costs_no_request(fast: Engine, safe: Engine) -> None:
@@ -468,3 +488,12 @@ def test_serving_imports_nothing_heavy() -> None:
     code = f"import sys; from studies.guard import Guard; print([m for m in {HEAVY.split()!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [({"name": "top1"}, CLASSES), ({"name": "sqnr"}, VALUES), ({"name": "own"}, None), ([], None), (None, None)],
+)
+def test_the_metric_of_a_study_says_what_outputs_are(tmp_path: Path, metric: Any, expected: str | None) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"model": {}, "target": {}, "files": {}, "metric": metric}))
+    assert outputs_kind(tmp_path) == expected
