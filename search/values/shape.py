@@ -33,9 +33,9 @@ def check_shape(value: Any, shape: Any, place: str = "the value") -> None:
 
     Args:
         value: plain JSON; a tuple is as good as a list.
-        shape: the type that it was written from, as annotations have it: a plain one, a mapping, a sequence or set, a
-            union, one with bounds, `Any`, an enumeration (a text), an array (a text or a `PackedArray`), or a dataclass,
-            whose fields are keys; other keys are left alone.
+        shape: the type that it was written from, as annotations have it: a plain one, perhaps with bounds, a mapping, a
+            sequence or set, a union, `Any`, an enumeration (a text), an array (a text or a `PackedArray`), or a
+            dataclass, whose fields are keys; other keys are left alone.
         place: of the value, as the message names it.
 
     Raises:
