@@ -149,6 +149,9 @@ class TimingRequests(Protocol):
         EvaluatorError: an engine cannot be loaded or run here.
     """
 
+    def time_again(self, assignment: Assignment, out: Path, reference_ms: float | None = None) -> Latency:
+        """Build an assignment at `out` and measure its latency alone, leaving nothing; for repeatability and drift."""
+
     def load_engine(self, engine: Path) -> None:
         """Load an engine file and run it once, in turn with measurements on the device, to `time_engine` it later."""
 

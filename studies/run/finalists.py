@@ -80,10 +80,15 @@ def confirm(work: Work, now: Standing, rows: Sequence[int], *, timed: bool = Tru
 def measure_as_given(work: Work, now: Standing) -> None:
     """Measure the user's own file beside the baseline and score it on *final*, once, unless FP32 is that file.
 
-    What its builder refuses is stored as that.
+    What its builder refuses is stored as that. Where the time limit leaves no time for it a later run does it.
     """
     model = work.problem.model
     if not (model.origin or model.folded) or AS_GIVEN in work.ledger.store.targets.details(work.ledger.target.id):
+        return
+    if work.pace.left_s < work.pace.as_given_s(now):
+        work.events.note(
+            "the time limit leaves no time to measure the file as it was given; to resume the study measures it"
+        )
         return
     work.events.note("measuring the file as it was given, beside the baseline, and scoring it on the final samples")
     out = work.bench.folder / "as_given.engine"
@@ -130,7 +135,7 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
         assignment = work.ledger.store.evaluations.assignments(work.ledger.target.id)[int(now.table.id[row])]
         try:
             doing = f"building the engine of trial {now.table.trial[row]} again"
-            work.bench.keeper.ask(doing).builds.rebuild(assignment, out)
+            work.bench.builder_of(assignment).ask(doing).builds.rebuild(assignment, out)
         except ProcessDiedError as death:
             raise ArtifactError(str(death)) from death
     return out

@@ -55,6 +55,7 @@ def run_here(
     try:
         with join_study(store, good, study, progress, target, state="starting") as work:
             work.pace = pace
+            pace.cuts_builds = bool(work.bench.builders)
             remember(store, study, target, given_options(config), moved=moved)
             return _search(store, study, work)
     except BaseException:

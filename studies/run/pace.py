@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _RECENT = 10  # steps of a kind that say how long the next one takes
 _LAST_MIXES = 3  # mixes that say so: builders learn, so earlier ones took longer
+_UNTIL_LEARNT = 6  # mixes, until those that come are expected to take as long as the last ones
 _LONG = 0.9  # quantile of what those took
 _END_S = 0.5  # to end processes and to print
 _MOST_RESERVED = 1 / 3  # of the time limit, for the finalists
@@ -44,6 +45,7 @@ class Pace:
     Attributes:
         start_s: seconds that the run took before it searched.
         pick_s: seconds that correcting the biases of a pick takes beside evaluating it; None if none is corrected.
+        cuts_builds: whether builds that take too long are ended, so that one that may end in time costs nothing.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Pace:
         self._sure_s = 0.0
         self.start_s = 0.0
         self.pick_s: float | None = None
+        self.cuts_builds = False
 
     @property
     def has_learnt(self) -> bool:
@@ -98,6 +101,7 @@ class Pace:
         if uniform:
             self._took_s["first build"].append(build_s)
             self._took_s["uniform"].append(took_s - build_s)
+            self._took_s["unlearnt build"].append(evaluation.build_s or 0.0)
         else:
             self._took_s["mix"] = deque([*self._took_s["mix"], took_s], maxlen=_LAST_MIXES)
             self._ended_s.append(self.passed_s)
@@ -162,6 +166,10 @@ class Pace:
         scoring_s = self._most("scoring") if self._took_s["scoring"] else self.evaluation_s(now)
         return self.timing_s(now, count) + count * self._most("load") + (count + 1) * scoring_s * self._final
 
+    def as_given_s(self, now: Standing) -> float:
+        """Seconds that measuring the file as it was given takes, whose build is a first one."""
+        return self._most("unlearnt build") + self.finalists_s(now, 1)
+
     def timing_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring so many engines takes, in turn with each other and the baseline.
 
@@ -184,9 +192,15 @@ class Pace:
         """
         if self.limit_s is None:
             return True
-        few = _FEW if 0 < _count_mixes(now) < 3 else 1.0
-        needed_s = (self._uniform_s(now) if uniform else few * self.evaluation_s(now)) + self.reserve_s(now)
+        needed_s = (self._uniform_s(now) if uniform else self._next_mix_s(now)) + self.reserve_s(now)
         return self.left_s > 0 and (needed_s == 0 or self.left_s >= needed_s)
+
+    def _next_mix_s(self, now: Standing) -> float:
+        """Seconds without which no mix is begun: as long as it may take, or where builds are cut as little."""
+        count, usual_s = _count_mixes(now), self.evaluation_s(now)
+        if self.cuts_builds and 0 < count < _UNTIL_LEARNT:
+            return self._later_builds * usual_s
+        return _FEW * usual_s if 0 < count < 3 else usual_s
 
     def evaluations_left(self, now: Standing) -> float:
         """How many more evaluations of this process end in time, as often as a mix ended lately.

@@ -84,8 +84,7 @@ class Search:
             EvaluatorError: the evaluator process dies over it.
         """
         self._work.crew.state("finishing")
-        self._hooks.close()
-        self._pipeline.close()
+        self._hooks.close()  # processes that build stay: engines that were not kept may be built again
         return self._finish.run(complete=self._stop.is_complete(self.read_standing().measures.finished_count))
 
     def read_standing(self) -> Standing:

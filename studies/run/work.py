@@ -8,12 +8,12 @@ from pathlib import Path
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import Model
 from search.space.choices import Space
-from search.values import Assignment
+from search.values import REFERENCE, Assignment
 from studies.crew.crew import Crew
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.pace import Pace
-from studies.run.pipeline.build_hold import BuildHold
+from studies.run.pipeline.build_hold import BuilderProcess, BuildHold
 from studies.trials.ledger import Ledger
 
 
@@ -40,16 +40,21 @@ class Bench:
         folder: of this run alone; engines are built here before they are kept.
         engine_file: what an exported engine is called.
         builders: processes that only build, beside the keeper's.
-        lessons: what each of them builds first, to learn from it.
         hold: entered while a latency is measured, so that no engine is built beside that.
     """
 
     keeper: EvaluatorProcess
     folder: Path
     engine_file: str
-    builders: tuple[EvaluatorProcess, ...] = ()
-    lessons: tuple[Assignment, ...] = ()
+    builders: tuple[BuilderProcess, ...] = ()
     hold: BuildHold = field(default_factory=BuildHold)
+
+    def builder_of(self, assignment: Assignment) -> EvaluatorProcess:
+        """The process that has learnt most of what an assignment is built from, for a build outside the pipeline."""
+        if set(assignment.values()) == {REFERENCE} or not self.builders:
+            return self.keeper
+        knowing = [builder for builder in self.builders if assignment in builder.known]
+        return (knowing or self.builders)[0].process
 
 
 @dataclass

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from evaluators.diagnose.compare_run import refusals
 from evaluators.engine import Session
+from evaluators.process.job import discard
 from evaluators.process.results import LatencyComparison
 from evaluators.process.tasks.latency_meter import LatencyMeter
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
-from search.values import Latency, LayerTime
+from search.values import Assignment, Latency, LayerTime
 
 
 class Timings:
@@ -23,6 +24,15 @@ class Timings:
         self._data = data
         self._meter = meter
         self._loaded: tuple[Path, Session] | None = None
+
+    def time_again(self, assignment: Assignment, out: Path, reference_ms: float | None = None) -> Latency:
+        try:
+            with refusals("building and timing an engine again", "its builder refuses it, or it cannot be run here"):
+                self._opened.build_audited(assignment, out)
+                with closing(self._opened.builder.load(out)) as session:
+                    return self._meter.measure(session, reference_ms)
+        finally:
+            discard(out)
 
     def load_engine(self, engine: Path) -> None:
         with self._opened.alone(), refusals(f"loading the engine {engine.name}"):

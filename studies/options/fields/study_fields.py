@@ -186,9 +186,9 @@ class StudyFields:
     )
     builders: int | None = option(
         kinds.whole(least=0, most=64),
-        "Start this many processes that only build engines, beside the one that builds and measures them.",
+        "Start this many processes that only build engines, beside the one that measures them.",
         None,
-        default_text="1 for TensorRT where 8 processors and 16 GiB are free, else 0",
+        default_text="2 for TensorRT where 8 processors and 16 GiB are free, else 0",
         metavar="N",
         verbs=Verbs.JOINING,
         panel="Workers",

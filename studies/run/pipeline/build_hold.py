@@ -1,4 +1,4 @@
-"""Pausing processes that only build while a latency is measured, so that they do not disturb it."""
+"""Processes that only build, and pausing them while a latency is measured, so that they do not disturb it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ import signal
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from evaluators.process.keeper import EvaluatorProcess
+from search.values import Assignment
 
 LONGEST_S = 60.0  # that builds stand still: a latency takes a few seconds
+
+
+@dataclass
+class BuilderProcess:
+    """A process that only builds.
+
+    Attributes:
+        known: uniform assignments that its builder was asked to learn from before the search.
+    """
+
+    process: EvaluatorProcess
+    known: set[Assignment] = field(default_factory=set)
 
 
 class BuildHold:

@@ -1,4 +1,4 @@
-"""Processes that only build, beside the one that measures and builds too."""
+"""Several processes that only build, beside the one that measures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import STAGE, WAIT
 from evaluators.process.results import Built
 from evaluators.stopwatch import time_spent
-from search.errors import BitfrontError, EvaluatorError
+from search.errors import EvaluatorError
 from search.values import Evaluation, Stage
 from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
@@ -31,7 +31,7 @@ from studies.run_clock import count_parts
 from studies.trials.ledger import Ledger
 
 _CUT_AGAIN_S = 0.5  # until a build that was about to begin when it was cut off, and began after all, is cut off again
-_PAYS = 2.0  # times as long as learning takes, builds have to go on, for another builder to make more of them
+_AHEAD = 2  # claims beyond those that are being built: one that is measured, one that waits
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,6 @@ class _BuildCutOff:
 
 
 @dataclass(frozen=True)
-class _BuilderReady:
-    place: int
-
-
-@dataclass(frozen=True)
 class _Evaluated:
     claim: Claim
     evaluation: Evaluation
@@ -80,7 +75,7 @@ class _Waits:
 
 
 _Item = TypeVar("_Item")
-_News = _Waits | _BuildDone | _BuildCutOff | _BuilderReady | _Evaluated | _StageReached | BaseException
+_News = _Waits | _BuildDone | _BuildCutOff | _Evaluated | _StageReached | BaseException
 
 
 class ParallelPipeline:
@@ -89,8 +84,7 @@ class ParallelPipeline:
     A thread for each process does nothing but wait for it. All that is stored, told or decided is so in the thread that
     runs the search, which hears from the others by a queue.
 
-    The process that measures builds the uniform assignments, and mixes while it has nothing to measure. Builders that
-    learn begin with what it has built of these, once it has, and where enough time is left for that to pay.
+    A builder that has learnt from a uniform assignment, and has its engine, is the one that builds it.
     """
 
     def __init__(self, bench: Bench, ledger: Ledger, events: SearchEvents) -> None:
@@ -100,21 +94,17 @@ class ParallelPipeline:
         self._waiting = Waiting(events)
         self._building: dict[int, int] = {}  # number of a claim → place of its builder
         self._in_flight: set[int] = set()
-        self._at_measurer: set[int] = set()  # claims that the process that measures has, or will have next
-        self._ready: set[int] = set()  # places of builders
-        self._taught = False  # whether builders were started, or it was found not to pay
-        self._learnt_s = 0.0  # what the builds of uniform assignments took
         self._to_build: list[queue.Queue[Claim | None]] = [queue.Queue() for _ in bench.builders]
         self._to_measure: queue.Queue[_ToMeasure | None] = queue.Queue()
         self._news: queue.Queue[_News] = queue.Queue()
         self._threads: list[threading.Thread] = []
         self._waited_s = 0.0
         self._builds_end = math.inf  # on the clock of `time.monotonic`
-        self._measurer_builds = threading.Event()
 
     @property
     def free(self) -> bool:
-        return not self._at_measurer or self._free_builder() is not None
+        count = len(self._bench.builders)
+        return len(self._building) < count and len(self._in_flight) < count + _AHEAD
 
     @property
     def busy(self) -> bool:
@@ -122,25 +112,20 @@ class ParallelPipeline:
 
     def start(self, claim: Claim) -> None:
         if not self._threads:
-            self._begin_thread("bitfront-measure", self._measure_all)
-        if not self._taught and not claim.uniform:
-            self._taught = True
-            if self._learnt_s * _PAYS <= self._builds_end - time.monotonic():
-                self._open_builders()
+            self._open()
+        first = claim.uniform and not self._in_flight
         self._in_flight.add(claim.number)
-        place = None if claim.uniform else self._free_builder()
-        if place is None:
-            self._send_to_measurer(claim, None)
+        if first:  # the process that measures may have built it before, and has nothing else to do yet
+            self._to_measure.put(_ToMeasure(claim, None, early_limits(self._ledger, claim)))
         else:
+            place = self._choose_builder(claim)
             self._building[claim.number] = place
             self._to_build[place].put(claim)
 
-    def _free_builder(self) -> int | None:
-        return min(self._ready - set(self._building.values()), default=None)
-
-    def _send_to_measurer(self, claim: Claim, built: Built | None) -> None:
-        self._at_measurer.add(claim.number)
-        self._to_measure.put(_ToMeasure(claim, built, early_limits(self._ledger, claim)))
+    def _choose_builder(self, claim: Claim) -> int:
+        busy = list(self._building.values())
+        knows = [claim.assignment in builder.known for builder in self._bench.builders]
+        return min(range(len(knows)), key=lambda place: (busy.count(place), not knows[place], place))
 
     def wait_finished(self) -> Sequence[Result]:
         """As `Pipeline.wait_finished`; also returns, with nothing, as soon as another claim may be started."""
@@ -162,16 +147,13 @@ class ParallelPipeline:
             if isinstance(news, _StageReached):
                 self._events.stage(news.claim.trial, news.stage.value)
                 continue
-            if isinstance(news, _BuilderReady):
-                self._ready.add(news.place)
-                return ()
-            if isinstance(news, _BuildCutOff):
-                self._forget(news.claim)
-                continue
             del self._building[news.claim.number]
+            if isinstance(news, _BuildCutOff):
+                self._in_flight.discard(news.claim.number)
+                continue
             if news.built.engine is None:
                 return (self._finish(news.claim, news.built.evaluation),)
-            self._send_to_measurer(news.claim, news.built)
+            self._to_measure.put(_ToMeasure(news.claim, news.built, early_limits(self._ledger, news.claim)))
             return ()
         return ()
 
@@ -190,27 +172,19 @@ class ParallelPipeline:
     def _cut_builds(self) -> None:
         """Forget what no process is at yet, and end builds under way; what is being measured goes on."""
         for item in _drain(self._to_measure):
-            self._forget(item.claim)
+            self._in_flight.discard(item.claim.number)
             if item.built is not None and item.built.engine is not None:
                 discard(item.built.engine)
         for waiting in self._to_build:
             for claim in _drain(waiting):
-                self._forget(claim)
+                self._in_flight.discard(claim.number)
+                del self._building[claim.number]
         for place in self._building.values():
-            self._bench.builders[place].cut_off()
-        if self._measurer_builds.is_set():
-            self._bench.keeper.cut_off()
-        under_way = bool(self._building) or self._measurer_builds.is_set()
-        self._builds_end = time.monotonic() + _CUT_AGAIN_S if under_way else math.inf
-
-    def _forget(self, claim: Claim) -> None:
-        self._building.pop(claim.number, None)
-        self._in_flight.discard(claim.number)
-        self._at_measurer.discard(claim.number)
+            self._bench.builders[place].process.cut_off()
+        self._builds_end = time.monotonic() + _CUT_AGAIN_S if self._building else math.inf
 
     def _finish(self, claim: Claim, evaluation: Evaluation) -> Result:
-        self._forget(claim)
-        self._learnt_s += (evaluation.build_s or 0.0) if claim.uniform else 0.0
+        self._in_flight.discard(claim.number)
         count_parts(evaluation, uniform=claim.uniform, at_most_s=self._waited_s)
         self._waited_s = 0.0
         return claim, evaluation
@@ -219,24 +193,26 @@ class ParallelPipeline:
         if self._in_flight:
             self._bench.keeper.cancel()  # in the middle of what nobody waits for
         for builder in self._bench.builders:
-            builder.cancel()
+            builder.process.cancel()
         self._to_measure.put(None)
         for waiting in self._to_build:
             waiting.put(None)
         for thread in self._threads:
             thread.join()
         for builder in self._bench.builders:
-            builder.close()
+            builder.process.close()
         self._threads.clear()
 
     # -- the threads -----------------------------------------------------------------------------------------------
 
-    def _open_builders(self) -> None:
-        """Start their threads. Each process is started by its first request."""
-        job = self._bench.keeper.job
-        for place, builder in enumerate(self._bench.builders):
-            self._bench.hold.add(builder)
-            self._begin_thread("bitfront-build", partial(self._build_all, place, job))
+    def _open(self) -> None:
+        """Start the threads. Each process is started by its first request, unless it has built something before."""
+        bench = self._bench
+        now = bench.keeper.job
+        for builder, waiting in zip(bench.builders, self._to_build, strict=True):
+            bench.hold.add(builder.process)
+            self._begin_thread("bitfront-build", partial(self._build_all, builder.process, now, waiting))
+        self._begin_thread("bitfront-measure", self._measure_all)
 
     def _begin_thread(self, name: str, serve: Callable[[], None]) -> None:
         def run() -> None:
@@ -249,46 +225,30 @@ class ParallelPipeline:
         self._threads.append(thread)
         thread.start()
 
-    def _build_all(self, place: int, job: Job) -> None:
-        bench, process, waiting = self._bench, self._bench.builders[place], self._to_build[place]
-        process.adopt(ranges=job.ranges, options=job.options)
-        with suppress(BitfrontError):  # what is refused is refused again as an evaluation, which says so
-            for assignment in bench.lessons:
-                process.ask().builds.build_first(assignment)
-        self._news.put(_BuilderReady(place))
+    def _build_all(self, process: EvaluatorProcess, job: Job, waiting: queue.Queue[Claim | None]) -> None:
+        bench, hold = self._bench, self._bench.hold
+        process.adopt(ranges=job.ranges, options=job.options)  # once it has ended what it began before the search
         while (claim := waiting.get()) is not None:
-            if (built := self._build(process, claim)) is not None:
-                _check_alike(process, bench.keeper)
-                self._news.put(_BuildDone(claim, built))
-
-    def _build(self, process: EvaluatorProcess, claim: Claim) -> Built | None:
-        """What building it came to; None where it was cut off."""
-        self._bench.hold.wait_released()
-        try:
-            return process.build(claim.assignment, self._bench.folder / f"{claim.number}.engine", self._teller(claim))
-        except CutOffError:
-            self._news.put(_BuildCutOff(claim))
-            return None
+            hold.wait_released()
+            out = bench.folder / f"{claim.number}.engine"
+            try:
+                built = process.build(claim.assignment, out, self._teller(claim))
+            except CutOffError:
+                self._news.put(_BuildCutOff(claim))
+                continue
+            _check_alike(process, bench.keeper)
+            self._news.put(_BuildDone(claim, built))
 
     def _measure_all(self) -> None:
         bench = self._bench
         while (item := self._to_measure.get()) is not None:
-            claim, built = item.claim, item.built
-            if built is None:
-                self._measurer_builds.set()
-                built = self._build(bench.keeper, claim)
-                self._measurer_builds.clear()
-            if built is not None:
-                self._measure(claim, built, item.limits)
-
-    def _measure(self, claim: Claim, built: Built, limits: EarlyLimits) -> None:
-        bench = self._bench
-        try:
+            claim = item.claim
             with _HeldAtLatency(bench.hold, self._teller(claim)) as tell:
-                done = bench.keeper.measure(built, limits, tell, profile=claim.uniform)
-        except CutOffError:  # it was still building when that began
-            self._news.put(_BuildCutOff(claim))
-        else:
+                if item.built is None:
+                    out = bench.folder / f"{claim.number}.engine"
+                    done = bench.keeper.evaluate(claim.assignment, out, item.limits, tell, profile=claim.uniform)
+                else:
+                    done = bench.keeper.measure(item.built, item.limits, tell, profile=claim.uniform)
             self._news.put(_Evaluated(claim, done))
 
     def _teller(self, claim: Claim) -> Callable[[str, Any], None]:

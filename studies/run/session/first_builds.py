@@ -1,11 +1,12 @@
-"""Processes that build, and what the one that measures builds while another process calibrates."""
+"""Processes that build, and what their builders learn from uniform assignments while another process calibrates."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 import psutil
 
@@ -14,18 +15,19 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import BitfrontError
 from search.space.choices import Space
-from search.values import Assignment
+from search.values import REFERENCE, Assignment
+from studies.run.pipeline.build_hold import BuilderProcess
 from studies.run.session.backend_values import backend_kind
 from studies.run.session.levels import build_at, choose_level, first_level, study_s
 from studies.run.session.setup import Checked
 from studies.store.records import TargetRecord
 
-USUAL_BUILDERS = 1  # two that build gave 1.6 times as many evaluations on an H200, and four hardly more
+USUAL_BUILDERS = 2  # they gave 1.6 times as many evaluations on an H200, and four hardly more
 _LEAST_PROCESSORS = 8  # below that calibration, builders and the process that measures take each other's
 _LEAST_BYTES = 16 * 2**30  # of free memory
 
 
-def make_builders(good: Checked) -> tuple[EvaluatorProcess, ...]:
+def make_builders(good: Checked) -> tuple[BuilderProcess, ...]:
     """As many as were asked for, or as pay on this machine; each is started by its first request."""
     count = good.config.builders
     made = []
@@ -33,11 +35,11 @@ def make_builders(good: Checked) -> tuple[EvaluatorProcess, ...]:
         # Not `beside`: it would take turns for the device, and be held with the turn that a measurement waits for.
         job = replace(good.keeper.job, folder=str(good.folder / f"builder{number}"), only_builds=True)
         made.append(EvaluatorProcess(job, good.folder / f"builder{number}.log", good.keeper.limits))
-    return tuple(made)
+    return tuple(map(BuilderProcess, made))
 
 
 def _usual_builders(good: Checked) -> int:
-    """One where a builder learns, which takes a processor and leaves the device to others most of the time."""
+    """Several where a builder learns, which takes a processor and leaves the device to others most of the time."""
     roomy = usable_processors() >= _LEAST_PROCESSORS and psutil.virtual_memory().available >= _LEAST_BYTES
     return USUAL_BUILDERS if _learns(good) and roomy else 0
 
@@ -46,69 +48,82 @@ def _learns(good: Checked) -> bool:
     return backend_kind(good.config).later_builds < 1
 
 
-def lessons(good: Checked, space: Space) -> tuple[Assignment, ...]:
-    """What a builder learns most from, in a good order; nothing where builders do not learn.
-
-    Those of FP32 and FP16 come before INT8: they need no ranges, so that they are not built again. An engine that is
-    built by one process after the others takes half of what it takes a fresh one.
-    """
-    uniform = [space.uniform(precision) for precision in sorted(space.precisions)]
-    return tuple(dict.fromkeys(uniform)) if _learns(good) else ()
-
-
 class FirstBuilds:
-    """Builds uniform assignments in a thread, in the process that measures, until the search begins.
+    """Builds uniform assignments in threads, so that builders have learnt from them when the search begins.
 
-    The first builds of TensorRT take minutes, most of them for the times of tactics, which no range changes. All are
-    built by one process, though several would end sooner: it then knows the tactics that mixes are made of. FP32 and
+    The first builds of TensorRT take minutes, most of them for the times of tactics, which no range changes. FP32 and
     FP16 need no ranges at all, so their engines serve the evaluations too, unless recovery changes the model.
+
+    Args:
+        builders: take the lower precisions, several one each; without them the process that measures does.
     """
 
-    def __init__(self, good: Checked, target: TargetRecord) -> None:
+    def __init__(self, good: Checked, target: TargetRecord, builders: Sequence[BuilderProcess]) -> None:
         self._good = good
         self._target = target
         self._over = threading.Event()
         self._closed = threading.Event()
-        self._idle = threading.Event()
+        lower = _lower(good.space)
+        mine = [good.space.uniform(REFERENCE), *([] if builders else lower)]
+        self._work = [partial(self._build_all, good.keeper, list(dict.fromkeys(mine)), None)]
+        for number, builder in enumerate(builders):
+            # One of several learns from one precision alone: while it built another, nobody could ask it for a mix.
+            theirs = lower if len(builders) == 1 else lower[number % max(1, len(lower)) :][:1]
+            self._work.append(partial(self._build_all, builder.process, theirs, builder))
+        self._measurer_idle = threading.Event()
 
     def start(self) -> None:
-        threading.Thread(target=self._serve, name="bitfront-first-build", daemon=True).start()
+        for number, work in enumerate(self._work):
+            idle = threading.Event() if number else self._measurer_idle
+            threading.Thread(target=self._serve, args=(work, idle), name="bitfront-first-build", daemon=True).start()
 
     def wait(self) -> None:
-        """Begin nothing else, and wait until the process that measures is free."""
+        """Begin nothing else, and wait until the process that measures is free; others answer when they are."""
         self._over.set()
         with time_spent("first builds"):
-            self._idle.wait()
+            self._measurer_idle.wait()
 
     def close(self) -> None:
-        """Let the thread end, which the process ends with that it has started."""
+        """Let the threads end. A process that only builds ends with the thread that has started it."""
         self._over.set()
         self._closed.set()
 
-    def _serve(self) -> None:
+    def _serve(self, work: partial[None], idle: threading.Event) -> None:
         try:
             with suppress(BitfrontError):  # what fails here fails again as an evaluation, which says so
-                self._build_all()
+                work()
         finally:
-            self._idle.set()
+            idle.set()
             self._closed.wait()
 
-    def _build_all(self) -> None:
-        config, target, process = self._good.config, self._target, self._good.keeper
+    def _build_all(
+        self, process: EvaluatorProcess, assignments: Sequence[Assignment], builder: BuilderProcess | None
+    ) -> None:
+        config, target = self._good.config, self._target
         build_at(process, first_level(config, target))
-        choosing = config.builder_option("optimization_level") is None and target.optimization_level is None
-        for assignment in lessons(self._good, self._good.space):
+        choosing = builder is None and config.builder_option("optimization_level") is None
+        for assignment in assignments:
+            if builder is not None:
+                builder.known.add(assignment)
             seconds = process.ask("building before the search").builds.build_first(assignment)
-            if choosing:
+            if choosing and target.optimization_level is None:
                 build_at(process, choose_level(seconds, study_s(config)).level)
             choosing = False
             if self._over.is_set():
                 return
 
 
+def _lower(space: Space) -> list[Assignment]:
+    """The uniform assignments below FP32, from the coarsest."""
+    found = [space.uniform(precision) for precision in sorted(space.precisions, reverse=True)]
+    return [each for each in dict.fromkeys(found) if each != space.uniform(REFERENCE)]
+
+
 @contextmanager
-def calibrating_beside(good: Checked, target: TargetRecord) -> Iterator[tuple[Checked, FirstBuilds | None]]:
-    """Let the builder of the process that measures learn while the context calibrates in a process of its own.
+def calibrating_beside(
+    good: Checked, target: TargetRecord, builders: Sequence[BuilderProcess]
+) -> Iterator[tuple[Checked, FirstBuilds | None]]:
+    """Let builders learn while the context calibrates in a process of its own.
 
     Call `FirstBuilds.wait` before the process that measures is asked for anything else.
 
@@ -120,12 +135,13 @@ def calibrating_beside(good: Checked, target: TargetRecord) -> Iterator[tuple[Ch
         yield good, None
         return
     job = replace(good.keeper.job, folder=str(good.folder / "calibration"), beside=True)
-    builds = FirstBuilds(good, target)
+    builds = FirstBuilds(good, target, builders)
     with EvaluatorProcess(job, good.folder / "calibration.log", good.keeper.limits) as process:
         builds.start()
         try:
             yield replace(good, keeper=process, folder=good.folder / "calibration"), builds
         except BaseException:
             builds.close()
-            good.keeper.cancel()  # nobody waits for what it builds
+            for each in (good.keeper, *(builder.process for builder in builders)):
+                each.cancel()  # nobody waits for what it builds
             raise

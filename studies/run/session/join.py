@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
@@ -22,9 +22,10 @@ from studies.crew.lease_length import at_work, lease_of
 from studies.events import Events
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
+from studies.run.pipeline.build_hold import BuilderProcess
 from studies.run.session.backend_values import runs_on_gpu
 from studies.run.session.calibration import calibrate_target, keep_statistics
-from studies.run.session.first_builds import calibrating_beside, lessons, make_builders
+from studies.run.session.first_builds import calibrating_beside, make_builders
 from studies.run.session.setup import Checked, adopt_ranges
 from studies.run.work import Bench, Problem, Work
 from studies.store.records import CalibrationRecord, ChoiceRecord, StudyRecord, TargetRecord
@@ -69,10 +70,10 @@ def join_study(
         _clear_leftovers(store, artifacts, crew, progress, own=config.artifacts is None)
         builders = make_builders(good) if state == "starting" else ()  # else nothing is searched
         for builder in builders:
-            held.callback(builder.close)
+            held.callback(builder.process.close)
         with time_spent("calibration"):
             if not made:
-                made.update(_calibrate_once(store, artifacts, good, study, target, crew, progress, held))
+                made.update(_calibrate_once(store, artifacts, good, study, target, crew, progress, builders, held))
             target = _now(store, study, target)
             space = made.get(target.ranges_digest or "")
             if space is None:  # another worker calibrated
@@ -80,7 +81,7 @@ def join_study(
         yield Work(
             Problem(config, space, good.model),
             Ledger(store, artifacts, study, target, good.limits, good.keeper.description.knobs),
-            Bench(good.keeper, good.folder, good.keeper.description.engine_file, builders, lessons(good, space)),
+            Bench(good.keeper, good.folder, good.keeper.description.engine_file, builders),
             crew,
             progress,
         )
@@ -135,6 +136,7 @@ def _calibrate_once(
     target: TargetRecord,
     crew: Crew,
     progress: SearchEvents,
+    builders: Sequence[BuilderProcess],
     held: ExitStack,
 ) -> dict[str, Space]:
     """Let one worker calibrate for all.
@@ -143,7 +145,7 @@ def _calibrate_once(
         Digest of the ranges → the space that they leave, where this worker made them in the process that measures.
     """
     made: dict[str, Space] = {}
-    with calibrating_beside(good, target) as (calibrating, builds):
+    with calibrating_beside(good, target, builders) as (calibrating, builds):
         if builds is not None:
             held.callback(builds.close)
 

@@ -551,6 +551,14 @@ def test_outputs_without_axes_can_be_checked_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_timing_again_leaves_no_engine(warm: Warm) -> None:
+    out = warm.case.folder / "again.engine"
+    latency = warm.evaluator.timings.time_again(warm.case.uniform(INT8), out)
+    assert latency.baseline_ms is not None
+    assert not list(out.parent.glob("again.engine*"))
+
+
+@pytest.mark.slow
 def test_timing_an_engine_file_leaves_it(warm: Warm) -> None:
     out = warm.case.folder / "kept.engine"
     warm.evaluator.builds.rebuild(warm.case.uniform(INT8), out)

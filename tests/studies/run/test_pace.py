@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from bitfront import verbs
@@ -24,6 +25,7 @@ from studies.run.unreachable_limits import UnreachableLimitError
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, child, environment, ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
+from tests.support.quantized_files import quantized
 from tests.support.time_limit_clock import Clock
 
 pytestmark = pytest.mark.slow
@@ -189,3 +191,47 @@ def test_a_mix_is_not_expected_to_take_what_the_first_builds_took(here: Path) ->
     for took_s in (20.0, 8.0, 9.0):
         learning.note(record.evaluation, took_s)
     assert learning.evaluation_s(now) < 20.0, "once there are mixes they alone say how long the next one takes"
+
+
+def test_builds_that_can_be_cut_off_are_begun_though_the_first_mixes_took_long(here: Path) -> None:
+    """Builders learn from their first mixes, and a build that does not end in time costs nothing."""
+    search(Quiet(), trials="5")
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        study = store.studies.load("s")
+        [target] = store.targets.of_study(study.id)
+        now = read_standing(store, study, target, Limits())
+        record = store.evaluations.load(int(now.table.id[-1]))
+    made = Pace(480.0, time.monotonic() - 370.0, {"search": 100, "final": 100}, later_builds=0.25)
+    for took_s in (113.0, 117.0):
+        made.note(record.evaluation, took_s)
+    assert not made.allows_evaluation(now)
+    made.cuts_builds = True
+    assert made.allows_evaluation(now)
+    made.began -= 90.0
+    assert not made.allows_evaluation(now), "not even as quick as the next one may be would it end"
+
+
+def test_the_last_mixes_alone_say_how_long_the_next_one_takes(here: Path) -> None:
+    search(Quiet(), trials="3")
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        study = store.studies.load("s")
+        [target] = store.targets.of_study(study.id)
+        now = read_standing(store, study, target, Limits())
+        record = store.evaluations.load(int(now.table.id[-1]))
+    made = Pace(480.0, time.monotonic(), {"search": 100, "final": 100}, later_builds=0.25)
+    for took_s in (113.0, 117.0, 9.0, 8.0, 7.0):
+        made.note(record.evaluation, took_s)
+    assert made.evaluation_s(now) < 10.0
+
+
+def test_without_time_for_its_build_the_file_as_given_is_left_to_a_later_run(here: Path) -> None:
+    write_inputs(here / "in")
+    path = quantized(onnx.load(here / "in/model.onnx"), here)
+    with pytest.MonkeyPatch.context() as patched:
+        clock = Clock(patched, 1.0)
+        patched.setattr(Pace, "as_given_s", lambda pace, now: 1e9)
+        search(clock, model=str(path), trials="2", **{"time-limit": "1h"})
+    assert any("no time to measure the file as it was given" in note for note in clock.notes)
+    assert "The file as given takes" not in ok("front", "s")
+    ok("resume", "s")
+    assert "The file as given takes" in ok("front", "s")

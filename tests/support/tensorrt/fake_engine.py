@@ -171,7 +171,12 @@ class FakeEngines:
         typed = flags & {"FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"}
         if network._state["strong"]:
             return f"a strongly typed network takes no flags {sorted(typed)}" if typed else ""
-        for layer in network._state["layers"]:
+        layers = network._state["layers"]
+        tensors = [t for each in layers for t in (*each._state["inputs"], *each._state["outputs"]) if t is not None]
+        quantized = any(each.type.name in ("QUANTIZE", "DEQUANTIZE") for each in layers)
+        if "INT8" in flags and not quantized and not any("range" in tensor._state for tensor in tensors):
+            return "Internal Error (Calibration failure occurred with no scaling factors detected)"  # 8.6.0 on an H100
+        for layer in layers:
             precision = layer._state.get("precision")
             needed = {"HALF": "FP16", "INT8": "INT8"}.get(precision.name) if precision is not None else None
             if needed and needed not in flags:

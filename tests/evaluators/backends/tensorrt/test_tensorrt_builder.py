@@ -13,15 +13,38 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from evaluators.backends.tensorrt import timing_cache
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.builder import TensorRTBuilder
 from evaluators.backends.tensorrt.options import BuilderKnobs, TensorRTOptions
+from search.graph.model import load_as_given
 from tests.support.assignments import uniform_and_mixed
-from tests.support.networks import loaded, ranged
+from tests.support.networks import loaded, ranged, residual_cnn
+from tests.support.quantized_files import quantized
 from tests.support.tensorrt.stand_in import PATHS, V10, standing_in
+
+
+@pytest.mark.parametrize(("version", "typing"), PATHS)
+def test_a_file_is_built_in_the_precisions_that_it_has(version: str, typing: str, tmp_path: Path) -> None:
+    path = tmp_path / "float.onnx"
+    onnx.save(residual_cnn(), path)
+    asked: list[set[str]] = []
+
+    def build(builder: Any, network: Any, config: Any) -> Any:
+        asked.append(set(config._state.get("flags", ())))
+        return engines._build(builder, network, config)
+
+    with standing_in(version) as engines:
+        engines.fake.behaviours["Builder.build_serialized_network"] = build
+        builder = opened(typing=typing)
+        for file in (path, quantized(onnx.load(path), tmp_path)):
+            builder.build_file(load_as_given(file, batch=4), tmp_path / "given.plan")
+    given, own = ({flag for flag in flags if flag in ("INT8", "FP16")} for flags in asked)
+    assert given == set(), "INT8 without Q/DQ would need ranges"
+    assert own == ({"INT8", "FP16"} if typing == "weak" else set())
 
 
 def opened(**options: Any) -> TensorRTBuilder:
