@@ -156,13 +156,18 @@ class Metric:
                 )
 
     def _check_shares(self, scores: Scores, first: int) -> Scores:
-        """Refuse scores that cannot be shares, where the first ones were taken as such."""
+        """Refuse scores that cannot be shares, where they are said to be, or the first ones were taken as such: the
+        bounds of a loss rest on it."""
         outside = np.flatnonzero((scores < 0) | (scores > 1))
-        if len(outside) and self.undeclared and self.ratio:
+        if len(outside) and self.ratio:
+            said = (
+                "declares neither unit nor ratio. Its first scores were all 0 or 1 and were taken as shares of one"
+                if self.undeclared
+                else "declares `ratio = True`, so its scores are shares from 0 to 1"
+            )
             raise MetricError(
-                f"metric {self.name} declares neither unit nor ratio. Its first scores were all 0 or 1 and were taken "
-                f"as shares of one, but sample {first + outside[0]} has {scores[outside[0]]:g}. Declare `unit` on the "
-                "function, for example 'px', or `ratio = False` for plain numbers."
+                f"metric {self.name} {said}, but sample {first + outside[0]} has {scores[outside[0]]:g}. Declare "
+                "`unit` on the function, for example 'px', or `ratio = False` for plain numbers."
             )
         return scores
 
@@ -238,6 +243,11 @@ class Gathering:
             ) from None
         if not np.isfinite(value):
             raise MetricError(f"metric {self._metric.name}: compute() gave {value}; it must be a finite number")
+        if self._metric.ratio and not 0 <= value <= 1:
+            raise MetricError(
+                f"metric {self._metric.name} declares `ratio = True`, so it is a share from 0 to 1, but compute() gave "
+                f"{value:g}. Declare `unit`, for example 'px', or `ratio = False` for plain numbers."
+            )
         return value
 
 

@@ -98,6 +98,28 @@ def test_a_later_score_that_is_no_share_is_an_error_that_says_what_to_declare() 
     assert metric.scores({}, np.array([0.0, 2.0]), count=2).tolist() == [0, 2]
 
 
+def test_declared_shares_have_to_be_shares() -> None:
+    function = lambda outputs, labels: labels  # noqa: E731
+    function.ratio = True  # type: ignore[attr-defined]
+    found = make_own_metric("percent", function)
+    with pytest.raises(MetricError, match=r"declares `ratio = True`, so .* from 0 to 1, but sample 1 has 97\. Declare"):
+        found.scores({}, np.array([1.0, 97.0]), count=2)
+
+
+def test_a_declared_share_over_all_samples_has_to_be_one() -> None:
+    class Percent:
+        ratio = True
+
+        def update(self, outputs: object, labels: object) -> None:
+            pass
+
+        def compute(self) -> float:
+            return 97.0
+
+    with pytest.raises(MetricError, match=r"declares `ratio = True`, so .* but compute\(\) gave 97\. Declare"):
+        make_own_metric("percent", Percent).accumulator().compute()
+
+
 @pytest.mark.parametrize(
     ("metric", "said"), [("hits", ""), ("distance", "declare `ratio = True`"), ("pixels", "in px")]
 )
