@@ -172,12 +172,18 @@ def _count_outputs(node: ir.Node) -> Iterator[float]:
         elif node.op_type in _GROWING:
             yield math.inf
         else:
-            yield _broadcast(node)
+            yield _most_elements(node)
 
 
-def _broadcast(node: ir.Node) -> float:
-    """Elements of the constant inputs laid over each other."""
-    shapes = [value.const_value.shape.numpy() for value in node.inputs if value is not None and value.const_value]
+def _most_elements(node: ir.Node) -> float:
+    """Elements that an output may have: of the constant inputs one after the other, each with each, or laid over each
+    other."""
+    tensors = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
+    if node.op_type == "Concat":
+        return float(sum(tensor.size for tensor in tensors))
+    if node.op_type in _PRODUCTS or node.op_type in ("Gather", "GatherND"):
+        return math.prod(float(tensor.size) for tensor in tensors)
+    shapes = [tensor.shape.numpy() for tensor in tensors]
     aligned = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
     return float(math.prod(max(dims) for dims in aligned))
 
@@ -189,7 +195,7 @@ def propagate_shapes(proto: onnx.ModelProto, *, check_type: bool = False) -> onn
     cast. Where there is so long a list, it follows none.
     """
     infer = onnx.shape_inference.infer_shapes
-    if any(node.op_type in _GROWING for node in nodes(proto.graph)):
+    if any(node.op_type in _GROWING or node.op_type == "Concat" for node in nodes(proto.graph)):
         found = infer(proto, check_type=check_type)
         shapes = (info.type.tensor_type.shape.dim for info in found.graph.value_info)
         if any(len(dims) == 1 and dims[0].dim_value > _LONGEST_LIST for dims in shapes):

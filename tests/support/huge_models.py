@@ -43,6 +43,12 @@ HUGE = {
     "Cast": (added_maximum(helper.make_node("Range", ["first", "last", "step"], ["list"]),
                            helper.make_node("Cast", ["list"], ["big"], to=FLOAT)),
              {"first": np.int64(0), "last": np.int64(2**35), "step": np.int64(1)}),
+    "Concat": (added_maximum(*(helper.make_node("Concat", [f"list{i}"] * 2, [f"list{i + 1}"], axis=0)
+                               for i in range(39)),
+                             helper.make_node("Concat", ["list39"] * 2, ["big"], axis=0)),
+               {"list0": np.ones(1, np.float32)}),
+    "Gather": (added_maximum(helper.make_node("Gather", ["u", "v"], ["big"], axis=0)),
+               {"u": np.ones((1, 2**18), np.float32), "v": np.zeros(2**18, np.int64)}),
     "Mul": (added_maximum(helper.make_node("Mul", ["u", "v"], ["big"])),
             {"u": np.ones((2**20, 1), np.float32), "v": np.ones((1, 2**20), np.float32)}),
     "Tile": (added_maximum(helper.make_node("Tile", ["u", "times"], ["big"])),
