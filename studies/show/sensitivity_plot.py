@@ -10,7 +10,7 @@ from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.outputs import check_file
-from studies.show.html_parts import write_page
+from studies.show.html_parts import plotly_library, write_page
 from studies.show.plots import GREY, RED, colour_of, plain
 
 _PANELS = (("error", "error of the outputs"), ("sqnr_db", "SQNR, dB"), ("kl", "KL, nats"), ("overlap", "overlap"))
@@ -28,7 +28,9 @@ def write_plot(found: Sensitivities, path: Path) -> None:
         ConfigError: the folder is not there or cannot be written.
         ArtifactError: the file cannot be written.
     """
-    write_page(sensitivity_figure(found).to_html(include_plotlyjs=True, full_html=True), path, "the plot")
+    figure = sensitivity_figure(found).to_html(include_plotlyjs=False, full_html=False)
+    head = f'<!doctype html><meta charset="utf-8"><script>{plotly_library()}</script>'
+    write_page(head + figure, path, "the plot")
 
 
 def sensitivity_figure(found: Sensitivities) -> Any:

@@ -18,7 +18,7 @@ from studies.judging.rounding import estimate_text, half_width, latency_text, ra
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_percent
 from studies.outputs import check_file
-from studies.show.html_parts import write_page
+from studies.show.html_parts import plotly_library, write_page
 from studies.show.plots import BLUE, ORANGE, RED, colour_of
 from studies.show.report.figures import figures
 from studies.show.report.front_figure import view_of
@@ -49,7 +49,6 @@ def render_report(data: ReportData) -> str:
         ValueError: a front evaluation whose precisions do not match the groups one to one.
     """
     import jinja2
-    from plotly.offline import get_plotlyjs
 
     folder = Path(__file__).parent / "templates"
     environment = jinja2.Environment(
@@ -68,13 +67,11 @@ def render_report(data: ReportData) -> str:
         numbers=_numbers_text,
         seconds=partial(seconds_text, missing="–"),
     )
-    # A closing tag inside the library would end the script; none is there today.
-    library = get_plotlyjs().replace("</script", "<\\/script")
     template = environment.get_template("report.html.jinja")
     return template.render(
         data=data,
         figures=figures(data),
-        plotly=library,
+        plotly=plotly_library(),
         inks={BLUE: "--accent", RED: "--red", ORANGE: "--warn"},
         limits=limit_texts(data),
         map=precision_map(data),

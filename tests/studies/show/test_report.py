@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from plotly.offline import get_plotlyjs
 
 from search.errors import ArtifactError, ConfigError
 from search.values import Assignment, Precision
 from studies.options.limits import Limits
+from studies.show import html_parts
+from studies.show.html_parts import plotly_library
 from studies.show.report.figures import figures
 from studies.show.report.front_figure import front_figure, view_of
 from studies.show.report.label_places import Mark, place_labels
@@ -36,7 +39,7 @@ EVIL = "<script>alert(1)</script>"
 def page_of(data):
     """The page without the Plotly library, and how often the library was in it."""
     page = render_report(data)
-    return page.replace(get_plotlyjs(), ""), page.count(get_plotlyjs()[:400])
+    return page.replace(plotly_library(), ""), page.count(plotly_library()[:400])
 
 
 def row_of(label, value, text):
@@ -49,6 +52,18 @@ def row_of(label, value, text):
 @pytest.fixture(scope="module")
 def page():
     return page_of(sample())[0]
+
+
+def test_the_library_inside_is_the_published_one_and_has_what_the_figures_draw():
+    text = plotly_library()
+    folder = Path(html_parts.__file__).parent / "plotly"
+    assert (
+        hashlib.sha256((folder / "plotly-basic.min.js").read_bytes()).hexdigest() in (folder / "README.md").read_text()
+    )
+    kinds = {trace["type"] for figure in figures(sample()).values() for trace in figure["data"]}
+    assert kinds <= {"scatter", "bar", "pie"}, "the bundle draws nothing else"
+    assert len(text) < 1.3e6
+    assert len(render_report(sample())) < 1.5e6
 
 
 def test_figures_are_valid_plotly():
