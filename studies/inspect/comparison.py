@@ -98,9 +98,10 @@ class Comparison:
         lines += [self._where()] if self.groups is not None else []
         lines += flip_texts(self.flips) if self.flips is not None else []
         if self.wrapper is not None:
-            lines += [f"own {wrapper_text.verdict(each, self.threshold_db)}" for each in self.wrapper.outputs]
-            if self.wrapper.input_fault is not None:
-                lines.append(f"own {wrapper_text.input_text(self.wrapper.input_fault)}")
+            at_input = self.wrapper.input_fault
+            told = (wrapper_text.verdict(each, self.threshold_db, bool(at_input)) for each in self.wrapper.outputs)
+            lines += [f"own {each}" for each in told]
+            lines += [f"own {wrapper_text.input_text(at_input)}"] if at_input is not None else []
         return lines
 
     def _where(self) -> str:

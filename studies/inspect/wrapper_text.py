@@ -16,18 +16,20 @@ _LAYOUTS: dict[tuple[int, ...], str] = {
 }
 
 
-def verdict(found: WrapperOutput, threshold_db: float) -> str:
-    """What follows for one output, in one sentence."""
-    if found.fault is not None:
+def verdict(found: WrapperOutput, threshold_db: float, at_input: bool = False) -> str:
+    """What follows for one output, in one sentence.
+
+    Args:
+        at_input: whether a fault of an input explains the outputs, which then have none of their own.
+    """
+    if found.fault is not None and not at_input:
         told = f"{_fault_text(found.fault)}; with that corrected, its SQNR rises from {_db(found.fault.before_db)} to "
         return f"{found.name}: {told}{_db(found.fault.after_db)}"
     level = f"SQNR {_db(found.to_evaluation_db)} against the evaluation, {_db(found.to_float_db)} against FP32"
     if is_near(found, threshold_db):
         return f"{found.name}: no fault was found; it is as close as can be expected after quantization ({level})"
-    return (
-        f"{found.name}: it differs by more than quantization explains ({level}), and no single fault explains the "
-        "difference"
-    )
+    cause = "a fault of an input" if at_input else "no single fault"
+    return f"{found.name}: it differs by more than quantization explains ({level}), and {cause} explains the difference"
 
 
 def input_text(found: InputFault) -> str:
@@ -107,7 +109,7 @@ def to_json(found: WrapperComparison, threshold_db: float) -> dict[str, Any]:
                 "evaluation_to_float_db": _finite(each.evaluation_to_float_db),
                 "near": is_near(each, threshold_db),
                 "fault": None if each.fault is None else _fault_json(each.fault),
-                "verdict": verdict(each, threshold_db),
+                "verdict": verdict(each, threshold_db, found.input_fault is not None),
             }
             for each in found.outputs
         ],

@@ -59,12 +59,16 @@ def _changes(array: NDArray[Any]) -> Iterator[tuple[str, Change]]:
     yield "it is not divided by 255", lambda x: x * 255
     yield "it is scaled to -1 to 1 where 0 to 1 is expected", lambda x: x * 2 - 1
     yield "it is scaled to 0 to 1 where -1 to 1 is expected", lambda x: (x + 1) / 2
+    yield "it is left at 0 to 255 where -1 to 1 is expected", lambda x: (x + 1) * 127.5
     if array.ndim != 4:
         return
     if array.shape[1] in _CHANNELS:
         yield from _picture_changes(array.shape[1])
         if array.shape[1] > 1:
-            yield _memory("NHWC", "NCHW"), lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape)
+            yield _memory("NHWC", "NCHW"), _read_channels_last
+        if array.shape[1] == 3:
+            both = f"its channels are in the other order, BGR for RGB, and {_memory('NHWC', 'NCHW')}"
+            yield both, lambda x: _read_channels_last(x[:, ::-1])
     elif array.shape[3] in _CHANNELS:
         yield from ((cause, _with_channels_last(change)) for cause, change in _picture_changes(array.shape[3]))
         if array.shape[3] > 1:
@@ -75,9 +79,25 @@ def _picture_changes(channels: int) -> Iterator[tuple[str, Change]]:
     """Of arrays (n, channels, height, width)."""
     if channels == 3:
         yield "its channels are in the other order, BGR for RGB", lambda x: x[:, ::-1]
-        yield "mean and deviation (those of ImageNet) are not applied", lambda x: x * _DEVIATION + _MEAN
-        yield "mean and deviation (those of ImageNet) are applied twice, or where none are wanted", _normalize
+        yield from _normalization_changes()
+    yield "it is mirrored, left for right", lambda x: x[:, :, :, ::-1]
+    yield "it is upside down", lambda x: x[:, :, ::-1]
+    yield "its height and width are swapped", lambda x: x.transpose(0, 1, 3, 2).reshape(x.shape)
     yield "its middle is cut out (224 of 256) and enlarged", _cut_middle
+
+
+def _normalization_changes() -> Iterator[tuple[str, Change]]:
+    """Of pictures that mean and deviation of ImageNet were applied to, or that they are wrongly applied to."""
+    both = "mean and deviation (those of ImageNet)"
+    yield f"{both} are not applied", _plain
+    yield f"{both} are not applied, nor is it divided by 255", lambda x: _plain(x) * 255
+    yield f"it is not divided by 255 before {both} are applied", lambda x: _normalize(_plain(x) * 255)
+    yield f"{both} are applied twice, or where none are wanted", _normalize
+    yield f"{both} are applied where -1 to 1 is expected", lambda x: _normalize((x + 1) / 2)
+    yield f"it is scaled to -1 to 1 where {both} are expected", lambda x: _plain(x) * 2 - 1
+    yield "the deviation (that of ImageNet) is not applied, but the mean is", lambda x: x * _DEVIATION
+    swapped = f"its channels are in the other order, BGR for RGB, and {both} are applied in the order RGB"
+    yield swapped, lambda x: _normalize(_plain(x)[:, ::-1])
 
 
 def _with_channels_last(change: Change) -> Change:
@@ -86,6 +106,14 @@ def _with_channels_last(change: Change) -> Change:
 
 def _memory(given: str, expected: str) -> str:
     return f"its memory is in the layout {given} and read as {expected}"
+
+
+def _read_channels_last(array: NDArray[Any]) -> NDArray[Any]:
+    return array.transpose(0, 2, 3, 1).reshape(array.shape)
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(array * _DEVIATION + _MEAN)
 
 
 def _normalize(array: NDArray[Any]) -> NDArray[Any]:

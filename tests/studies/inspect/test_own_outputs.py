@@ -78,6 +78,7 @@ def test_a_fault_at_the_inputs_is_named_and_no_other(studied: Path) -> None:
         named = [line for line in said.splitlines() if "input image: " in line]
         assert len(named) == 1, said
         assert words in named[0]
+        assert "scale or offset" not in said, "one cause is named"
     found = json.loads(ok("compare", "small", 1, "--outputs", "mine.npz", "--json"))["own_outputs"]["input_fault"]
     assert (found["input"], found["cause"]) == ("image", "its middle is cut out (224 of 256) and enlarged")
     np.savez("mine.npz", logits=own_outputs(lambda images: np.roll(images, 3, axis=3)))
@@ -135,5 +136,7 @@ def test_every_kind_of_fault_has_its_sentence(facts: dict[str, Any], words: str)
 
 def test_what_no_fault_explains_is_said(studied: Path) -> None:
     assert "no single fault explains the difference" in verdict(WrapperOutput("y", 2.0, 2.0, 30.0, None), 10.0)
+    scaled = WrapperOutput("y", 2.0, 2.0, 30.0, Fault(FaultKind.SCALE, 2.0, 12.0, 12.0, scales=[2.0]))
+    assert "a fault of an input explains the difference" in verdict(scaled, 10.0, at_input=True)
     assert "no fault was found" in verdict(WrapperOutput("y", 25.0, 22.0, 30.0, None), 10.0)
     assert "no fault was found" in verdict(WrapperOutput("y", 60.0, 60.0, float("inf"), None), 10.0)

@@ -50,6 +50,15 @@ def look(
         (lambda x: (x - MEAN) / DEVIATION, "are applied twice"),
         (lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape), "NHWC and read as NCHW"),
         (cut_middle, "its middle is cut out"),
+        (lambda x: x[..., ::-1], "mirrored"),
+        (lambda x: x[..., ::-1, :], "upside down"),
+        (lambda x: x.transpose(0, 1, 3, 2), "height and width are swapped"),
+        (lambda x: x[:, ::-1].transpose(0, 2, 3, 1).reshape(x.shape), "BGR for RGB, and its memory is in the layout"),
+        (lambda x: (x * DEVIATION + MEAN) * 255, "are not applied, nor is it divided by 255"),
+        (lambda x: ((x * DEVIATION + MEAN) * 255 - MEAN) / DEVIATION, "not divided by 255 before mean and"),
+        (lambda x: x * DEVIATION, "the deviation (that of ImageNet) is not applied"),
+        (lambda x: (x * DEVIATION + MEAN) * 2 - 1, "scaled to -1 to 1 where mean and deviation"),
+        (lambda x: ((x * DEVIATION + MEAN)[:, ::-1] - MEAN) / DEVIATION, "are applied in the order RGB"),
     ],
 )
 def test_the_usual_faults_are_named(change: Callable[[Array], Array], cause: str) -> None:
@@ -75,7 +84,8 @@ def test_they_are_named_where_the_channels_are_last_too(change: Callable[[Array]
 
 
 @pytest.mark.parametrize(
-    "change", [lambda x: x, lambda x: x[..., ::-1], lambda x: x * 0.5 + 0.1, lambda x: RNG.normal(size=x.shape)]
+    "change",
+    [lambda x: x, lambda x: np.roll(x, 3, axis=3), lambda x: x * 0.5 + 0.1, lambda x: RNG.normal(size=x.shape)],
 )
 def test_what_none_of_them_explains_is_not_named(change: Callable[[Array], Array]) -> None:
     assert look(change) is None
