@@ -192,15 +192,30 @@ def propagate_shapes(proto: onnx.ModelProto, *, check_type: bool = False) -> onn
     """The model with its shapes, which values of small tensors may decide.
 
     ONNX makes an object for each element of a list whose values it follows: 20 GB for a Range of 2^30, say, that is
-    cast. Where there is so long a list, it follows none.
+    cast, or for a list that 30 nodes join with itself. Where there is so long a list, it follows none.
     """
     infer = onnx.shape_inference.infer_shapes
     if any(node.op_type in _GROWING or node.op_type == "Concat" for node in nodes(proto.graph)):
         found = infer(proto, check_type=check_type)
-        shapes = (info.type.tensor_type.shape.dim for info in found.graph.value_info)
-        if any(len(dims) == 1 and dims[0].dim_value > _LONGEST_LIST for dims in shapes):
+        if max(_lengths(found.graph), default=0) > _LONGEST_LIST:
             return found
     return infer(proto, check_type=check_type, data_prop=True)
+
+
+def _lengths(graph: onnx.GraphProto) -> Iterator[int]:
+    """How long each list of a graph can be at most, by shape inference or, where it does not know, by what is joined
+    in it.
+    """
+    known = {tensor.name: tensor.dims[0] if len(tensor.dims) == 1 else 1 for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info):
+        if info.type.tensor_type.HasField("shape"):
+            dims = info.type.tensor_type.shape.dim
+            if len(dims) != 1 or dims[0].HasField("dim_value"):  # values of arrays are not followed
+                known[info.name] = dims[0].dim_value if len(dims) == 1 else 1
+    for node in nodes(graph):
+        sizes = [known.get(name, 1) for name in node.input]
+        for name in node.output:
+            yield known.setdefault(name, sum(sizes) if node.op_type == "Concat" else max(sizes, default=1))
 
 
 def check_sequences(model: ir.Model, path: Path) -> None:
