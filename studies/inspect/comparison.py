@@ -99,8 +99,8 @@ class Comparison:
         lines += flip_texts(self.flips) if self.flips is not None else []
         if self.wrapper is not None:
             at_input = self.wrapper.input_fault
-            told = (wrapper_text.verdict(each, self.threshold_db, bool(at_input)) for each in self.wrapper.outputs)
-            lines += [f"own {each}" for each in told]
+            for own in self.wrapper.outputs:
+                lines.append(f"own {wrapper_text.verdict(own, self.threshold_db, at_input is not None)}")
             lines += [f"own {wrapper_text.input_text(at_input)}"] if at_input is not None else []
         return lines
 

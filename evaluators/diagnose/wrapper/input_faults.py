@@ -109,7 +109,7 @@ def _memory(given: str, expected: str) -> str:
 
 
 def _read_channels_last(array: NDArray[Any]) -> NDArray[Any]:
-    return array.transpose(0, 2, 3, 1).reshape(array.shape)
+    return np.asarray(array.transpose(0, 2, 3, 1).reshape(array.shape))
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
