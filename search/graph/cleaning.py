@@ -143,10 +143,14 @@ def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, 
 def settle_shapes(model: ir.Model) -> None:
     """Write the types and shapes that inference finds into the model, in place; where it fails, none.
 
-    The pass of onnx_ir makes a tensor of every sequence.
+    The pass of onnx_ir makes a tensor of every sequence. An output keeps the shape that the file gives it only where
+    nothing else is known: files are wrong about it, and inference would then find nothing at all.
     """
+    bare = skeleton(model)
+    for value in bare.graph.outputs:
+        value.shape = None
     try:
-        proto = propagate_shapes(ir.to_proto(skeleton(model)), check_type=True)
+        proto = propagate_shapes(ir.to_proto(bare), check_type=True)
         inferred = ir.from_proto(proto)
     except Exception:  # what comes later says what is wrong
         return

@@ -43,6 +43,22 @@ def test_a_file_of_ir_version_3_is_lowered_to_half_and_stays_valid(opset: int, t
     assert load(save(ir.to_proto(model.graph), tmp_path / "clean.onnx")).groups == model.groups
 
 
+@pytest.mark.parametrize("declared", [[], ["N"], ["N", 1, 4, 8, 8]])
+def test_an_output_whose_shape_the_file_has_wrong_takes_the_one_that_is_computed(
+    declared: list[int | str], tmp_path: Path
+) -> None:
+    n = Net(opset=11)
+    n.conv("image", "conv", 3, 4)
+    n.nodes[-1].output[0] = "y"
+    proto = finish(n, {"image": ["N", 3, 8, 8]}, {"y": ["N", 4, 8, 8]})
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, declared))
+    model = load(save(proto, tmp_path / "net.onnx"), batch=2)
+    assert model.outputs[0].shape == (2, 4, 8, 8)
+    for precision in (Precision.FP32, Precision.FP16, Precision.INT8):
+        lowered = ir.to_proto(lower(model, uniform(model, precision), observed(model), TENSORRT))
+        onnx.checker.check_model(lowered, full_check=True)
+
+
 def split_in_parts(opset: int, size: object, *, keepdims: int = 1) -> onnx.ModelProto:
     """torch.split and its like, as exporters write them."""
     n = Net(opset=opset)
