@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +37,6 @@ def added_maximum(*nodes: onnx.NodeProto) -> list[onnx.NodeProto]:
     return [*nodes, largest, cast, helper.make_node("Add", ["c", "float"], ["y"])]
 
 
-def doubled(first: str, last: str) -> list[onnx.NodeProto]:
-    """A list that is joined with itself 35 times."""
-    names = [first, *(f"{last}/{i}" for i in range(34)), last]
-    return [helper.make_node("Concat", [a, a], [b], axis=0) for a, b in pairwise(names)]
-
-
 HUGE = {
     "Range": (added_maximum(helper.make_node("Range", ["first", "last", "step"], ["big"])),
               {"first": np.int64(0), "last": np.int64(2**35), "step": np.int64(1)}),
@@ -62,7 +55,6 @@ HUGE = {
              {"u": np.ones((8, 8), np.float32), "times": np.array([2**18, 2**17])}),
     "MatMul": (added_maximum(helper.make_node("MatMul", ["u", "v"], ["big"])),
                {"u": np.ones((2**20, 1), np.float32), "v": np.ones((1, 2**20), np.float32)}),
-    "Concat": (added_maximum(*doubled("u", "big")), {"u": np.ones(1, np.float32)}),
     "Resize": (added_maximum(helper.make_node("Resize", ["u", "", "scales"], ["big"])),
                {"u": np.ones((1, 1, 2, 2), np.float32), "scales": np.array([1, 1, 1000, 1000], np.float32)}),
 }  # fmt: skip

@@ -46,6 +46,28 @@ def test_a_constant_that_would_be_huge_is_not_computed(op: str, tmp_path: Path) 
     assert peak_kib < 2 * 2**20
 
 
+@pytest.mark.slow
+def test_a_list_of_unknown_length_that_is_joined_with_itself_is_not_followed(tmp_path: Path) -> None:
+    """Its length comes from values: shape inference alone does not know it."""
+    cut = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "at"], ["end"], axis=0),
+        helper.make_node("Slice", ["sizes", "at", "end"], ["list0"]),
+    ]
+    joins = [helper.make_node("Concat", [f"list{i}"] * 2, [f"list{i + 1}"], axis=0) for i in range(30)]
+    x = helper.make_tensor_value_info("x", FLOAT, ["n", 3, 8, 8])
+    y = helper.make_tensor_value_info("list30", onnx.TensorProto.INT64, None)
+    graph = helper.make_graph([*cut, *joins], "g", [x], [y], [onnx.numpy_helper.from_array(np.array([2]), "at")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    code = "; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\nimport sys, onnx\n"
+    code += "from search.graph.sizes import propagate_shapes\npropagate_shapes(onnx.load(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{LIMITED}{code}", str(tmp_path / "m.onnx")],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_usual_constants_are_still_computed(tmp_path: Path) -> None:
     nodes = added_maximum(helper.make_node("Range", ["first", "last", "step"], ["big"]))
     path = save(tmp_path / "m.onnx", nodes, first=np.int64(0), last=np.int64(1000), step=np.int64(1))
