@@ -98,14 +98,17 @@ class Detached:
 def detach_constants(model: ir.Model) -> Detached:
     """Give a copy of a model that refers to its large constants: in the files they were mapped from, or in memory.
 
-    Constants in the bodies of If and Loop, and those of types that numpy has not, stay in the copy. No values are
-    copied, unless they are not contiguous in memory.
+    Constants in the bodies of If and Loop, and those of types that numpy has not, stay in the copy, and those that
+    nothing reads are left out. No values are copied, unless they are not contiguous in memory.
     """
     copy = model.clone()
     lent: dict[str, NDArray[Any]] = {}
     folder: Path | None = None
     mapped_bytes = 0
-    for name, value in copy.graph.initializers.items():
+    for name, value in list(copy.graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output():
+            del copy.graph.initializers[name]  # ONNX Runtime drops it too, and does not find then what it is lent
+            continue
         tensor = value.const_value
         if tensor is None or tensor.nbytes < _LEAST_BYTES or tensor.numpy().dtype not in _NUMPY_TYPES:
             continue

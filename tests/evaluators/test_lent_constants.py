@@ -45,6 +45,16 @@ def test_outputs_are_those_of_the_whole_message() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+def test_constants_that_nothing_reads_are_not_lent() -> None:
+    """They remain where nodes that read them were folded, as in silero-vad; ONNX Runtime does not find them."""
+    proto = networks.residual_cnn()
+    feeds = feeds_of(proto)
+    expected = plain_session(proto).run(None, feeds)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "unread"))
+    for found, wanted in zip(run(ir.from_proto(proto), feeds, 0), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_a_model_is_no_file_and_its_message_has_no_large_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_file, "write_any_size", None)
     graph = ir.from_proto(networks.residual_cnn())
