@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -12,6 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 MOST_CONNECTIONS = 32
 SILENT_S = 30.0  # after this a client that sends or takes nothing is left
+_LEAVING_S = 1.0  # that one that has to leave is waited for
 
 
 class _Handler(WSGIRequestHandler):
@@ -25,7 +27,10 @@ class _Handler(WSGIRequestHandler):
 
 
 class BoundedServer(ThreadingMixIn, WSGIServer):
-    """A server with a thread for each connection, of which there are only so many; further ones are closed at once.
+    """A server with a thread for each connection, of which there are only so many.
+
+    Where there is no room for another one, the oldest that has not sent its whole request is closed for it. So clients
+    that send nothing, or a byte now and then, keep nobody out. If all are being answered, the new one is closed.
 
     The application is called by one thread at a time.
 
@@ -38,12 +43,13 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
     def __init__(self, host: str, port: int, application: Application) -> None:
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._turn = threading.Lock()
+        self._asking: dict[int, Any] = {}  # thread → connection whose request is not there as a whole, oldest first
         self._answer = application
         super().__init__((host, port), _Handler)
         self.set_app(self._call)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
+        if not self._room.acquire(blocking=False) and not self._make_room():
             self.shutdown_request(request)
             return
         try:
@@ -53,10 +59,21 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self._asking[threading.get_ident()] = request
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._asking.pop(threading.get_ident(), None)
             self._room.release()
+
+    def _make_room(self) -> bool:
+        """Close the oldest connection that still asks; whether its room is ours."""
+        oldest = next(iter(self._asking.copy().values()), None)
+        if oldest is None:
+            return False
+        with suppress(OSError):  # it has just gone by itself
+            oldest.shutdown(socket.SHUT_RDWR)
+        return self._room.acquire(timeout=_LEAVING_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away, or sends what is no HTTP, is no error of ours."""
@@ -70,5 +87,6 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def _call(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        self._asking.pop(threading.get_ident(), None)
         with self._turn:
             return list(self._answer(environ, start_response))
