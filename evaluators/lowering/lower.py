@@ -137,6 +137,8 @@ class _Lowering:
             self._weights.quantize(node, dtype)
         elif dtype is not FLOAT:
             self._weights.narrow(node, range(len(node.inputs)), dtype)
+        if node.outputs[0] in self._plan.sums:
+            self._activations.write_hard_sigmoid(node)
         self._rewrite_captures(node)
         self._types.settle(node, dtype)
 

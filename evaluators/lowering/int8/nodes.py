@@ -22,11 +22,13 @@ class Plan:
         reads: (node, input index) that read the quantized form of their input.
         stored: values that exist only quantized: everyone who reads them reads a DQ.
         scale_of: value → the value whose range gives its scale.
+        sums: what a HardSigmoid makes whose codes are those of a sum → how many times as large that is, 1 ÷ α.
     """
 
     reads: set[tuple[ir.Node, int]] = field(default_factory=set)
     stored: set[ir.Value] = field(default_factory=set)
     scale_of: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    sums: dict[ir.Value, float] = field(default_factory=dict)
 
     def root(self, value: ir.Value) -> ir.Value:
         while value in self.scale_of:
@@ -50,6 +52,12 @@ def residual_adds(group: Group, nodes: Mapping[str | None, ir.Node]) -> list[ir.
         return []
     members = [nodes[name] for name in group.nodes]
     return [node for node in members if node.op_type == "Add" and any(name_of(v) in group.skips for v in node.inputs)]
+
+
+def hard_sigmoid(node: ir.Node) -> tuple[float, float]:
+    """α and β of a HardSigmoid, `clip(α · x + β, 0, 1)`."""
+    alpha, beta = (node.attributes.get(name) for name in ("alpha", "beta"))
+    return alpha.as_float() if alpha is not None else 0.2, beta.as_float() if beta is not None else 0.5
 
 
 def only_user(node: ir.Node) -> ir.Node | None:

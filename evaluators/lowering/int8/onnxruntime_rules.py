@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from evaluators.lowering.int8.nodes import Plan, float_inputs, only_user, residual_adds
+from evaluators.lowering.int8.nodes import Plan, float_inputs, hard_sigmoid, only_user, residual_adds
 from evaluators.lowering.placement import SAME_SCALE, Placement
 from search.graph.grouping import is_constant
 from search.graph.model import Group
@@ -45,6 +45,8 @@ def quantize_regions(
         if any((user, i) in result.reads for user, i in node.outputs[0].uses()):
             result.reads.update((node, i) for i in float_inputs(node))
             result.stored.add(node.outputs[0])
+            if node.op_type == "HardSigmoid":
+                result.sums[node.outputs[0]] = 1 / hard_sigmoid(node)[0]
     _store_float_outputs(groups, nodes, placement, result)
 
 
@@ -110,19 +112,21 @@ def _candidates(graph: ir.Graph, placement: Placement, result: Plan, weighted: l
     done = {node for node, _ in result.reads} | set(weighted)
     for node in graph:
         inputs = [node.inputs[i] for i in float_inputs(node)]
-        follows = node.op_type in placement.followers and node not in done and _keeps_scale(node)
+        follows = node.op_type in placement.followers and node not in done and _keeps_scale(node, placement)
         if follows and inputs and all(value in native for value in inputs) and len(node.outputs) == 1:
             native.add(node.outputs[0])
             found.append(node)
     return found
 
 
-def _keeps_scale(node: ir.Node) -> bool:
+def _keeps_scale(node: ir.Node, placement: Placement) -> bool:
     """Whether INT8 passes through a node as it is.
 
     A Resize that interpolates, or fills up with a number, makes new values; a binary op with a constant would need it
-    quantized too.
+    quantized too. A HardSigmoid becomes a sum with a positive number, clipped by a range that begins at zero.
     """
+    if node.op_type == "HardSigmoid":
+        return not placement.symmetric and all(number > 0 for number in hard_sigmoid(node))
     if node.op_type == "Resize":
         mode, placed = (node.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
         fills = placed is not None and placed.as_string() == "tf_crop_and_resize"
