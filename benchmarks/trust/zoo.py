@@ -1,0 +1,239 @@
+"""Other people's models: each is loaded, listed, lowered in every precision and run beside the file as it is given.
+
+A model is tried in a process of its own, as a command of a user is. What it computes in FP32 has to be what the file
+computes, within rounding; every lowered graph has to pass the ONNX checker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from benchmarks import ROOT
+from benchmarks.page import table, write_tables
+from bitfront.verbs.engine_files import layers_of
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.emulation import Emulator, open_file
+from evaluators.calibration.activations import collect
+from evaluators.data.opening import open_data
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from search.errors import BitfrontError, EvaluatorError
+from search.graph.model import Model
+from search.graph.onnx_file import read_input_shapes
+from search.graph.sizes import moved_batches
+from search.values import Assignment, Precision, Ranges
+from studies.options.config import SearchConfig
+from studies.options.quantities import ShapeSpec
+from studies.show.layer_table import layer_rows, left_out_rows
+
+Feeds = dict[str, NDArray[Any]]
+TRIED = ((2, 16), (1, 16), (2, 320), (2, 1024), (1, 1024), (1, 576))  # batch, and every other size that is dynamic
+SAMPLES = 4
+MIXES = 3
+ROUNDING = 1e-4  # of the largest magnitude of an output
+FLOAT, HALF, CODES = Precision.FP32, Precision.FP16, Precision.INT8
+LIMIT_S = 900
+
+
+def main() -> None:
+    """Try every file of a folder, or one and print what came as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", type=Path, help="a folder of ONNX files, or one")
+    parser.add_argument("--write", action="store_true", help="write results/zoo.md")
+    asked = parser.parse_args()
+    if asked.models.is_file():
+        print(json.dumps(try_model(asked.models)))
+        return
+    rows = []
+    for path in sorted(asked.models.rglob("*.onnx")):
+        rows.append(_row(path, _in_process(path)))
+        print(" | ".join(rows[-1]), flush=True)
+    if asked.write:
+        refused = sum("refused" in row[-1] for row in rows)
+        text = f"{len(rows)} files, {refused} refused.\n\n{table(HEAD, rows)}"
+        write_tables("zoo", "Other people's models", "python -m benchmarks.trust.zoo FOLDER --write", text)
+
+
+HEAD = ("model", "export", "groups", "left as they are", "load, s of processor", "MiB", "INT8, dB", "outcome")
+
+
+def try_model(path: Path) -> dict[str, Any]:
+    """What came of one file: figures, and `refused`, the sentence, where bitfront does not take it."""
+    sizes, feeds, given = _run_as_given(path)
+    values = {name: feeds[name].flat[0] for name, each in read_input_shapes(path).items() if _is_fixed(each, sizes)}
+    shapes = tuple(ShapeSpec(name, each, each, each) for name, each in sizes.items() if name not in values)
+    fixed = tuple(f"{name}={value:g}" for name, value in values.items())
+    start = time.process_time()
+    try:
+        found = layers_of(SearchConfig(str(path), "", shapes=shapes, input_values=fixed))
+    except BitfrontError as error:
+        return {"refused": str(error)}
+    loaded = time.process_time() - start
+    model = found.model
+    moved = moved_batches(node.name for node in model.graph.graph)
+    feeds, given = (
+        {name: np.moveaxis(array, 1, 0) if name in moved else array for name, array in each.items()}
+        for each in (feeds, given)
+    )  # states of recurrent models have their batch second in the file
+    told = {"groups": len(layer_rows(found)), "left": len(left_out_rows(found)), "load_s": loaded}
+    try:
+        told |= _lowered(model, feeds, given)
+    except BitfrontError as error:
+        return {**told, "refused": str(error)}
+    return {**told, "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def _lowered(model: Model, feeds: Feeds, given: Feeds) -> dict[str, Any]:
+    read = {spec.name for spec in model.inputs}
+    feeds = {name: array for name, array in feeds.items() if name in read}
+    ranges, count = _ranges(model, feeds), 0
+    emulator = Emulator(OnnxRuntimeBackend("cpu", threads=1), ONNXRUNTIME_CPU)
+    found: dict[str, Any] = {}
+    for placement, assignment in _tries(model):
+        graph = lower(model, assignment, ranges, placement)
+        onnx.checker.check_model(ir.to_proto(graph), full_check=True)
+        count += 1
+        used = set(assignment.values())
+        if placement is ONNXRUNTIME_CPU and HALF not in used:
+            outputs = emulator.open(graph).run(feeds)
+            if used == {FLOAT}:
+                found["worst"] = max((_error(given[name], array) for name, array in outputs.items()), default=0.0)
+            elif "sqnr_db" not in found:
+                found["sqnr_db"] = min((_sqnr_db(given[name], array) for name, array in outputs.items()), default=0.0)
+    return {**found, "lowered": count}
+
+
+def _tries(model: Model) -> Iterator[tuple[Placement, Assignment]]:
+    random = np.random.default_rng(0)
+    for placement, kinds in ((ONNXRUNTIME_CPU, (FLOAT, CODES)), (TENSORRT, (FLOAT, HALF, CODES))):
+        may = {group.id: [each for each in kinds if not (group.pinned and each is CODES)] for group in model.groups}
+        for kind in kinds:
+            yield placement, Assignment({name: kind if kind in some else FLOAT for name, some in may.items()})
+        for _ in range(MIXES):
+            yield placement, Assignment({name: some[random.integers(len(some))] for name, some in may.items()})
+
+
+def _is_fixed(dims: Sequence[int | str], sizes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether an input is a number, or a state of one batch beside inputs of several: `--input-value` gives it."""
+    batch = next(iter(sizes.values()))[0]
+    return not dims or (
+        len(sizes) > 1 and all(isinstance(each, int) and each > 0 for each in dims) and dims[0] != batch
+    )
+
+
+def _run_as_given(path: Path) -> tuple[dict[str, tuple[int, ...]], Feeds, Feeds]:
+    """The sizes of a file's inputs at which ONNX Runtime runs it, with one batch of inputs, and what it computes.
+
+    Raises:
+        EvaluatorError: there are none among those that are tried.
+    """
+    dims, given = read_input_shapes(path), open_file(path, 1)
+    for place, (batch, length) in enumerate(TRIED):
+        sizes = {
+            name: tuple(
+                size if isinstance(size, int) and size > 0 else length if axis else batch
+                for axis, size in enumerate(each)
+            )
+            for name, each in dims.items()
+        }
+        feeds = _made_up(path, sizes)
+        feeds |= {name: np.zeros_like(feeds[name]) for name, each in dims.items() if each and _is_fixed(each, sizes)}
+        try:
+            return sizes, feeds, given.run(feeds)
+        except EvaluatorError:
+            if place == len(TRIED) - 1:
+                raise
+    raise AssertionError
+
+
+def _made_up(path: Path, sizes: Mapping[str, tuple[int, ...]]) -> Feeds:
+    """One batch: noise, zeros and ones for what is an index, a mask or a token, and a sample rate for a number."""
+    random = np.random.default_rng(0)
+    types = {
+        value.name: value.type.tensor_type.elem_type for value in onnx.load(path, load_external_data=False).graph.input
+    }
+    found = {}
+    for name, each in sizes.items():
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(types[name])
+        noise = random.standard_normal(each) if dtype.kind == "f" else random.integers(0, 2, each)
+        found[name] = np.asarray(noise if each else 16_000).astype(dtype)
+    return found
+
+
+def _ranges(model: Model, feeds: Feeds) -> Ranges:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.npz"
+        rows = max(SAMPLES // model.batch, 1)
+        arrays: dict[str, Any] = {name: np.concatenate([array] * rows) for name, array in feeds.items()}
+        np.savez(path, **arrays)
+        data = open_data(str(path), model.inputs)
+        return collect(model, data, np.arange(len(data)), "minmax", whole=True)
+
+
+def _error(given: NDArray[Any], found: NDArray[Any]) -> float:
+    """The largest difference as a share of the largest magnitude; infinite where shapes differ."""
+    if given.shape != found.shape:
+        return float("inf")
+    if not given.size:
+        return 0.0
+    one, other = given.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(one)
+    if not np.array_equal(finite, np.isfinite(other)):
+        return float("inf")
+    scale = float(np.abs(one[finite]).max(initial=0.0)) or 1.0
+    return float(np.abs(one[finite] - other[finite]).max(initial=0.0)) / scale
+
+
+def _sqnr_db(given: NDArray[Any], found: NDArray[Any]) -> float:
+    if given.shape != found.shape:
+        return 0.0
+    noise = float(np.square(given.astype(np.float64) - found).mean())
+    return 10 * float(np.log10((float(np.square(given.astype(np.float64)).mean()) or 1e-30) / (noise or 1e-30)))
+
+
+def _in_process(path: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.trust.zoo", str(path)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"no end within {LIMIT_S} s"}
+    if done.returncode:
+        return {"failed": (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]}
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _row(path: Path, found: Mapping[str, Any]) -> list[str]:
+    name, _, export = path.stem.partition("@")
+    figures = [
+        f"{found[key]:{form}}" if key in found else ""
+        for key, form in (("groups", "d"), ("left", "d"), ("load_s", ".0f"), ("mib", ".0f"), ("sqnr_db", ".0f"))
+    ]
+    return [name, export, *figures, _outcome(found)]
+
+
+def _outcome(found: Mapping[str, Any]) -> str:
+    if "failed" in found:
+        return f"**failed**: {found['failed']}"
+    if "refused" in found:
+        return f"refused: {found['refused']}".replace("\n", " ")
+    if found["worst"] > ROUNDING:
+        return f"**FP32 differs by {found['worst']:.1e}**"
+    return f"{found['lowered']} graphs, FP32 differs by {found['worst']:.0e}"
+
+
+if __name__ == "__main__":
+    main()
