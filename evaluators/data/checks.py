@@ -53,12 +53,24 @@ class Checker:
             raise DataError(
                 f"{where}: every array needs one row per sample, but the lengths differ: "
                 + ", ".join(f"{name} {length}" for name, length in lengths.items())
+                + self._length_advice(lengths)
             )
         if samples == 0:
             raise DataError(f"{where} is empty: its arrays have no rows")
         for spec in self.inputs:
             _check_finite(arrays[spec.name], spec.name, where, first)
         return samples
+
+    def _length_advice(self, lengths: Mapping[str, int]) -> str:
+        """What to do where inputs themselves differ: one that is the same for all samples is no row of data."""
+        own = {lengths[spec.name] for spec in self.inputs}
+        name = next((spec.name for spec in self.inputs if lengths[spec.name] != max(own)), None)
+        if name is None:
+            return ""
+        return (
+            f". Put the samples on the first axis of every array, also where the model has the batch on another one; "
+            f"if {name!r} is the same for all samples, give its value by --input-value {name}=VALUE and leave it out here."
+        )
 
     def _check_keys(self, arrays: Mapping[str, Rows], where: str) -> None:
         wanted = [spec.name for spec in self.inputs]
