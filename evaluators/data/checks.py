@@ -69,7 +69,8 @@ class Checker:
             return ""
         return (
             f". Put the samples on the first axis of every array, also where the model has the batch on another one; "
-            f"if {name!r} is the same for all samples, give its value by --input-value {name}=VALUE and leave it out here."
+            f"if {name!r} is the same for all samples, give its value by --input-value {name}=VALUE and leave it "
+            "out here."
         )
 
     def _check_keys(self, arrays: Mapping[str, Rows], where: str) -> None:

@@ -298,7 +298,7 @@ def _check_fits(value: ir.Value, asked: ShapeRequest, path: Path) -> None:
             raise ModelError(
                 f"--shape {value.name}:{'x'.join(map(str, shape))}: the input of {path} has the shape "
                 f"{'x'.join(map(str, dims))}; give as many dimensions, "
-                "the batch first, and equal sizes where the model fixes them."
+                "the batch first, equal where the model fixes them."
             )
         if not all(size > 0 for size in shape):
             raise ModelError(f"--shape {value.name}:{'x'.join(map(str, shape))}: expected sizes of at least 1.")
