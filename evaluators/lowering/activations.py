@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -14,7 +16,9 @@ from evaluators.lowering.placement import Placement
 from evaluators.lowering.weights import holdable_scales
 from search.errors import ModelError
 from search.graph.floats.bounds import UNBOUNDED, bounds_of_values, cut
-from search.values import Ranges
+from search.values import Ranges, TensorRange
+
+_NOTHING = 1e-30  # magnitudes that no scale spreads over all codes
 
 
 class Activations:
@@ -156,7 +160,10 @@ class Activations:
             )
         symmetric = self._placement.symmetric
         # A cache holds magnitudes alone: with minus six to six behind a Relu6 no engine would absorb the Relu6.
-        found = cut(found, self._bounds.get(root, UNBOUNDED))
+        bounds = self._bounds.get(root, UNBOUNDED)
+        found = cut(found, bounds)
+        if found.magnitude < _NOTHING and math.isfinite(bounds[0]) and math.isfinite(bounds[1]):
+            found = TensorRange(*bounds)  # a gate that no sample opened must not open further than it can
         scale, zero = activation_scale(found, signed=self._placement.is_signed, symmetric=symmetric)
         return float(holdable_scales(np.asarray(scale, np.float32), self._placement)), zero
 

@@ -13,7 +13,7 @@ from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CPU_SYMMETRIC, Placement
 from search.graph.model import Model, load
-from search.values import Precision
+from search.values import Precision, TensorRange
 from tests.support.assignments import uniform
 from tests.support.networks import Net, feeds, observed, plain_session, save, sqnr_db
 
@@ -56,6 +56,20 @@ def test_it_is_an_int8_kernel_that_computes_what_the_file_says(tmp_path: Path) -
     kinds, _, expected = run(model, in_floats, tmp_path)
     assert "HardSigmoid" in kinds
     assert to_float > expected - 1
+
+
+@pytest.mark.parametrize("gate", [TensorRange(0.0, 0.0), TensorRange(-6.0, 6.0)])
+def test_it_opens_to_one_and_no_further_whatever_range_it_was_given(gate: TensorRange, tmp_path: Path) -> None:
+    model = load(save(gated({"alpha": 4.0, "beta": 8.0}), tmp_path / "m.onnx"))
+    ranges = observed(model)
+    found = replace(ranges, tensors={**ranges.tensors, "gate_out": gate})
+    said, exact = (
+        plain_session(ir.to_proto(lower(model, uniform(model, Precision.INT8), found, placement))).run(
+            None, feeds(model, seed=5)
+        )[0]
+        for placement in (ONNXRUNTIME_CPU, replace(ONNXRUNTIME_CPU, followers=ONNXRUNTIME_CPU.followers - HARD))
+    )
+    assert sqnr_db(exact, said) > 20
 
 
 @pytest.mark.parametrize("gate", [{"alpha": -0.2, "beta": 0.5}, {"alpha": 0.2, "beta": -0.1}])
