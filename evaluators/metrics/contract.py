@@ -20,6 +20,7 @@ from search.errors import BitfrontError, DataError, MetricError
 Outputs = Mapping[str, NDArray[Any]]
 Labels = NDArray[Any] | None
 Scores = NDArray[np.float64]
+_ROUNDING = 1e-6  # that a share reckoned in float32 may lie beyond 0 and 1
 
 
 class Accumulator(Protocol):
@@ -158,7 +159,7 @@ class Metric:
     def _check_shares(self, scores: Scores, first: int) -> Scores:
         """Refuse scores that cannot be shares, where they are said to be, or the first ones were taken as such: the
         bounds of a loss rest on it."""
-        outside = np.flatnonzero((scores < 0) | (scores > 1))
+        outside = np.flatnonzero((scores < -_ROUNDING) | (scores > 1 + _ROUNDING))
         if len(outside) and self.ratio:
             said = (
                 "declares neither unit nor ratio. Its first scores were all 0 or 1 and were taken as shares of one"
@@ -243,7 +244,7 @@ class Gathering:
             ) from None
         if not np.isfinite(value):
             raise MetricError(f"metric {self._metric.name}: compute() gave {value}; it must be a finite number")
-        if self._metric.ratio and not 0 <= value <= 1:
+        if self._metric.ratio and not -_ROUNDING <= value <= 1 + _ROUNDING:
             raise MetricError(
                 f"metric {self._metric.name} declares `ratio = True`, so it is a share from 0 to 1, but compute() gave "
                 f"{value:g}. Declare `unit`, for example 'px', or `ratio = False` for plain numbers."

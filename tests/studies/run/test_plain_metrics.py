@@ -102,6 +102,7 @@ def test_declared_shares_have_to_be_shares() -> None:
     function = lambda outputs, labels: labels  # noqa: E731
     function.ratio = True  # type: ignore[attr-defined]
     found = make_own_metric("percent", function)
+    assert len(found.scores({}, np.array([0.5, 1.0000001]), count=2)) == 2, "shares in float32 are rounded"
     with pytest.raises(MetricError, match=r"declares `ratio = True`, so .* from 0 to 1, but sample 1 has 97\. Declare"):
         found.scores({}, np.array([1.0, 97.0]), count=2)
 
