@@ -62,15 +62,12 @@ class Checker:
         return samples
 
     def _length_advice(self, lengths: Mapping[str, int]) -> str:
-        """What to do where inputs themselves differ: one that is the same for all samples is no row of data."""
-        own = {lengths[spec.name] for spec in self.inputs}
-        name = next((spec.name for spec in self.inputs if lengths[spec.name] != max(own)), None)
-        if name is None:
+        """What to do where inputs themselves differ; labels that are too short need no advice."""
+        if len({lengths[spec.name] for spec in self.inputs}) == 1:
             return ""
         return (
-            f". Put the samples on the first axis of every array, also where the model has the batch on another one; "
-            f"if {name!r} is the same for all samples, give its value by --input-value {name}=VALUE and leave it "
-            "out here."
+            ". Put the samples on the first axis of every array, also where the model has the batch on another one. An "
+            "input that is the same for all samples is given by --input-value NAME=VALUE, and left out here."
         )
 
     def _check_keys(self, arrays: Mapping[str, Rows], where: str) -> None:

@@ -101,9 +101,9 @@ class Pace:
         if uniform:
             self._took_s["first build"].append(build_s)
             self._took_s["uniform"].append(took_s - build_s)
-            self._took_s["unlearnt build"].append(evaluation.build_s or 0.0)
+            self._took_s["whole build"].append(evaluation.build_s or 0.0)  # also where it was built beforehand
         else:
-            self._took_s["mix"] = deque([*self._took_s["mix"], took_s], maxlen=_LAST_MIXES)
+            self._took_s["mix"].append(took_s)
             self._ended_s.append(self.passed_s)
         self._took_s["load"].append(stage_s.get("load", 0.0))
         self._took_s["wait"].append(stage_s.get("wait", 0.0))
@@ -121,13 +121,14 @@ class Pace:
     def evaluation_s(self, now: Standing) -> float:
         """Seconds that the next mix takes; 0 while nothing is finished.
 
-        Once mixes were evaluated it is what most of them took, here or in an earlier run. Before, it is what uniform
+        Once mixes were evaluated it is what the last ones took, here or in an earlier run. Before, it is what uniform
         assignments took, whose builds were the first ones.
         """
         finished = (now.table.status != RUNNING) & (now.table.total_s > 0)
         mixes = now.table.total_s[finished & (now.table.role == "")]
         if self._took_s["mix"] or len(mixes):
-            return max(self._most("mix"), _quantile(mixes[-_LAST_MIXES:]))
+            own = [*self._took_s["mix"]]
+            return max(_quantile(own[-_LAST_MIXES:]), _quantile(mixes[-_LAST_MIXES:]))
         if self._took_s["uniform"]:
             return self._most("uniform") + self._later_builds * self._most("first build")
         return self._later_builds * _quantile(now.table.total_s[finished])
@@ -168,7 +169,7 @@ class Pace:
 
     def as_given_s(self, now: Standing) -> float:
         """Seconds that measuring the file as it was given takes, whose build is a first one."""
-        return self._most("unlearnt build") + self.finalists_s(now, 1)
+        return self._most("whole build") + self.finalists_s(now, 1)
 
     def timing_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring so many engines takes, in turn with each other and the baseline.
@@ -196,7 +197,10 @@ class Pace:
         return self.left_s > 0 and (needed_s == 0 or self.left_s >= needed_s)
 
     def _next_mix_s(self, now: Standing) -> float:
-        """Seconds without which no mix is begun: as long as it may take, or where builds are cut as little."""
+        """Seconds that must be left for a mix to be begun: the longest it may take.
+
+        Where builds are cut off the shortest, until builders have learnt: a build that does not end costs nothing.
+        """
         count, usual_s = _count_mixes(now), self.evaluation_s(now)
         if self.cuts_builds and 0 < count < _UNTIL_LEARNT:
             return self._later_builds * usual_s

@@ -123,16 +123,16 @@ class TensorRTBuilder:
         return self._write_engine(network, config, out, [], parser, None)
 
     def _precisions_for(self, graph: ir.Model) -> set[Precision]:
-        """The precisions that a file needs: all for one with Q/DQ, whose floats TensorRT may choose; else its own.
+        """The precisions to allow for a file: all where it has Q/DQ, so that TensorRT chooses those of its floats.
 
-        INT8 without Q/DQ would need ranges.
+        Else those of its weights alone: INT8 without Q/DQ would need ranges.
         """
         if any(is_quantized_op(node.op_type) for node in graph.graph.all_nodes()):
-            return self._offered()
+            return self._all_precisions()
         dtypes = {value.dtype for value in graph.graph.initializers.values()}
         return {Precision.FP16} if ir.DataType.FLOAT16 in dtypes else set()
 
-    def _offered(self) -> set[Precision]:
+    def _all_precisions(self) -> set[Precision]:
         return {each for each in Precision if hasattr(self.trt.BuilderFlag, each.name)}
 
     def build_free(self, out: Path, onnx: bytes | None = None) -> Engine:
@@ -148,7 +148,7 @@ class TensorRTBuilder:
             raise RefusedError("a strongly typed network leaves TensorRT no choice of precision")
         network, parser = self._parse(onnx or self._clean)
         config = self._config()
-        weak_typing.set_flags(self.trt, config, self._offered(), obey=False)
+        weak_typing.set_flags(self.trt, config, self._all_precisions(), obey=False)
         if onnx is None:
             int8 = Assignment({group.id: max(Precision) for group in self.model.groups})
             ranges = with_shared_scales(self.model, int8, TENSORRT_WEAK, self.ranges)

@@ -56,7 +56,7 @@ class LongText(TypeDecorator[str]):
 
 
 class Number(TypeDecorator[float]):
-    """A number that can be reckoned with; of any size that is asked for, up to `LARGEST` on both sides."""
+    """A finite number within bounds; one that is read from a database and lies beyond them is an error."""
 
     impl = Double
     cache_ok = True

@@ -537,7 +537,7 @@ class TestErrors:
 
     def test_inputs_of_different_length(self, tmp_path: Path) -> None:
         source = save(tmp_path / "d.npz", ids=np.ones((3, 5), np.int64), mask=np.ones((2, 5), np.float32))
-        with pytest.raises(DataError, match=r"lengths differ: ids 3, mask 2\. Put .* by --input-value mask=VALUE"):
+        with pytest.raises(DataError, match=r"lengths differ: ids 3, mask 2\. Put .* by --input-value NAME=VALUE"):
             open_data(source, PAIR)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

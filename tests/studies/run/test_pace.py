@@ -16,12 +16,13 @@ import pytest
 from bitfront import verbs
 from studies import run_clock
 from studies.events import Quiet
-from studies.judging.standing import read_standing
+from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.options.read_options import read_config
 from studies.run.pace import Pace
 from studies.run.search_result import SearchResult
 from studies.run.unreachable_limits import UnreachableLimitError
+from studies.store.records import StoredEvaluation
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, child, environment, ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
@@ -55,6 +56,16 @@ def search(clock: Quiet, **more: str) -> SearchResult:
 
 def finals() -> int:
     return int(execute("select count(*) from bf_score where split = 'final'")[0][0])
+
+
+def standing_after(trials: int) -> tuple[Standing, StoredEvaluation]:
+    """Where a study of so many evaluations stands, and the last of them."""
+    search(Quiet(), trials=str(trials))
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        study = store.studies.load("s")
+        [target] = store.targets.of_study(study.id)
+        now = read_standing(store, study, target, Limits())
+        return now, store.evaluations.load(int(now.table.id[-1]))
 
 
 def test_nothing_is_begun_that_would_not_end_in_time_by_what_others_took(
@@ -107,12 +118,7 @@ def test_finalists_that_do_not_fit_are_left_out_and_confirmed_later(
 
 
 def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) -> None:
-    search(Quiet(), trials="4")
-    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        study = store.studies.load("s")
-        [target] = store.targets.of_study(study.id)
-        now = read_standing(store, study, target, Limits())
-        record = store.evaluations.load(int(now.table.id[-1]))
+    now, record = standing_after(4)
     slow = replace(record.evaluation, stage_s={"load": 1.0, "run": 6.0, "score": 4.0})
     made = Pace(1000.0, time.monotonic(), {"search": 100, "final": 50})
     made.note(slow, 30.0)
@@ -176,31 +182,24 @@ def test_workers_count_from_the_start_of_their_parents_command(monkeypatch: pyte
 
 
 def test_a_mix_is_not_expected_to_take_what_the_first_builds_took(here: Path) -> None:
-    search(Quiet(), trials="2")
-    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        study = store.studies.load("s")
-        [target] = store.targets.of_study(study.id)
-        now = read_standing(store, study, target, Limits())
-        record = store.evaluations.load(int(now.table.id[-1]))
+    now, record = standing_after(2)
     learning = Pace(480.0, time.monotonic(), {"search": 100, "final": 100}, later_builds=0.25)
     for build_s in (47.0, 76.0):
-        evaluation = replace(record.evaluation, stage_s={"build": build_s, "run": 1.0})
+        evaluation = replace(record.evaluation, build_s=build_s, stage_s={"build": build_s, "run": 1.0})
         learning.note(evaluation, build_s + 4.0, uniform=True)
     assert learning.evaluation_s(now) == pytest.approx(4.0 + 0.25 * 76.0, rel=0.06)
     assert not learning.allows_repeat(now), "mixes come before repeatability"
     for took_s in (20.0, 8.0, 9.0):
         learning.note(record.evaluation, took_s)
     assert learning.evaluation_s(now) < 20.0, "once there are mixes they alone say how long the next one takes"
+    built_before = replace(record.evaluation, build_s=128.0, stage_s={"build": 0.01, "run": 1.0})
+    learning.note(built_before, 4.0, uniform=True)
+    assert learning.as_given_s(now) > 76.0 + 0.8 * (128.0 - 76.0), "the file as given is new to the builder"
 
 
 def test_builds_that_can_be_cut_off_are_begun_though_the_first_mixes_took_long(here: Path) -> None:
     """Builders learn from their first mixes, and a build that does not end in time costs nothing."""
-    search(Quiet(), trials="5")
-    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        study = store.studies.load("s")
-        [target] = store.targets.of_study(study.id)
-        now = read_standing(store, study, target, Limits())
-        record = store.evaluations.load(int(now.table.id[-1]))
+    now, record = standing_after(5)
     made = Pace(480.0, time.monotonic() - 370.0, {"search": 100, "final": 100}, later_builds=0.25)
     for took_s in (113.0, 117.0):
         made.note(record.evaluation, took_s)
@@ -212,12 +211,7 @@ def test_builds_that_can_be_cut_off_are_begun_though_the_first_mixes_took_long(h
 
 
 def test_the_last_mixes_alone_say_how_long_the_next_one_takes(here: Path) -> None:
-    search(Quiet(), trials="3")
-    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        study = store.studies.load("s")
-        [target] = store.targets.of_study(study.id)
-        now = read_standing(store, study, target, Limits())
-        record = store.evaluations.load(int(now.table.id[-1]))
+    now, record = standing_after(3)
     made = Pace(480.0, time.monotonic(), {"search": 100, "final": 100}, later_builds=0.25)
     for took_s in (113.0, 117.0, 9.0, 8.0, 7.0):
         made.note(record.evaluation, took_s)
