@@ -196,6 +196,14 @@ class RetriedStorage(RDBStorage):
         own.user_attrs, own.system_attrs = _as_read(own.user_attrs), _as_read(own.system_attrs)
         self._own[own._trial_id], self._study_of[own._trial_id] = own, study_id
 
+    def _known(self, trial_id: int) -> FrozenTrial | None:
+        """One of this process; where trials are written together also another process's, as it is now."""
+        if trial_id not in self._own and self._unwritten is not None:
+            trial = super().get_trial(trial_id)
+            if not trial.state.is_finished():
+                self._own[trial_id] = _copy_trial(trial)
+        return self._own.get(trial_id)
+
     def _forget(self, trial_id: int) -> None:
         self._own.pop(trial_id, None)
         self._study_of.pop(trial_id, None)
@@ -215,7 +223,7 @@ class RetriedStorage(RDBStorage):
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """As Optuna's; see `together`."""
-        own = self._own.get(trial_id)
+        own = self._known(trial_id)
         if own is None:
             super().set_trial_user_attr(trial_id, key, value)
             return
@@ -224,7 +232,7 @@ class RetriedStorage(RDBStorage):
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         """As Optuna's; see `together`."""
-        own = self._own.get(trial_id)
+        own = self._known(trial_id)
         if own is None:
             super().set_trial_system_attr(trial_id, key, value)
             return

@@ -102,6 +102,31 @@ def test_a_trial_is_told_in_one_transaction_with_what_it_is_given_meanwhile(url:
         assert seen.datetime_complete is not None
 
 
+def test_a_trial_that_two_processes_tell_is_told_by_the_first(url: str, storage: RetriedStorage) -> None:
+    study, trial = begun(storage)
+    suggest_together(storage, trial, lambda: None)
+    with opened(url) as other:
+        loaded = optuna.load_study(study_name="s", storage=other)
+        same = optuna.Trial(loaded, trial._trial_id)
+        with pytest.raises(optuna.exceptions.UpdateFinishedTrialError), other.together():
+            for constraint, value in (("latency", -1.0), ("loss", 2.0)):
+                same.set_constraint(constraint, value)
+            same.set_user_attr("measured", [3.0])
+            with storage.together():
+                trial.set_user_attr("measured", [1.0])
+                study.tell(trial.number, (1.0, 2.0))
+            loaded.tell(same.number, (3.0, 4.0))
+        late = loaded.ask()
+        with storage.together():
+            same = optuna.Trial(study, late._trial_id)
+            for constraint, value in (("latency", -1.0), ("loss", 2.0)):
+                same.set_constraint(constraint, value)
+            study.tell(same.number, (5.0, 6.0))
+    first, second = (seen_by_another(url, number) for number in (1, 2))
+    assert (first.values, first.user_attrs, first.constraints) == ([1.0, 2.0], {"measured": [1.0]}, {})
+    assert (second.values, second.constraints) == ([5.0, 6.0], {"latency": -1.0, "loss": 2.0})
+
+
 def test_a_trial_has_its_marks_from_the_transaction_that_makes_it(url: str, storage: RetriedStorage) -> None:
     study, _ = begun(storage)
     study.enqueue_trial(dict.fromkeys(NAMES, 1), user_attrs={"retry": 1})
