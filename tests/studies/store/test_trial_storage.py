@@ -107,15 +107,19 @@ def test_a_trial_that_two_processes_tell_is_told_by_the_first(url: str, storage:
     suggest_together(storage, trial, lambda: None)
     with opened(url) as other:
         loaded = optuna.load_study(study_name="s", storage=other)
-        same = optuna.Trial(loaded, trial._trial_id)
-        with pytest.raises(optuna.exceptions.UpdateFinishedTrialError), other.together():
-            for constraint, value in (("latency", -1.0), ("loss", 2.0)):
-                same.set_constraint(constraint, value)
-            same.set_user_attr("measured", [3.0])
-            with storage.together():
-                trial.set_user_attr("measured", [1.0])
-                study.tell(trial.number, (1.0, 2.0))
-            loaded.tell(same.number, (3.0, 4.0))
+
+        def tell_later(same: optuna.Trial) -> None:
+            with other.together():
+                for constraint, value in (("latency", -1.0), ("loss", 2.0)):
+                    same.set_constraint(constraint, value)
+                same.set_user_attr("measured", [3.0])
+                with storage.together():
+                    trial.set_user_attr("measured", [1.0])
+                    study.tell(trial.number, (1.0, 2.0))
+                loaded.tell(same.number, (3.0, 4.0))
+
+        with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
+            tell_later(optuna.Trial(loaded, trial._trial_id))
         late = loaded.ask()
         with storage.together():
             same = optuna.Trial(study, late._trial_id)
