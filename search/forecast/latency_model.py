@@ -221,7 +221,7 @@ class Design:
         self._changes = prior.changes()
         self._count = prior.nodes.shape[1]
         pairs = self._count**2
-        self.regions = RegionCosts(layout, prior.nodes, prior.opaque)
+        self.regions = RegionCosts(layout, prior.nodes, prior.opaque, prior.broken)
         sizes = np.cumsum([1, prior.nodes.size, pairs, pairs, len(layout.edges), self.regions.size])
         self.base, self.nodes, self.counts, self.moves, self.edges, self.mixed = (
             slice(start, end) for start, end in zip([0, *sizes[:-1]], sizes, strict=True)

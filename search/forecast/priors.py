@@ -60,6 +60,7 @@ class LatencyPrior:
         moved: (edges, precisions, precisions) part of a change by bytes read and written; zero without a change.
         change_std: relative standard deviation of those factors.
         opaque: (groups,) whether a group runs inside a layer that shows none of its groups; None if not known.
+        broken: (engines, groups) precisions of baselines whose profiles show what others run as a whole.
     """
 
     base_std: float
@@ -69,6 +70,7 @@ class LatencyPrior:
     moved: Floats
     change_std: float
     opaque: NDArray[np.bool_] | None = None
+    broken: Sequence[Precisions] = ()
 
     def mean(self) -> Costs:
         """The expected costs."""
@@ -117,7 +119,8 @@ def latency_prior(layout: Layout, baselines: Sequence[Baseline], work: Floats | 
     floor = _NODE_FLOOR * nodes.mean(axis=0)
     std = std * np.sqrt(nodes**2 + floor**2)
     change_std = _KNOWN_CHANGE if known else _GUESSED_CHANGE
-    return LatencyPrior(0.02 * fastest, nodes, std, constant, moved, change_std, hidden(layout, baselines))
+    opaque, broken = hidden(layout, baselines), [b.precisions for b in _broken_up(layout, baselines)]
+    return LatencyPrior(0.02 * fastest, nodes, std, constant, moved, change_std, opaque, broken)
 
 
 def hidden(layout: Layout, baselines: Sequence[Baseline]) -> NDArray[np.bool_] | None:
@@ -171,7 +174,7 @@ def _nodes(layout: Layout, baselines: Sequence[Baseline], share: Floats, changes
     total, weight = np.zeros((2, len(layout.groups), len(layout.palette)))
     std = np.full_like(total, _UNMEASURED)
     places = np.arange(len(layout.groups))
-    fused = any(b.profile and _is_uniform(b) and _opaque(layout, b) for b in baselines)
+    broken = _broken_up(layout, baselines)
     for baseline in baselines:
         times, profiled = _times(layout, baseline, share)
         spent = layout.values(Costs(0.0, np.zeros_like(total), changes), baseline.precisions[None])[0]
@@ -182,9 +185,15 @@ def _nodes(layout: Layout, baselines: Sequence[Baseline], share: Floats, changes
         weight[places, baseline.precisions] += trust
         at = std[places, baseline.precisions]
         # An engine of several precisions may break up what others fuse; among fused groups one takes another time.
-        known = profiled and (_is_uniform(baseline) or not fused)
+        known = profiled and not any(baseline is each for each in broken)
         std[places, baseline.precisions] = np.minimum(at, _PROFILED if known else _SHARED)
     return _fill_means(layout, total, weight), std
+
+
+def _broken_up(layout: Layout, baselines: Sequence[Baseline]) -> list[Baseline]:
+    """Engines of several precisions that show the groups which an engine of one precision fuses."""
+    fused = any(b.profile and _is_uniform(b) and _opaque(layout, b) for b in baselines)
+    return [b for b in baselines if fused and b.profile and not _is_uniform(b) and not _opaque(layout, b)]
 
 
 def _is_uniform(baseline: Baseline) -> bool:

@@ -7,6 +7,7 @@ region has a factor of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,11 +36,19 @@ class RegionCosts:
     Attributes:
         nodes: (groups, precisions) expected ms of every group.
         opaque: (groups,) whether a group runs inside a layer that shows none of its groups; None if no group does.
+        broken: (groups,) precisions of each uniform assignment whose engine shows what others run as a whole. Of the
+            other uniform assignments no region is mixed.
     """
 
     layout: Layout
     nodes: Floats
     opaque: NDArray[np.bool_] | None
+    broken: Sequence[Precisions] = ()
+
+    @cached_property
+    def _whole(self) -> list[Precisions]:
+        """The (groups,) precisions of the uniform assignments that are not known to be broken up."""
+        return [each for each in self.layout.uniforms if not any((each == other).all() for other in self.broken)]
 
     @cached_property
     def divisions(self) -> list[Division]:
@@ -86,6 +95,8 @@ class RegionCosts:
                 np.maximum.reduceat(precisions, starts, axis=1)[:, regions],
             )
             mixed = highest != lowest
+            for uniform in self._whole:  # where groups have no INT8, uniform INT8 has several precisions
+                mixed &= np.logical_or.reduceat(precisions != uniform, starts, axis=1)[:, regions]
             own = np.where(mixed, np.add.reduceat(took, starts, axis=1)[:, regions], 0.0)
             table = np.add.reduceat(self.nodes, starts, axis=0)[regions]
             whole = np.where(mixed, table[np.arange(len(regions)), highest], 0.0)

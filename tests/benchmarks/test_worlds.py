@@ -22,7 +22,7 @@ def test_worlds_import_nothing_of_the_models_that_they_judge() -> None:
         assert not [module for module in modules if module.startswith(("search.forecast", "search.sampler"))]
 
 
-@pytest.mark.parametrize("name", ["branching_22", "encoder_broken_62"])
+@pytest.mark.parametrize("name", ["branching_22", "encoder_broken_62", "killers_60"])
 def test_a_world_is_the_same_at_every_call_and_loses_what_its_recipe_says(name: str) -> None:
     world = catalogue.make(name)
     uniform = np.array(list(world.baselines.values()))
@@ -43,6 +43,17 @@ def test_a_mixed_opaque_region_runs_in_its_highest_precision() -> None:
     rows[1, region[3]] = 1
     took = truth.latency.by_group(rows)[:, region].sum(axis=1)
     assert took[1] > 1.3 * took[0], "one group in FP16 costs the whole region"
+
+
+def test_products_of_activations_have_no_int8_and_uniform_int8_runs_their_region_as_a_whole() -> None:
+    world = catalogue.make("encoder_products_62")
+    latency, lowest = world.truth.latency, world.layout.uniforms[-1]  # type: ignore[attr-defined]
+    region = latency.regions[0]
+    assert set(lowest[region].tolist()) == {1, 2}
+    rows = np.stack([lowest, lowest])
+    rows[1, region[0]] = 1
+    whole, mixed = latency.by_group(rows)[:, region].sum(axis=1)
+    assert mixed > 1.5 * whole
 
 
 def test_a_run_of_equal_precision_takes_by_its_ends() -> None:

@@ -8,11 +8,13 @@ from search.space.layout import Layout, make_layout
 from tests.support.assignments import THREE
 
 
-def layout_of(count: int, ends: list[tuple[int, int]]) -> Layout:
-    names = [f"g{i:02d}" for i in range(count)]
+def layout_of(count: int, ends: list[tuple[int, int]], floats: tuple[int, ...] = ()) -> Layout:
+    """Groups with these edges; those at the places `floats` have no INT8, as products of activations."""
+    offered = {f"g{i:02d}": THREE[:2] if i in floats else THREE for i in range(count)}
+    names = list(offered)
     space = Space(
-        {name: tuple(Choice(p, True) for p in THREE) for name in names},
-        tuple(Variable(name, (name,), THREE) for name in names),
+        {name: tuple(Choice(p, True) for p in some) for name, some in offered.items()},
+        tuple(Variable(name, (name,), some) for name, some in offered.items()),
     )
     return make_layout(names, [Edge(names[s], names[t], f"{s}", 10) for s, t in ends], space)
 

@@ -35,6 +35,8 @@ class Recipe:
         worst: share of right answers that all INT8 loses.
         opaque: what an opaque region does whose precisions are mixed.
         shown: whether profiles time the groups inside of opaque regions.
+        products: whether products of activations have no INT8; then uniform INT8 has them in FP16.
+        killers: groups that make most of the loss, and that amplify one another.
         noise: of measurements, with the tie band that a study would measure under it.
     """
 
@@ -44,12 +46,15 @@ class Recipe:
     worst: float = 0.12
     opaque: str = "slowest"
     shown: bool = False
+    products: bool = False
+    killers: int = 0
     noise: Noise = field(default_factory=Noise)
     tie_band: float = TIE_BAND
 
 
 # Losses that no study can tell from none, and measurements as of a busy machine with few samples.
 _LOSSLESS, _NOISY, _WIDE_BAND = 0.0005, Noise(latency_sd=0.02, samples=300), 0.035
+_PRODUCTS = ("scores", "context")  # of activations
 WORLDS = {
     "branching_22": Recipe(graphs.branching, 22),
     "residual_60": Recipe(graphs.residual, 60),
@@ -67,6 +72,11 @@ WORLDS = {
     "lossless_152": Recipe(graphs.branching, 152, worst=_LOSSLESS),
     "noisy_60": Recipe(graphs.residual, 60, noise=_NOISY, tie_band=_WIDE_BAND),
     "noisy_lossless_60": Recipe(graphs.residual, 60, worst=_LOSSLESS, noise=_NOISY, tie_band=_WIDE_BAND),
+    "attention_products_62": Recipe(graphs.attention, 62, products=True),
+    "encoder_products_62": Recipe(graphs.encoder, 62, opaque="broken", products=True),
+    "alike_401": Recipe(graphs.alike, 401),
+    "loud_60": Recipe(graphs.residual, 60, noise=Noise(latency_sd=0.05, samples=200), tie_band=0.085),
+    "killers_60": Recipe(graphs.residual, 60, killers=3),
 }
 
 
@@ -88,28 +98,34 @@ def make(name: str) -> Problem:
     recipe = WORLDS[name]
     rng = np.random.default_rng([recipe.groups, *name.encode()])
     graph = recipe.graph(recipe.groups, rng)
-    layout = _layout(graph)
-    truth = Truth(latency.make(graph, layout, recipe.opaque, rng), loss.make(graph, recipe.tangled, recipe.worst, rng))
+    layout = _layout(graph, _PRODUCTS if recipe.products else ())
+    took = latency.make(graph, layout, recipe.opaque, rng)
+    truth = Truth(took, loss.make(graph, recipe.tangled, recipe.worst, recipe.killers, rng))
     groups = len(graph.names)
-    codes = {precision.label: np.full(groups, place, dtype=np.int64) for place, precision in enumerate(MEASURED)}
+    codes = {precision.label: layout.codes_of(layout.space.uniform(precision)) for precision in MEASURED}
     profiles = {
-        precision: _profile(graph, truth.latency, place, recipe.shown, rng) for place, precision in enumerate(MEASURED)
+        precision: _profile(graph, truth.latency, precisions, recipe.shown, rng)
+        for precision, precisions in zip(MEASURED, layout.uniforms, strict=True)
     }
     problem = Problem(name, layout, truth, truth.loss.output_error, codes, profiles, recipe.noise)
     alone = _alone(truth.loss, groups, rng)
     return replace(problem, alone=alone, work=np.array(graph.work), tie_band=recipe.tie_band)
 
 
-def _layout(graph: Graph) -> Layout:
-    choices = {group: tuple(Choice(precision, True) for precision in MEASURED) for group in graph.names}
-    space = Space(choices, tuple(Variable(group, (group,), MEASURED) for group in graph.names))
+def _layout(graph: Graph, floats: tuple[str, ...]) -> Layout:
+    """The layout where groups of these kinds have no INT8."""
+    kinds = zip(graph.names, graph.kinds, strict=True)
+    offered = {name: MEASURED[:-1] if kind in floats else MEASURED for name, kind in kinds}
+    choices = {group: tuple(Choice(precision, True) for precision in some) for group, some in offered.items()}
+    space = Space(choices, tuple(Variable(group, (group,), some) for group, some in offered.items()))
     return make_layout(graph.names, graph.edges, space, graph.blocks)
 
 
-def _profile(graph: Graph, truth: Latency, place: int, shown: bool, rng: np.random.Generator) -> tuple[LayerTime, ...]:
+def _profile(
+    graph: Graph, truth: Latency, uniform: Precisions, shown: bool, rng: np.random.Generator
+) -> tuple[LayerTime, ...]:
     """Layers of a uniform engine; an opaque region is one layer of no group, unless groups inside are shown."""
-    uniform = np.full((1, len(graph.names)), place, dtype=np.int8)
-    took = _PROFILING * truth.by_group(uniform)[0] * rng.lognormal(0, _PROFILED, len(graph.names))
+    took = _PROFILING * truth.by_group(uniform[None])[0] * rng.lognormal(0, _PROFILED, len(graph.names))
     regions = [] if shown else graph.regions
     first = {members[0]: members for members in regions}
     hidden = {member for members in regions for member in members}

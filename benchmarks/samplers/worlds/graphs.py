@@ -22,6 +22,7 @@ class Graph:
         work: of every group its multiply-adds, in units of a usual layer.
         blocks: of every group the repeated structure that it belongs to.
         regions: of every opaque region its groups, by place.
+        alike: whether parts of one name take and err much the same in all blocks.
     """
 
     names: list[str] = field(default_factory=list)
@@ -30,6 +31,7 @@ class Graph:
     work: list[float] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
     regions: list[list[int]] = field(default_factory=list)
+    alike: bool = False
 
     def add(self, name: str, kind: str, work: float, block: str, sources: list[str], elements: int) -> str:
         """Append a group that reads the outputs of `sources`, each with as many elements; its name."""
@@ -73,6 +75,18 @@ def residual(groups: int, rng: np.random.Generator) -> Graph:
             work = float(rng.lognormal(0, 0.4))
             source = graph.add(f"/{name}/conv{part}", "conv", work, name, sources, size)
         last, block = source, block + 1
+    graph.add("/head/Gemm", "gemm", 0.4, "head", [last], size)
+    return graph
+
+
+def alike(groups: int, rng: np.random.Generator) -> Graph:
+    """A stem, blocks of seven convolutions with a skip that are all alike, a head."""
+    graph, size, works = Graph(alike=True), 200_000, rng.lognormal(0, 0.5, 7)
+    last = graph.add("/stem/Conv", "conv", 1.5, "stem", [], size)
+    for block in range((groups - 2) // 7):
+        name, skip = f"block{block}", last
+        for part, work in enumerate(works.tolist()):
+            last = graph.add(f"/{name}/conv{part}", "conv", work, name, [last, skip] if part == 6 else [last], size)
     graph.add("/head/Gemm", "gemm", 0.4, "head", [last], size)
     return graph
 

@@ -30,7 +30,8 @@ class Latency:
         jumps: of every chain (precisions, length, length) factor on a run's time, by its first and last place.
         windows: (groups of the window, factor where all are in one precision, factor where only the inner ones differ).
         changes: (edges, precisions, precisions) ms.
-        regions: groups of every opaque region; `kind` says what happens to one whose precisions are mixed.
+        regions: groups of every opaque region; `kind` says what happens to one whose precisions are mixed, which are
+            those of no uniform assignment.
     """
 
     layout: Layout
@@ -53,7 +54,7 @@ class Latency:
         factor = np.ones(precisions.shape)
         for place, members in enumerate(self.regions):
             inside = precisions[:, members]
-            mixed = (inside != inside[:, :1]).any(axis=1)
+            mixed = (inside[:, None] != self.layout.uniforms[:, members]).any(axis=2).all(axis=1)
             ran[np.ix_(mixed, members)] = inside.min(axis=1)[mixed, None]
             own = self.whole[place, inside[:, 0]]
             factor[:, members] = np.where(mixed, 1 + _MIX_PENALTY[self.kind], own)[:, None]

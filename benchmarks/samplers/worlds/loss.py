@@ -71,15 +71,21 @@ class Loss:
         return shared, own
 
 
-def make(graph: Graph, tangled: float, worst: float, rng: np.random.Generator) -> Loss:
+def make(graph: Graph, tangled: float, worst: float, killers: int, rng: np.random.Generator) -> Loss:
     """The loss of a graph.
 
     Args:
         tangled: how strongly errors amplify one another and cancel; 1 is much, 0.3 some.
         worst: share of the answers that all INT8 loses.
+        killers: groups that err ten times as much as others, and that amplify what came before them.
     """
     groups = len(graph.names)
     size = rng.lognormal(0, 1.1, groups) / groups**0.5
+    if graph.alike:  # what errs in one block errs in all
+        parts = np.unique([name.rsplit("/", 1)[-1] for name in graph.names], return_inverse=True)[1]
+        size = size**0.5 * rng.lognormal(0, 1.0, parts.max() + 1)[parts] / groups**0.25
+    loud = rng.permutation(groups)[:killers] if killers else np.zeros(0, int)
+    size[loud] = 10 * np.median(size)
     pushes = rng.standard_normal((groups, _DIRECTIONS)) * (0.45 * size)[:, None]
     for first in rng.permutation(groups - 3)[: int(tangled * groups / 3)]:
         second = first + 1 + int(rng.integers(3))
@@ -89,6 +95,7 @@ def make(graph: Graph, tangled: float, worst: float, rng: np.random.Generator) -
     spread = (0.55 * size) ** 2
     spreads = np.stack([0 * spread, rounded**2 * spread, spread], axis=1)
     amplified = tangled * min(1.0, _DEEP / groups) * rng.gamma(0.5, 0.12, groups)
+    amplified[loud] = 0.5
     gains = np.stack([np.ones(groups), 1 + 0.02 * amplified, 1 + amplified], axis=1)
     ends = np.array([graph.blocks[i] != graph.blocks[min(i + 1, groups - 1)] for i in range(groups)])
     margins = np.abs(rng.standard_normal(_SAMPLES)) + 0.1

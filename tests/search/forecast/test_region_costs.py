@@ -14,7 +14,7 @@ from search.forecast.region_costs import RegionCosts
 from search.regression.similarity import Kind, KnownMixes, Similarity
 from search.space.layout import Layout, Precisions
 from search.values import LayerTime
-from tests.support.small_layouts import ATTENTION, CHAIN
+from tests.support.small_layouts import ATTENTION, CHAIN, layout_of
 
 BLOCKS = replace(CHAIN, blocks=np.array([0, 0, 0, 1, 1, 1]))
 NODES = np.tile([4.0, 2.0, 1.0], (6, 1))
@@ -44,6 +44,19 @@ def test_features_of_mixed_regions_are_what_they_would_take_in_their_highest_pre
     assert slowest.tolist() == [0.0, 6.0 - 4.0]
     assert apart.tolist() == [0.0, 4.0]
     assert [each.tolist() for each in own] == [[0.0, 4.0], [0.0, 0.0]]
+
+
+def test_no_region_of_a_uniform_assignment_is_mixed_unless_its_engine_breaks_it_up() -> None:
+    """A product of activations has no INT8, so all INT8 has it in FP16."""
+    layout = replace(layout_of(6, [(i, i + 1) for i in range(5)], floats=(1,)), blocks=BLOCKS.blocks)
+    uniform, float_end = np.array([2, 1, 2, 2, 2, 2], np.int8), np.array([2, 1, 1, 2, 2, 2], np.int8)
+    assert layout.uniforms[-1].tolist() == uniform.tolist()
+    fused = Baseline(np.ones(6, np.int8), 12.0, (LayerTime("{ForeignNode[g00...g05]}", "Myelin", None, False, 12.0),))
+    layers = {False: fused.profile, True: tuple(LayerTime(g, "Gemm", g, False, 4.0) for g in layout.groups)}
+    for broken_up, profile in layers.items():
+        prior = latency_prior(layout, [fused, Baseline(uniform, 24.0, profile)])
+        mixed = RegionCosts(layout, NODES, None, prior.broken).features(np.stack([uniform, float_end]))[:, 1] > 0
+        assert mixed.tolist() == [broken_up, True]
 
 
 def test_regions_that_fall_back_are_learned_where_no_sum_explains_them() -> None:
