@@ -6,6 +6,7 @@ was not judged, 130 interrupted.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -187,6 +188,7 @@ def _words() -> list[str]:
 def main() -> None:
     """Entry point of the `bitfront` command."""
     outputs.prepare()
+    gc.set_threshold(50_000)  # a graph of 20,000 nodes is a million objects, all of which stay
     words = _words()
     try:
         if words[:1] and words[0] in VERBS and "--help" not in words:

@@ -34,7 +34,7 @@ def read_layers(proto: onnx.ModelProto) -> tuple[str, tuple[Layer, ...]]:
     model = ir.from_proto(_with_shapes(proto))
     nodes = list(model.graph)
     fused = _fused_into_int8(nodes)
-    kind, layers = _kind(nodes), tuple(_layer(node, fused) for node in nodes)
+    kind, layers = kind_of({node.op_type for node in nodes}), tuple(_layer(node, fused) for node in nodes)
     return kind, tuple(map(_as_it_runs, layers)) if kind == _OPTIMIZED else layers
 
 
@@ -65,8 +65,8 @@ def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
 
 
-def _kind(nodes: list[ir.Node]) -> str:
-    ops = {node.op_type for node in nodes}
+def kind_of(ops: set[str]) -> str:
+    """What kind of file has nodes of these ops."""
     if any(op.startswith(_INT8_KERNELS) for op in ops):
         return _OPTIMIZED
     if ops & {"QuantizeLinear", "DequantizeLinear"}:

@@ -8,7 +8,7 @@ stay within float32 rounding (relative 1e-5 of an output's magnitude).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import count
@@ -21,6 +21,7 @@ from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.rules import common as rules
 
+from search.graph.opset_upgrade import proto_graphs
 from search.graph.other_layers import write_out_ops
 from search.graph.rewrites.apply import apply_rewrites
 from search.graph.rewrites.parts import set_constant
@@ -63,7 +64,8 @@ def clean(model: ir.Model) -> ir.Model:
     _remove_identities(model)
     _unnumber_splits(model)
     _fold_gemm_factors(model.graph)
-    if not any(_in_training(node) for node in model.graph):
+    norms = [node for node in model.graph if node.op_type == "BatchNormalization"]
+    if norms and not any(map(_in_training, norms)):
         _unshare_biases(model.graph)
         model = rewrite(model, pattern_rewrite_rules=_BATCH_NORM)
     model = _run(
@@ -122,15 +124,16 @@ def _run(model: ir.Model, *steps: ir.passes.PassBase) -> ir.Model:
 
 def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor at the measured input shapes, without those that inference cannot determine."""
-    copy = skeleton(model)
-    for value in copy.graph.inputs:
-        profile = profiles.get(value.name or "")
-        if profile is not None:
-            value.shape = ir.Shape(profile[1])
-    for node in copy.graph.all_nodes():
-        for output in node.outputs:
-            output.shape = None
-    proto = propagate_shapes(ir.to_proto(copy))
+    bare = skeleton(model)
+    for info in bare.graph.input:
+        if (profile := profiles.get(info.name)) is not None:
+            sizes = [onnx.TensorShapeProto.Dimension(dim_value=size) for size in profile[1]]
+            info.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=sizes))
+    for graph in proto_graphs(bare.graph):
+        computed = {name for node in graph.node for name in node.output}
+        _forget_shapes(info for info in graph.value_info if info.name in computed)
+    _forget_shapes(bare.graph.output)
+    proto = propagate_shapes(bare)
     shapes: dict[str, tuple[int, ...]] = {}
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         tensor = info.type.tensor_type
@@ -147,38 +150,47 @@ def settle_shapes(model: ir.Model) -> None:
     nothing else is known: files are wrong about it, and inference would then find nothing at all.
     """
     bare = skeleton(model)
-    for value in bare.graph.outputs:
-        value.shape = None
+    _forget_shapes(bare.graph.output)
     try:
-        proto = propagate_shapes(ir.to_proto(bare), check_type=True)
-        inferred = ir.from_proto(proto)
+        inferred = propagate_shapes(bare, check_type=True)
     except Exception:  # what comes later says what is wrong
         return
-    for own, other in zip(model.graphs(), inferred.graphs(), strict=True):
-        found = ir.convenience.create_value_mapping(other)
-        for name, value in ir.convenience.create_value_mapping(own).items():
-            known = found.get(name)
-            if known is not None and known.type is not None:
-                value.type = known.type
-            if known is not None and known.shape is not None:
-                value.shape = known.shape
+    for graph, proto in zip(model.graphs(), proto_graphs(inferred.graph), strict=True):
+        known = {info.name: info.type for info in (*proto.input, *proto.output, *proto.value_info)}
+        for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+            if value.name in known:
+                value.type = ir.serde.deserialize_type_proto_for_type(known[value.name]) or value.type
+                value.shape = ir.serde.deserialize_type_proto_for_shape(known[value.name]) or value.shape
 
 
-def skeleton(model: ir.Model) -> ir.Model:
-    """A copy in which large constants are inputs, because a message with all constants may exceed 2 GiB.
+def _forget_shapes(infos: Iterable[onnx.ValueInfoProto]) -> None:
+    for info in infos:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
 
-    The constants that shapes are computed from stay.
+
+def skeleton(model: ir.Model) -> onnx.ModelProto:
+    """The message in which large constants are inputs, because one with all constants may exceed 2 GiB.
+
+    The constants that shapes are computed from stay. The model is changed meanwhile, and as before afterwards.
     """
-    copy = model.clone()
-    for graph in copy.graphs():
-        for name, value in list(graph.initializers.items()):
-            tensor = value.const_value
-            if tensor is not None and tensor.nbytes > _SHAPE_BYTES:
-                value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
-                value.const_value = None
-                graph.initializers.pop(name)
-                graph.inputs.append(value)
-    return copy
+    graphs = [(graph, dict(graph.initializers), len(graph.inputs)) for graph in model.graphs()]
+    try:
+        for graph, constants, _ in graphs:
+            for name, value in constants.items():
+                tensor = value.const_value
+                if tensor is not None and tensor.nbytes > _SHAPE_BYTES:
+                    value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+                    graph.initializers.pop(name)
+                    graph.inputs.append(value)
+        return ir.to_proto(model)
+    finally:
+        for graph, constants, count in graphs:
+            while len(graph.inputs) > count:
+                graph.inputs.pop()
+            if len(graph.initializers) < len(constants):
+                graph.initializers.clear()
+                graph.initializers.update(constants)
 
 
 def _weighted_source(node: ir.Node) -> ir.Node:

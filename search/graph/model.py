@@ -168,7 +168,7 @@ def load(
         # Scales of the file's own belong to its own tensors.
         folded = rewrite_exactly(graph) if floats.codes is None else 0
         settle_types(graph)
-        onnx_file.check(ir.to_proto(skeleton(graph)), f"what cleaning made of {path}")
+        onnx_file.check(skeleton(graph), f"what cleaning made of {path}")
         inferred = infer_shapes(graph, profiles)
         check_reshapes(graph.graph, inferred, path)
         groups, edges = find_groups(graph.graph, inferred)

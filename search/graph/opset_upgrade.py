@@ -79,23 +79,24 @@ def _names_read(node: onnx.NodeProto) -> Iterator[str]:
 
 def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """All nodes, including those in bodies of If and Loop."""
-    for inner in _graphs(graph):
+    for inner in proto_graphs(graph):
         yield from inner.node
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and the bodies in it, in the order in which onnx_ir goes through them."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _graphs(body)
+            for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from proto_graphs(body)
 
 
 def _with_flat_hardmax(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which every Hardmax is between a Flatten and a Reshape back."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    for graph in _graphs(copy.graph):
+    for graph in proto_graphs(copy.graph):
         found: list[onnx.NodeProto] = []
         for node in graph.node:
             if node.op_type != "Hardmax" or node.domain not in ("", "ai.onnx"):
@@ -147,7 +148,7 @@ def _rounding_mode(scales: NDArray[np.float32] | None, node: onnx.NodeProto, ver
 def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[np.float32]]:
     """Float constants of up to eight values by name, as scales are."""
     found: dict[str, NDArray[np.float32]] = {}
-    for inner in _graphs(graph):
+    for inner in proto_graphs(graph):
         tensors = {tensor.name: tensor for tensor in inner.initializer}
         for node in inner.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":

@@ -136,7 +136,7 @@ def _further_shapes(model: Model) -> list[Mapping[str, tuple[int, ...]]]:
     for end in (0, 2) if model.profiles else ():
         shapes = {name: profile[end] for name, profile in model.profiles.items()}
         try:
-            found.append(infer_shapes(model.graph, {name: (shape,) * 3 for name, shape in shapes.items()}))
+            found.append(infer_shapes(model.graph.clone(), {name: (shape,) * 3 for name, shape in shapes.items()}))
         except onnx.shape_inference.InferenceError:
             found.append({})
     return found
