@@ -78,8 +78,11 @@ class InputFiles:
         if isinstance(data, str | Path):
             self.data = str(data)
             return
-        self._write_data(data)
-        self.data = str(self._make_folder() / _DATA)
+        batches = _check_batches(batches_of(data, input_names(self.model)), self.model)
+        told = Told(self._events.note, self._events.step)
+        folder = self._make_folder() / _DATA
+        write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, told=told)
+        self.data = str(folder)
 
     def keep(self) -> None:
         """Give the written files to the study, in place of those that it had."""
@@ -128,12 +131,6 @@ class InputFiles:
                 f"writing the model: {short(error)}. Save the model yourself with external data, and give its path."
             ) from error
         return str(path)
-
-    def _write_data(self, data: Any) -> None:
-        batches = _check_batches(batches_of(data, input_names(self.model)), self.model)
-        told = Told(self._events.note, self._events.step)
-        folder = self._make_folder() / _DATA
-        write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, told=told)
 
     def _make_folder(self) -> Path:
         if self._staged is None:

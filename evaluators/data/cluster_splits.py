@@ -26,7 +26,13 @@ def divide_clusters(sizes: Integers, targets: Integers, least: Integers, random:
         (clusters,) number of the part of each cluster. A part whose target is 0 gets none.
     """
     parts = _deal(sizes, targets, random.permutation(len(sizes)))
-    _fill_up(parts, sizes, targets, least)
+    # Move clusters, each time the one that fits best, to parts that have fewer than they need.
+    for part in range(len(least)):
+        while np.count_nonzero(parts == part) < least[part]:
+            surplus = _surplus(parts, sizes, targets)
+            cost = (surplus[parts] - sizes) ** 2 - surplus[parts] ** 2 + (surplus[part] + sizes) ** 2
+            may_go = _spare(parts, least)[parts] & (parts != part)
+            parts[np.argmin(np.where(may_go, cost, np.iinfo(np.int64).max))] = part
     for _ in range(_MOST_STEPS):
         if not _improve(parts, sizes, targets, least):
             break
@@ -50,16 +56,6 @@ def _spare(parts: Integers, least: Integers) -> NDArray[np.bool_]:
     """Which parts have more clusters than they need."""
     spare: NDArray[np.bool_] = np.bincount(parts, minlength=len(least)) > least
     return spare
-
-
-def _fill_up(parts: Integers, sizes: Integers, targets: Integers, least: Integers) -> None:
-    """Move clusters, each time the one that fits best, to parts that have fewer than they need."""
-    for part in range(len(least)):
-        while np.count_nonzero(parts == part) < least[part]:
-            surplus = _surplus(parts, sizes, targets)
-            cost = (surplus[parts] - sizes) ** 2 - surplus[parts] ** 2 + (surplus[part] + sizes) ** 2
-            may_go = _spare(parts, least)[parts] & (parts != part)
-            parts[np.argmin(np.where(may_go, cost, np.iinfo(np.int64).max))] = part
 
 
 def _improve(parts: Integers, sizes: Integers, targets: Integers, least: Integers) -> bool:

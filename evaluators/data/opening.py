@@ -82,16 +82,12 @@ def _open(
         return ArrayDataset([shard], inputs)
     if names_function(source):
         check_source(source)
-        return _open_function(source, inputs, cache, most)
+        if cache is None:
+            return ArrayDataset(function_shards(source, inputs, most), inputs)
+        if not cache.is_dir():
+            write_function(source, inputs, cache, most=most)
+        return ArrayDataset(folder_shards(cache, source), inputs)
     raise missing_source(source)
-
-
-def _open_function(source: str, inputs: Sequence[TensorSpec], cache: Path | None, most: int | None) -> Dataset:
-    if cache is None:
-        return ArrayDataset(function_shards(source, inputs, most), inputs)
-    if not cache.is_dir():
-        write_function(source, inputs, cache, most=most)
-    return ArrayDataset(folder_shards(cache, source), inputs)
 
 
 def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | None, kept: Path | None) -> Dataset:

@@ -130,7 +130,17 @@ class Prober:
 
     def parts(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> list[Part]:
         """Batches of the samples to compare outputs on, hard ones among them."""
-        wanted = self._choose_sample_count(len({group for group, _ in pairs}), next(iter(batches(pool))))
+        # As many samples as every group can be measured on in time, in whole batches.
+        groups = len({group for group, _ in pairs})
+        first = next(iter(batches(pool)))
+        outputs = self.exact.run(first.inputs)  # the first run also settles memory
+        start = time.monotonic()
+        self.exact.run(first.inputs)
+        each = time.monotonic() - start
+        held = sum(array.nbytes for array in (*first.inputs.values(), *outputs.values()))
+        rows = len(next(iter(first.inputs.values())))
+        most = min(_MEASURE_SHARE * self.seconds / max(groups * each, 1e-9), _HELD_BYTES / max(held, 1))
+        wanted = rows * max(1, min(math.ceil(SAMPLES / rows), int(most)))
         subset = self._subset(pairs, pool[: _POOL * wanted], wanted, batches)
         parts, at = [], 0
         for batch in batches(subset.indices):
@@ -139,17 +149,6 @@ class Prober:
             parts.append(Part(batch.inputs, subset.weights[here], self.exact.run(batch.inputs)))
             self.not_finite += subset.indices[here][~_finite(parts[-1])].tolist()
         return parts
-
-    def _choose_sample_count(self, groups: int, first: Batch) -> int:
-        """As many samples as every group can be measured on in time, in whole batches."""
-        outputs = self.exact.run(first.inputs)  # the first run also settles memory
-        start = time.monotonic()
-        self.exact.run(first.inputs)
-        each = time.monotonic() - start
-        held = sum(array.nbytes for array in (*first.inputs.values(), *outputs.values()))
-        rows = len(next(iter(first.inputs.values())))
-        most = min(_MEASURE_SHARE * self.seconds / max(groups * each, 1e-9), _HELD_BYTES / max(held, 1))
-        return rows * max(1, min(math.ceil(SAMPLES / rows), int(most)))
 
     def _subset(self, pairs: Sequence[Pair], pool: Indices, wanted: int, batches: Batches) -> Subset:
         lowest: dict[str, Precision] = {}

@@ -63,11 +63,7 @@ def _half_hard(pool: Indices, noise: Floats, wanted: int) -> Subset:
     weights = np.zeros(len(pool))
     weights[hard] = 1 / len(pool)
     weights[others] = (len(pool) - len(hard)) / len(pool) / len(others)
-    turns = _in_turn(hard, others)
+    # Both mixed, so that every batch has some of each.
+    places = np.concatenate([np.arange(len(hard)) / len(hard), np.arange(len(others)) / len(others)])
+    turns = np.concatenate([hard, others])[np.argsort(places, kind="stable")]
     return Subset(pool[turns], weights[turns])
-
-
-def _in_turn(first: Indices, second: Indices) -> Indices:
-    """Both mixed, so that every batch has some of each."""
-    places = np.concatenate([np.arange(len(first)) / len(first), np.arange(len(second)) / len(second)])
-    return np.concatenate([first, second])[np.argsort(places, kind="stable")]

@@ -151,14 +151,11 @@ class _Lowering:
 
     def _shields(self, node: ir.Node) -> bool:
         """Whether a node, or one behind it that it only moves values to, must not see a DQ that it could take in."""
-        if self._must_stay_float(node):
+        float_anchor = node.name in self._anchors and self._types.precision(node) is REFERENCE
+        if float_anchor and becomes_int8(node, self._plan):
             return True
         moves = node.op_type in SAME_SCALE and (node, 0) not in self._plan.reads
         return moves and any(self._shields(user) for user in node.outputs[0].consumers())
-
-    def _must_stay_float(self, node: ir.Node) -> bool:
-        float_anchor = node.name in self._anchors and self._types.precision(node) is REFERENCE
-        return float_anchor and becomes_int8(node, self._plan)
 
     def _rewrite_captures(self, node: ir.Node) -> None:
         """Bodies of If and Loop stay FP32, so what they capture must be."""

@@ -133,7 +133,12 @@ class Weights:
 
         A `dead` channel, all of whose weights are zero, takes the scale that its bias is finest in.
         """
-        array, step = bias.array.astype(np.float64), self._input_scale(node)
+        read = node.inputs[activation_indices(node)[0]]
+        producer = read.producer() if read is not None else None
+        assert producer is not None
+        scale = producer.inputs[1]
+        assert scale is not None
+        array, step = bias.array.astype(np.float64), scale
         given, scales = scales, _scales_with_bias(array, float(array_of(step)), scales, dead)
         codes, products = _bias_codes(array, float(array_of(step)), scales)
         name = f"{node.name}/bias/int32"
@@ -146,14 +151,6 @@ class Weights:
         axis = array.ndim - 1 if products.ndim else None
         bias.user.replace_input_with(bias.index, self._dequantize(name, parts, axis, FLOAT))
         return scales
-
-    def _input_scale(self, node: ir.Node) -> ir.Value:
-        read = node.inputs[activation_indices(node)[0]]
-        producer = read.producer() if read is not None else None
-        assert producer is not None
-        scale = producer.inputs[1]
-        assert scale is not None
-        return scale
 
     def _scales(self, name: str, scales: NDArray[np.float32], dtype: ir.DataType) -> ir.Value:
         return self._edits.constants.add(f"{name}/scale{suffix_of(dtype)}", scales.astype(dtype.numpy()))

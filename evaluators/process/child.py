@@ -39,6 +39,12 @@ class Child:
         command = [sys.executable, "-c", _BOOT, str(requests_read), str(answers_write), *python_path()]
         try:
             with log.open("ab") as output:
+                # Whatever it prints is in the log when it dies: unbuffered, in UTF-8, a fault of native code too.
+                readable = {
+                    "PYTHONUNBUFFERED": "1",
+                    "PYTHONIOENCODING": "utf-8:backslashreplace",
+                    "PYTHONFAULTHANDLER": "1",
+                }
                 self.process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -46,7 +52,7 @@ class Child:
                     stderr=output,
                     pass_fds=(requests_read, answers_write),
                     start_new_session=True,
-                    env=_child_variables(),
+                    env={**os.environ, **readable},
                 )
         except BaseException:
             self._close_pipes()
@@ -150,9 +156,3 @@ def python_path() -> list[str]:
         shadows.add(os.getcwd())
     path = [entry for entry in sys.path if isinstance(entry, str) and entry not in shadows]
     return path if root in path else [root, *path]
-
-
-def _child_variables() -> dict[str, str]:
-    """Whatever it prints is in the log when it dies: unbuffered, in UTF-8, a fault of native code too."""
-    readable = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONFAULTHANDLER": "1"}
-    return {**os.environ, **readable}

@@ -54,7 +54,11 @@ def main(requests_fd: int, answers_fd: int) -> None:
 
     def call(name: str, arguments: Mapping[str, Any]) -> Any:
         _send(answers, wire.dumps({"call": name, "arguments": dict(arguments)}))
-        return _result_of(wire.loads(lines.get()))
+        # What the keeper answers to a call; raises the error that it raised.
+        reply = wire.loads(lines.get())
+        if "error" in reply:
+            raise getattr(errors, reply["error"])(reply["message"])
+        return reply["result"]
 
     service = _Service(lambda event, value: _send(answers, wire.dumps({"event": event, "value": value})), call)
     while True:
@@ -108,13 +112,6 @@ def _class_of(error: BitfrontError) -> str:
     named = (cls.__name__ for cls in type(error).__mro__ if getattr(errors, cls.__name__, None) is cls)
     found = next(named)
     return found if found != "BitfrontError" else "Unexpected"
-
-
-def _result_of(reply: Mapping[str, Any]) -> Any:
-    """What the keeper answers to a call; raises the error that it raised."""
-    if "error" in reply:
-        raise getattr(errors, reply["error"])(reply["message"])
-    return reply["result"]
 
 
 class _Service:

@@ -65,7 +65,9 @@ def _encode(value: Any) -> Any:
     if isinstance(value, list):
         return [_encode(item) for item in value]
     if isinstance(value, dict):
-        return _encode_dict(value)
+        if "~" not in value and all(isinstance(key, str) for key in value):
+            return {key: _encode(item) for key, item in value.items()}
+        return {"~": "dict", "value": [[_encode(key), _encode(item)] for key, item in value.items()]}
     return value
 
 
@@ -74,12 +76,6 @@ def _encode_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
         raise TypeError(f"an array of {array.dtype} cannot go over the line: only numbers and text can")
     data = base64.b64encode(array.tobytes()).decode()
     return {"~": "array", "dtype": array.dtype.str, "shape": list(array.shape), "data": data}
-
-
-def _encode_dict(items: dict[Any, Any]) -> dict[str, Any]:
-    if "~" not in items and all(isinstance(key, str) for key in items):
-        return {key: _encode(item) for key, item in items.items()}
-    return {"~": "dict", "value": [[_encode(key), _encode(item)] for key, item in items.items()]}
 
 
 def _decode(value: Any) -> Any:

@@ -181,7 +181,11 @@ class HeldOut:
             return HeldOutComparison(False, f"{self.units} held-out {what} are too few to tell")
         if not np.isfinite(after.errors).all() and np.isfinite(before.errors).all():
             return HeldOutComparison(False, "outputs are not finite with it")
-        low, centre, high = signed_rank_interval(self._by_cluster(_log_ratios(before.errors, after.errors)))
+        # (units,) logarithm of the error after over the error before; 0 where both are not finite.
+        both = np.isinf(before.errors) & np.isinf(after.errors)
+        first, second = (np.log(np.clip(errors, _TINY, 1 / _TINY)) for errors in (before.errors, after.errors))
+        ratios: Floats = np.where(both, 0.0, np.clip(second - first, -_MOST, _MOST))
+        low, centre, high = signed_rank_interval(self._by_cluster(ratios))
         if high >= 0:
             return HeldOutComparison(False, _no_gain_text(low, centre, high))
         ratio = f"the error falls to {_share_text(centre)} {_range_text(low, high)} of what it was"
@@ -367,11 +371,3 @@ def _run_float(session: Runner, samples: Samples, seconds: float) -> tuple[list[
 
 def _is_by_sample(rows: int, outputs: Arrays) -> bool:
     return all(split_rows(array, rows) is not None for array in outputs.values())
-
-
-def _log_ratios(before: Floats, after: Floats) -> Floats:
-    """(units,) logarithm of the error after over the error before; 0 where both are not finite."""
-    both = np.isinf(before) & np.isinf(after)
-    first, second = (np.log(np.clip(errors, _TINY, 1 / _TINY)) for errors in (before, after))
-    ratios: Floats = np.where(both, 0.0, np.clip(second - first, -_MOST, _MOST))
-    return ratios

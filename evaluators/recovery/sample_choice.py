@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,10 @@ def choose_samples(
     if choice.count >= len(indices):
         return indices
     if choice.kind == "diverse":
-        features = _stack_features([_features(exact.run(batch.inputs), batch) for batch in batches])
+        # The features of all samples; those of small outputs have zeros where larger ones have values.
+        parts = [_features(exact.run(batch.inputs), batch) for batch in batches]
+        width = max(part.shape[1] for part in parts)
+        features = np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])
         places = farthest_first(features, choice.count)
     else:
         rough = open_int8() if choice.kind == "worst" else None
@@ -116,12 +119,6 @@ def _features(outputs: Arrays, batch: Batch) -> Floats:
                 flat = flat @ signs / np.sqrt(flat.shape[1])
             parts.append(flat)
     return np.concatenate(parts, axis=1) if parts else np.zeros((count, 1))
-
-
-def _stack_features(parts: Sequence[Floats]) -> Floats:
-    """The features of all samples; those of small outputs have zeros where larger ones have values."""
-    width = max(part.shape[1] for part in parts)
-    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])
 
 
 def farthest_first(features: Floats, count: int) -> Indices:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from search.errors import ConfigError
 from search.graph.element_types import is_float
@@ -166,10 +165,6 @@ def _why_not_quantized(group: Group, model: Model, capability: Capability, range
         missing = [name for name in (*group.inputs, *group.skips, group.output) if name not in ranges.tensors]
         if missing:
             return f"calibration has no range for tensor {missing[0]}"
-    return _too_small(group, model, capability)
-
-
-def _too_small(group: Group, model: Model, capability: Capability) -> str:
     if group.op in ("Gemm", "MatMul"):
         smallest, limit, what = min(group.weight_shape[-2:]), capability.min_matmul_size, "K or N"
     else:
@@ -185,7 +180,9 @@ def _why_not_held(precision: Precision, group: Group, model: Model, ranges: Rang
         return ""
     above = f"above {precision.name}'s largest number {precision.largest:.6g}"
     for name in _constants(group, model):
-        largest = float(np.abs(_weight(model, name)).max(initial=0))
+        tensor = model.graph.graph.initializers[name].const_value
+        assert tensor is not None
+        largest = float(np.abs(tensor.numpy()).max(initial=0))
         if largest > precision.largest:
             return f"constant {name} holds {largest:.3g}, {above}"
     for name in (*group.inputs, *group.skips, *group.tensors):
@@ -201,12 +198,6 @@ def _constants(group: Group, model: Model) -> list[str]:
     nodes = [node for node in every if node.name in group.anchors or node.op_type in _FACTORS]
     values = [value for node in nodes for value in node.inputs if value is not None and value.is_initializer()]
     return [value.name or "" for value in values if is_float(value)]
-
-
-def _weight(model: Model, name: str) -> NDArray[np.generic]:
-    tensor = model.graph.graph.initializers[name].const_value
-    assert tensor is not None
-    return tensor.numpy()
 
 
 def _match_keep_rules(groups: Sequence[Group], capability: Capability, keep: Sequence[KeepRule]) -> dict[str, KeepRule]:

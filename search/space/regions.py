@@ -5,8 +5,6 @@ A division numbers the region of every group. A group outside of all regions has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,7 +30,14 @@ def divisions(layout: Layout, opaque: NDArray[np.bool_] | None = None) -> list[D
     if len(layout.blocks):
         found.append(_number_regions(_runs(layout.blocks)))
     found.append(stages(layout, stretches))
-    return _distinct(found)
+    # The distinct divisions that have regions of several groups; regions that are too long are divided.
+    kept: dict[bytes, Division] = {}
+    for owners in found:
+        too_long = np.bincount(owners)[owners] > max(_LONGEST * len(owners), 2)
+        division = _first_places(np.where(too_long, -1 - np.arange(len(owners)), owners))
+        if len(np.unique(division)) < len(division):
+            kept.setdefault(division.tobytes(), division)
+    return list(kept.values())
 
 
 def between_cuts(layout: Layout) -> Division:
@@ -67,17 +72,6 @@ def _runs(values: NDArray[np.generic]) -> Division:
 
 def _number_regions(owners: Division) -> Division:
     return np.asarray(np.unique(owners, return_inverse=True)[1], dtype=np.int64)
-
-
-def _distinct(found: Sequence[Division]) -> list[Division]:
-    """The distinct divisions that have regions of several groups; regions that are too long are divided."""
-    kept: dict[bytes, Division] = {}
-    for owners in found:
-        too_long = np.bincount(owners)[owners] > max(_LONGEST * len(owners), 2)
-        division = _first_places(np.where(too_long, -1 - np.arange(len(owners)), owners))
-        if len(np.unique(division)) < len(division):
-            kept.setdefault(division.tobytes(), division)
-    return list(kept.values())
 
 
 def _first_places(owners: Division) -> Division:

@@ -162,17 +162,13 @@ def _report_errors(action: str, bucket: Bucket) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_from_service(error):
+        # By the package that defines it: neither client has one base class for all that it raises.
+        packages = ("botocore", "boto3", "s3transfer", "urllib3", "google", "requests")
+        kinds = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+        if not kinds & set(packages):
             raise
         text = " ".join(str(error).split()).rstrip(".")
         raise ArtifactError(
             f"{action} {bucket.url}: {type(error).__name__}: {text}. Check the name of the bucket, the "
             "credentials in the environment and the network. Then try again."
         ) from error
-
-
-def _is_from_service(error: Exception) -> bool:
-    """By the package that defines it: neither client has one base class for all that it raises."""
-    packages = ("botocore", "boto3", "s3transfer", "urllib3", "google", "requests")
-    kinds = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return bool(kinds & set(packages))

@@ -227,7 +227,10 @@ class Artifacts:
             digest = _write(temporary, pieces)
             os.replace(temporary, self.folder / digest)
             _sync_folder(self.folder)
-            self._send(digest)
+            # Let the object store have a file of the folder, unless it has it.
+            if self.remote is not None and not self.remote.has(digest):
+                with (self.folder / digest).open("rb") as file:
+                    self.remote.write(digest, file)
             return digest
         except OSError as error:
             raise ArtifactError(
@@ -236,12 +239,6 @@ class Artifacts:
         finally:
             with suppress(OSError):  # the error that brought us here says more
                 temporary.unlink(missing_ok=True)
-
-    def _send(self, digest: str) -> None:
-        """Let the object store have a file of the folder, unless it has it."""
-        if self.remote is not None and not self.remote.has(digest):
-            with (self.folder / digest).open("rb") as file:
-                self.remote.write(digest, file)
 
     def _fetch(self, digest: str) -> None:
         """Let the folder have what the object store has; one of several processes of this host does it."""

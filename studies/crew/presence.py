@@ -136,10 +136,7 @@ class Presence:
             with suppress(Exception):
                 self._store.workers.beat(self.name, self._spent())
                 pause_s = self.lease_s / _BEATS
-                self._note_beat()
-
-    def _note_beat(self) -> None:
-        now = time.monotonic()
-        if now - self._last_beat > _SILENCE * self.lease_s:
-            self._steady_from = now + self.lease_s
-        self._last_beat = now
+                now = time.monotonic()
+                if now - self._last_beat > _SILENCE * self.lease_s:
+                    self._steady_from = now + self.lease_s
+                self._last_beat = now

@@ -80,7 +80,9 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
     kind.copy_engine(engine, folder / engine_file)
     if engine_file != SOURCE_FILE:  # else the engine is the ONNX file that it was built from
         line.builds.write_source(assignment, folder / SOURCE_FILE)
-    _write_ranges(folder, work, assignment)
+    write_ranges(
+        folder, work.ledger.ranges().for_mix(assignment), work.ledger.target.target, work.problem.model, assignment
+    )
     timing = line.builds.write_timing_cache(folder / TIMING_FILE)
     for name, text in kind.recipe_files(_recipe(work, assignment, timing)).items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -96,12 +98,6 @@ def check_onnx(folder: Path) -> None:
             onnx_file.check(onnx.load(str(path), load_external_data=False), path.name)
     except ModelError as error:
         raise ArtifactError(f"exporting: {error}") from error
-
-
-def _write_ranges(folder: Path, work: Work, assignment: Assignment) -> None:
-    write_ranges(
-        folder, work.ledger.ranges().for_mix(assignment), work.ledger.target.target, work.problem.model, assignment
-    )
 
 
 def write_ranges(folder: Path, ranges: Ranges, target: Target, model: Model, assignment: Assignment) -> None:

@@ -77,9 +77,6 @@ class GateReport:
     def sentences(self) -> list[str]:
         """What every check says, what both engines measured, and what is noteworthy."""
         said = [f"{self.label(c)}: {c.verdict.value}, {c.reason} ({c.units})" for c in self.checks]
-        return [*said, *self._measures(), *(f"note: {note}" for note in self.notes), level_text(self.checks)]
-
-    def _measures(self) -> list[str]:
         found = []
         if self.metric is not None and {"candidate", "baseline"} <= self.values.keys():
             mine, theirs = (self.metric.text(self.values[side]) for side in ("candidate", "baseline"))
@@ -89,7 +86,7 @@ class GateReport:
                 mine, theirs = (format_ms(check.details[key]) for key in ("candidate_ms", "baseline_ms"))
                 band = format_percent(check.details["tie_band"])
                 found.append(f"latency: {mine} with the candidate, {theirs} with the baseline; tie band {band}")
-        return found
+        return [*said, *found, *(f"note: {note}" for note in self.notes), level_text(self.checks)]
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values."""

@@ -136,7 +136,14 @@ class _TrialComparison:
 
     @cached_property
     def _engine(self) -> Path:
-        return self._find_engine()
+        digest = self.record.artifact
+        if digest is not None and digest in self.artifacts:
+            self._check_content(digest)
+            return self.artifacts.path(digest)
+        self._note("the engine was not kept, so it was built again; the new build may use other kernels")
+        out = self.good.folder / f"{self.record.id}.engine"
+        self._line().builds.rebuild(self.record.evaluation.assignment, out)
+        return out
 
     def compare(self, groups: bool, samples: int) -> EngineComparison:
         found = self._line().diagnoses.compare(self._engine, self.record.evaluation.assignment, groups, samples)
@@ -152,16 +159,6 @@ class _TrialComparison:
     def compare_wrapper(self, outputs: Path, samples: int, threshold_db: float) -> WrapperComparison:
         """After `compare`."""
         return self._line().diagnoses.compare_wrapper(self._engine, outputs.resolve(), samples, threshold_db)
-
-    def _find_engine(self) -> Path:
-        digest = self.record.artifact
-        if digest is not None and digest in self.artifacts:
-            self._check_content(digest)
-            return self.artifacts.path(digest)
-        self._note("the engine was not kept, so it was built again; the new build may use other kernels")
-        out = self.good.folder / f"{self.record.id}.engine"
-        self._line().builds.rebuild(self.record.evaluation.assignment, out)
-        return out
 
     def _check_content(self, digest: str) -> None:
         """A damaged engine is one of the things to find here."""

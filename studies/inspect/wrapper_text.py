@@ -52,7 +52,12 @@ def _fault_text(fault: Fault) -> str:
         return f"its layout is transposed: it holds the axes of the expected array in the order {_axes(fault.order)}"
     if kind == "PERMUTED":
         return _permutation_text(fault)
-    return _scaling_text(fault)
+    if fault.axis is None:
+        return f"a scale or offset is missing or wrong: it is {_formula(fault, 0)}"
+    axis = "channel" if fault.axis == 1 else f"entry of axis {fault.axis}"
+    named = ", ".join(f"{axis} {c} is {_formula(fault, n)}" for n, c in enumerate(fault.channels[:_NAMED]))
+    count = f"{len(fault.channels)} of {fault.size}"
+    return f"a scale or offset is missing or wrong in {count} channels: {named}{_more(fault.channels)}"
 
 
 def _axes(order: Sequence[int]) -> str:
@@ -70,15 +75,6 @@ def _permutation_text(fault: Fault) -> str:
         return f"{where} {' and '.join(map(str, moves))} of {fault.size} are swapped"
     named = ", ".join(f"{place} holds {source}" for place, source in list(moves.items())[:_NAMED])
     return f"{len(moves)} of {fault.size} {where} are in another order: {named}{_more(moves)}"
-
-
-def _scaling_text(fault: Fault) -> str:
-    if fault.axis is None:
-        return f"a scale or offset is missing or wrong: it is {_formula(fault, 0)}"
-    axis = "channel" if fault.axis == 1 else f"entry of axis {fault.axis}"
-    named = ", ".join(f"{axis} {c} is {_formula(fault, n)}" for n, c in enumerate(fault.channels[:_NAMED]))
-    count = f"{len(fault.channels)} of {fault.size}"
-    return f"a scale or offset is missing or wrong in {count} channels: {named}{_more(fault.channels)}"
 
 
 def _formula(fault: Fault, place: int) -> str:

@@ -85,7 +85,10 @@ class SearchMetrics:
             self._duration.observe(record.evaluation.total_s)
         described = standing.target.target
         target = f"{described.backend} {described.device}"
-        self._tell_temperature(target, record)
+        latency = record.evaluation.latency
+        after = {} if latency is None else latency.conditions.get("after") or {}
+        if "temperature_c" in after:
+            self._temperature.labels(target).set(after["temperature_c"])
         self._tell_standing(
             target,
             standing.measures.finished_count,
@@ -116,12 +119,6 @@ class SearchMetrics:
     def _count(self, failure: tuple[str, str] | None) -> None:
         labels: Iterable[str] = (_OK, "", "") if failure is None else ("failed", *failure)
         self._evaluations.labels(*labels).inc()
-
-    def _tell_temperature(self, target: str, record: StoredEvaluation) -> None:
-        latency = record.evaluation.latency
-        after = {} if latency is None else latency.conditions.get("after") or {}
-        if "temperature_c" in after:
-            self._temperature.labels(target).set(after["temperature_c"])
 
     def _tell_standing(self, target: str, finished: int, wanted: int, front: int, picks: Mapping[str, Point]) -> None:
         self._finished.labels(target).set(finished)

@@ -89,7 +89,13 @@ class Stop:
             size = self._work.problem.space.size_without(refused)
             return f"every one of the {size} assignments{' that can be built' * bool(refused)} has been evaluated"
         if not in_time:
-            self._note_time_limit(now, done)
+            # Say once how long an evaluation takes here, and which time limit leaves time for the others.
+            work, told = self._work, self.stopped_by == TIME_LIMIT
+            self.stopped_by = TIME_LIMIT
+            if not told and done and work.crew.rank() == 0:
+                work.events.note(
+                    f"the time limit leaves no time for more: {limit_advice(work, now, self.trials - done)}"
+                )
             return f"the time limit is reached with {done} of {self.trials} evaluations done"
         if patience == AUTO and (right := self._proposals.deciding_forecasts()):
             self.stopped_by = NO_PROSPECT
@@ -100,13 +106,6 @@ class Stop:
         if isinstance(patience, int) and _is_stalled(now, patience):
             return f"the front did not improve during the last {patience} evaluations; {done} are done"
         return ""
-
-    def _note_time_limit(self, now: Standing, done: int) -> None:
-        """Say once how long an evaluation takes here, and which time limit leaves time for the others."""
-        work, told = self._work, self.stopped_by == TIME_LIMIT
-        self.stopped_by = TIME_LIMIT
-        if not told and done and work.crew.rank() == 0:
-            work.events.note(f"the time limit leaves no time for more: {limit_advice(work, now, self.trials - done)}")
 
 
 def _is_stalled(now: Standing, patience: int) -> bool:

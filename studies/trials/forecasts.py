@@ -89,7 +89,9 @@ def compare_forecasts(store: Store, now: Standing) -> Forecasts | None:
     if not timed.any():
         return None
     latency = replace(_compare_one(now, told, timed, "ms", t.latency_ms), band=now.target.band)
-    scale = _worst_loss(now)
+    # Of the uniform baselines; where all are as good as FP32, what their losses can be told apart by.
+    rows = [row for row in now.measures.baselines if now.measures.complete[row]]
+    scale = max((max(float(now.table.loss[row]), float(now.measures.loss_band[row])) for row in rows), default=0.0)
     band = float(np.median(now.measures.loss_band[scored])) / scale if scale > 0 and scored.any() else 0.0
     return Forecasts(latency, replace(_compare_one(now, told, scored, "loss", t.loss), scale=scale, band=band))
 
@@ -102,12 +104,6 @@ def _compare_one(
     each = [told[int(number)] for number in now.table.id[places]]
     mean, std = (np.array([getattr(one, field) for one in each], dtype=float) for field in (name, f"{name}_std"))
     return Compared(now.table.trial[places], mean, std, measured[places])
-
-
-def _worst_loss(now: Standing) -> float:
-    """Of the uniform baselines; where all are as good as FP32, what their losses can be told apart by."""
-    rows = [row for row in now.measures.baselines if now.measures.complete[row]]
-    return max((max(float(now.table.loss[row]), float(now.measures.loss_band[row])) for row in rows), default=0.0)
 
 
 def poor_text(found: ForecastAccuracy) -> str:

@@ -128,7 +128,11 @@ class Proposals:
         for name, text in self._labels(asked).items():
             trial.set_user_attr(name, text)
         predicted = self._forecast(trial, asked)
-        self._tell_failure()
+        # Say once that the guided sampler proposes without forecasts, and why.
+        failure = getattr(self.study.sampler, "failure", "")
+        if failure and not self._told_failure:
+            self._told_failure = True
+            self._note(f"forecasting mixes failed, and mixes are proposed without forecasts: {failure}")
         if predicted is not None:
             trial.set_user_attr(FORECAST, predicted.to_json())
             self.poor = predicted.poor
@@ -144,13 +148,6 @@ class Proposals:
             return predicted
         others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
         return None if any(self.asked_by(t) == asked for t in others) else sampler.forecast_mix(others, asked)
-
-    def _tell_failure(self) -> None:
-        """Say once that the guided sampler proposes without forecasts, and why."""
-        failure = getattr(self.study.sampler, "failure", "")
-        if failure and not self._told_failure:
-            self._told_failure = True
-            self._note(f"forecasting mixes failed, and mixes are proposed without forecasts: {failure}")
 
     def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
         """Let a sampler that keeps its guidance as `guidance` know more from now on; others are told nothing."""

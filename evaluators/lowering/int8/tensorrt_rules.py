@@ -55,19 +55,15 @@ def _is_separate(conv: ir.Node, inside: set[ir.Node], adds: set[ir.Node]) -> boo
     for all of 10 activations but Relu and a SiLU.
     """
     kinds = {user.op_type for user in inside}
-    depthwise = _is_depthwise(conv)
+    weight = conv.inputs[1]
+    one_each = weight is not None and weight.shape is not None and weight.shape[1] == 1
+    depthwise = conv.op_type == "Conv" and one_each and not _reads_few_channels(conv)
     if not inside - adds or kinds <= (_DEPTHWISE_CLAMPS if depthwise else _CLAMPS):
         return False
     if "PRelu" in kinds or (adds and not inside & adds):
         return True
     alone = len(inside) == 1 and kinds <= _ARITHMETIC  # with a constant, which is folded into the convolution
     return (depthwise or _reads_few_channels(conv)) and not adds and not alone and kinds != _SILU
-
-
-def _is_depthwise(conv: ir.Node) -> bool:
-    weight = conv.inputs[1]
-    one_each = weight is not None and weight.shape is not None and weight.shape[1] == 1
-    return conv.op_type == "Conv" and one_each and not _reads_few_channels(conv)
 
 
 def _reads_few_channels(conv: ir.Node) -> bool:

@@ -16,10 +16,6 @@ def import_metric(name: str) -> Metric:
         ConfigError: no such module or attribute, or the attribute is not a metric.
     """
     module, _, attribute = name.rpartition(":")
-    return make_own_metric(name, _import_attribute(name, module, attribute))
-
-
-def _import_attribute(name: str, module: str, attribute: str) -> Any:
     try:
         found = import_module_here(module)
     except Exception as error:  # the user's module may raise anything while it is imported
@@ -28,7 +24,7 @@ def _import_attribute(name: str, module: str, attribute: str) -> Any:
         if not hasattr(found, part):
             raise ConfigError(f"metric {name!r}: module {module} has no {attribute}")
         found = getattr(found, part)
-    return found
+    return make_own_metric(name, found)
 
 
 def make_own_metric(name: str, found: Any) -> Metric:

@@ -72,16 +72,13 @@ class ArrayReader:
 
     def read(self, file: Path, place: ArrayPlace) -> NDArray[Any]:
         """A copy of an array: whoever gets it may keep it, as the file is written over."""
-        array = _view(self._map_file(file, place), place)
-        return array.astype(object) if place.objects else array.copy()
-
-    def _map_file(self, file: Path, place: ArrayPlace) -> mmap.mmap:
         end = place.offset + _size(place)
         if self._map is None or self._file != file or len(self._map) < end:
             with file.open("rb") as opened:
                 self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
             self._file = file
-        return self._map
+        array = _view(self._map, place)
+        return array.astype(object) if place.objects else array.copy()
 
 
 def _view(mapped: mmap.mmap, place: ArrayPlace) -> NDArray[Any]:

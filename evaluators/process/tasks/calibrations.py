@@ -72,9 +72,6 @@ class Calibrations:
     def _rules(self) -> list[RangeRule]:
         return [RangeRule.parse(text) for text in self._opened.job.hand_ranges]
 
-    def _parse_keep(self) -> list[KeepRule]:
-        return [KeepRule.parse(text) for text in self._opened.job.keep]
-
     def _collect_selected(self, method: str) -> Ranges:
         """Ranges from the samples that the job wants, which are looked for among all samples for calibration."""
         choice = SampleChoice.parse(self._opened.job.calibration_select)
@@ -136,7 +133,7 @@ class Calibrations:
             data.final_samples,
             method,
             self._rules(),
-            self._parse_keep(),
+            [KeepRule.parse(text) for text in self._opened.job.keep],
         )
 
     def observe_samples(self) -> SampleStatistics:

@@ -101,15 +101,13 @@ class FloatBaseline:
             recorder = ClassRecorder(session)
             with closing(data.scored_batches(split)) as batches:
                 made = accuracy.reference(recorder, data.metric, batches, folder, kept=kept)
-            self._keep_classes(folder, recorder.classes(made.counts))
+            classes = recorder.classes(made.counts)
+            (folder / _CLASSES).unlink(missing_ok=True)
+            if classes is not None:
+                np.save(folder / _CLASSES, classes, allow_pickle=False)
             return made
         except NonFiniteError as error:
             raise DataError(non_finite_text(split, error)) from error
-
-    def _keep_classes(self, folder: Path, classes: Classes | None) -> None:
-        (folder / _CLASSES).unlink(missing_ok=True)
-        if classes is not None:
-            np.save(folder / _CLASSES, classes, allow_pickle=False)
 
     def classes(self, reference: accuracy.ReferenceScores) -> Classes | None:
         """(samples,) the class that FP32 gives each sample of a reference; None if its outputs are no classes."""

@@ -135,7 +135,11 @@ class _Pass:
         self._taps = [nodes[makers[op.name]].outputs[0].name or "" for op in self._ops]
         self._stages = plan_stages(lowered.graph, self._taps)
         self._float_stages = plan_stages(model.graph.graph, [op.tap for op in self._ops])
-        count = self._most_batches(model)
+        # To fit to: as many as memory holds, which for large images are few, but each of many values.
+        held = 2 * live_bytes(self._float_stages, model.shapes)
+        by_memory = _HELD_BYTES // max(1, held) * 2 // 3
+        wanted = -(-_MOST_SAMPLES // model.batch)
+        count = int(max(1, min(wanted, by_memory)))
         fitting = list(islice(context.fitting(), count))
         held_out = list(islice(context.held_out(), max(1, count // 2)))
         self._batches: list[Batch] = [*fitting, *held_out]
@@ -154,13 +158,6 @@ class _Pass:
         """A sample that is wild in one tensor counts little from there on: a Clip hides how wild it was."""
         pairs = zip(self._weights, sample_weights(rows), strict=True)
         self._weights = [np.minimum(old, new) if len(old) == len(new) else old for old, new in pairs]
-
-    def _most_batches(self, model: Model) -> int:
-        """To fit to: as many as memory holds, which for large images are few, but each of many values."""
-        held = 2 * live_bytes(self._float_stages, model.shapes)
-        by_memory = _HELD_BYTES // max(1, held) * 2 // 3
-        wanted = -(-_MOST_SAMPLES // model.batch)
-        return int(max(1, min(wanted, by_memory)))
 
     def run(self, notes: list[str]) -> dict[str, Correction]:
         found: dict[str, Correction] = {}

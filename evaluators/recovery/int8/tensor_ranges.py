@@ -97,7 +97,13 @@ class _Choice:
         fitting = list(islice(context.fitting(), count))
         self._batches: list[Batch] = [*fitting, *islice(context.held_out(), count)]
         self._fitted = len(fitting)
-        self._weights = self._input_weights()
+        weights = [np.ones(batch.count) for batch in self._batches]
+        for name, array in self._batches[0].inputs.items():
+            if array.dtype.kind == "f":
+                rows = [rows_of(batch.inputs[name], 1, batch.count, self._model.batch) for batch in self._batches]
+                found = zip(weights, sample_weights(rows), strict=True)
+                weights = [np.minimum(old, new) if len(old) == len(new) else old for old, new in found]
+        self._weights = weights
         self._tensors: dict[str, _Tensor] = {}
 
     def run(self) -> str:
@@ -144,15 +150,6 @@ class _Choice:
         )
         shown = ", ".join(f"{method} for {count}" for method, count in counts.most_common())
         return f"methods of {counts.total()} ranges: {shown}"
-
-    def _input_weights(self) -> list[Floats]:
-        weights = [np.ones(batch.count) for batch in self._batches]
-        for name, array in self._batches[0].inputs.items():
-            if array.dtype.kind == "f":
-                rows = [rows_of(batch.inputs[name], 1, batch.count, self._model.batch) for batch in self._batches]
-                found = zip(weights, sample_weights(rows), strict=True)
-                weights = [np.minimum(old, new) if len(old) == len(new) else old for old, new in found]
-        return weights
 
     def _look(self, piece: Piece, tensors: Sequence[Arrays]) -> None:
         """Count the errors of one group's output."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -108,7 +107,7 @@ def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, weight_
         values: of the tensor that it reads, told apart along the axis of its channels.
     """
     matrix, inputs = _pairs(node)
-    square = _by_channel(values.square, reader)
+    square = np.broadcast_to(values.square.reshape(-1), reader.slots.shape).astype(np.float64)
     energy = np.square(matrix, dtype=np.float32).sum(axis=2)
     power = (energy * square.astype(np.float32)[inputs]).sum(axis=1, dtype=np.float64)
     weight = np.where(power > _DEAD, 1 / np.maximum(power, _DEAD), 0.0)
@@ -131,13 +130,12 @@ def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, weight_
     )
 
 
-def _by_channel(array: NDArray[Any], reader: Reader) -> Floats:
-    return np.broadcast_to(array.reshape(-1), reader.slots.shape).astype(np.float64)
-
-
 def _pairs(node: ir.Node) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The weight as (outputs, inputs, kernel), and (outputs or 1, inputs) the channel that each pair reads."""
-    array = _weight(node)
+    value = node.inputs[1]
+    assert value is not None
+    assert value.const_value is not None
+    array = value.const_value.numpy()
     if node.op_type in ("Gemm", "MatMul"):
         transposed = node.op_type == "Gemm" and integer(node, "transB", 0)
         matrix = array if transposed else np.moveaxis(array, -1, -2).reshape(-1, array.shape[-2])
@@ -152,13 +150,6 @@ def _pairs(node: ir.Node) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         return array.reshape(outputs, width, -1), np.arange(width)[np.newaxis]
     first = np.arange(outputs) // (outputs // groups) * width
     return array.reshape(outputs, width, -1), first[:, np.newaxis] + np.arange(width)
-
-
-def _weight(node: ir.Node) -> NDArray[Any]:
-    value = node.inputs[1]
-    assert value is not None
-    assert value.const_value is not None
-    return value.const_value.numpy()
 
 
 def describe_tensor(name: str, slots: Slot, values: ChannelValues, *, symmetric: bool) -> RoundedTensor:

@@ -99,7 +99,15 @@ class Unquantized:
                     self._rewrite(node)
         self._note_weights()
         passes.RemoveUnusedNodesPass()(self._model)
-        self._drop_needless_clamps()
+        # Take out what cuts nothing, because the values cannot be negative anyway.
+        bounds = bounds_of_values(self._model.graph)
+        for (source, limit), clamp in self._clamps.items():
+            low, high = bounds.get(source.name or "", UNBOUNDED)
+            if clamp.graph is self._model.graph and low >= 0 and high <= limit:
+                made = clamp.outputs[0]
+                self._ranges = [(source if value is made else value, found) for value, found in self._ranges]
+                self._replace(clamp, made, source)
+                self._model.graph.remove(clamp, safe=True)
 
     def own_scales(self, graph: ir.Graph, groups: Sequence[Group]) -> OwnScales:
         """The file's scales by names of the clean graph, without those of weights that it has changed otherwise."""
@@ -123,7 +131,10 @@ class Unquantized:
         elif node.op_type in _QLINEAR:
             self._qlinear(node, *_QLINEAR[node.op_type])
         elif node.op_type == "QLinearConcat":
-            self._qlinear_concat(node)
+            # The output's scale and zero point come first, then each input with its own.
+            inputs = [self._number(node, place, axis=None) for place in range(2, len(node.inputs), 3)]
+            made = ir.Node("", "Concat", inputs, list(node.attributes.values()), num_outputs=1, name=node.name)
+            self._take_over(node, self._insert(made, node), 0)
         elif node.op_type in _DYNAMIC:
             self._dynamic(node)
         elif node.op_type in _MOVES and node.inputs and node.inputs[0] in self._forms:
@@ -178,12 +189,6 @@ class Unquantized:
             self._replace(node, node.outputs[0], made)
             return
         self._take_over(node, made, output)
-
-    def _qlinear_concat(self, node: ir.Node) -> None:
-        """The output's scale and zero point come first, then each input with its own."""
-        inputs = [self._number(node, place, axis=None) for place in range(2, len(node.inputs), 3)]
-        made = ir.Node("", "Concat", inputs, list(node.attributes.values()), num_outputs=1, name=node.name)
-        self._take_over(node, self._insert(made, node), 0)
 
     def _take_over(self, node: ir.Node, made: ir.Value, place: int) -> None:
         """Let what reads a node's codes read them behind a Quantize; it is of no use where only numbers are read."""
@@ -321,17 +326,6 @@ class Unquantized:
         clamp.outputs[0].type, clamp.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), value.shape
         maker.graph.insert_after(maker, clamp)
         return clamp
-
-    def _drop_needless_clamps(self) -> None:
-        """Take out what cuts nothing, because the values cannot be negative anyway."""
-        bounds = bounds_of_values(self._model.graph)
-        for (source, limit), clamp in self._clamps.items():
-            low, high = bounds.get(source.name or "", UNBOUNDED)
-            if clamp.graph is self._model.graph and low >= 0 and high <= limit:
-                made = clamp.outputs[0]
-                self._ranges = [(source if value is made else value, found) for value, found in self._ranges]
-                self._replace(clamp, made, source)
-                self._model.graph.remove(clamp, safe=True)
 
     # -- edits ---------------------------------------------------------------------------------------------------------
 

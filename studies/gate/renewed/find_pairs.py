@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 
 from search.errors import ConfigError
-from search.space.choices import Space
 from search.values import Assignment, Ranges
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.locations import open_artifacts
@@ -65,7 +64,8 @@ class _Pairs:
         self._now = now
         self._good = good
         self._artifacts: Artifacts = open_artifacts(good.config, events.note)
-        self._space = self._find_space()
+        ranges = Ranges.from_json(json.loads(self._artifacts.read_bytes(str(self._now.target.ranges_digest))))
+        self._space = self._good.space_under(ranges)
 
     def find(self) -> list[MixPair]:
         """A pair for each mix of the old front that depends on ranges, and one of the two picks `best`."""
@@ -108,7 +108,3 @@ class _Pairs:
         folder = self._good.folder / f"study-{now.study.id}"
         folder.mkdir(exist_ok=True)
         adopt_ranges(self._good.keeper, folder, ranges)
-
-    def _find_space(self) -> Space:
-        ranges = Ranges.from_json(json.loads(self._artifacts.read_bytes(str(self._now.target.ranges_digest))))
-        return self._good.space_under(ranges)

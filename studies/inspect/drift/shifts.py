@@ -125,7 +125,12 @@ def judge_drift(
     judged = [replace(shift, drifted=alarm) for shift, alarm in zip(shifts, alarms, strict=False)]
     judged.sort(key=lambda shift: (not shift.drifted, shift.p))
     loss = None if loss is None else replace(loss, drifted=alarms[-1])
-    smallest = _smallest_distance(before.samples, now.samples, len(alarms), level)
+    comparisons = len(alarms)
+    smallest = math.sqrt(
+        math.log(_FACTOR * max(1, comparisons) / level)
+        * (before.samples + now.samples)
+        / (2 * before.samples * now.samples)
+    )
     verdict = DriftVerdict.NO_DRIFT if smallest <= _LARGEST_MISSED else DriftVerdict.NOT_JUDGED
     return Judged(DriftVerdict.DRIFT if any(alarms) else verdict, tuple(judged), loss, smallest)
 
@@ -190,10 +195,6 @@ def compare_losses(before: tuple[float, float, float], now: tuple[float, float, 
     if error == 0:
         return float(now[0] <= before[0])
     return float(stdtr(units - 1, (before[0] - now[0]) / error))
-
-
-def _smallest_distance(before: int, now: int, comparisons: int, level: float) -> float:
-    return math.sqrt(math.log(_FACTOR * max(1, comparisons) / level) * (before + now) / (2 * before * now))
 
 
 def _histogram_distance(one: NDArray[np.int64], two: NDArray[np.int64]) -> float:

@@ -66,7 +66,14 @@ def read_mix(text: str, groups: Sequence[Group], space: Space) -> TargetMix:
 def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
     wanted: dict[str, Precision] = {}
     by_id = {group.id: group for group in groups}
-    for pattern, label in _split_rules(text):
+    rules, at = [], 0
+    while at < len(text):
+        found = _RULE.match(text, at)
+        if found is None:
+            raise ConfigError(f"--assign {text}: expected REGEX=PRECISION, got {text[at:]!r}; {_FORMS}.")
+        rules.append((found[1].strip(), found[2]))
+        at = found.end()
+    for pattern, label in rules:
         rule = f"--assign {pattern}={label}"
         precision = _precision(label, rule)
         matched = [by_id[pattern]] if pattern in by_id else [g for g in groups if _matches(pattern, g, rule)]
@@ -80,17 +87,6 @@ def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, P
             raise ConfigError(f"{rule}: no layer that it matches can run in {precision.label} here: {reasons[0]}.")
         wanted.update({group.id: precision for group in matched})
     return wanted
-
-
-def _split_rules(text: str) -> list[tuple[str, str]]:
-    rules, at = [], 0
-    while at < len(text):
-        found = _RULE.match(text, at)
-        if found is None:
-            raise ConfigError(f"--assign {text}: expected REGEX=PRECISION, got {text[at:]!r}; {_FORMS}.")
-        rules.append((found[1].strip(), found[2]))
-        at = found.end()
-    return rules
 
 
 def _matches(pattern: str, group: Group, rule: str) -> bool:

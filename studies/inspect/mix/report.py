@@ -249,7 +249,8 @@ class MixReport:
         """What must not be missed."""
         if text := caution_text(self.target):
             yield text
-        if self._is_busy():
+        latencies = (engine.latency for engine in (self.fp32, self.mix))
+        if any(latency is not None and is_busy(latency.raw_ms, latency.wall_ms) for latency in latencies):
             yield BUSY
         if self.mix.is_unrelated:
             accuracy = self.mix.final or self.mix.evaluation.accuracy
@@ -258,10 +259,6 @@ class MixReport:
                 f"the mix is probably broken: its outputs have nothing in common with FP32's (correlation {likeness}; "
                 f"1 is equal, below {UNRELATED_BELOW} is unrelated), whatever the metric {self.metric.name} says."
             )
-
-    def _is_busy(self) -> bool:
-        latencies = (engine.latency for engine in (self.fp32, self.mix))
-        return any(latency is not None and is_busy(latency.raw_ms, latency.wall_ms) for latency in latencies)
 
     def _limit_texts(self) -> Iterator[str]:
         accuracy = self.mix.final or self.mix.evaluation.accuracy

@@ -109,14 +109,10 @@ def _spread(now: Standing) -> Spread | None:
     shares = metric["ratio"] and metric.get("kind", "per_sample") == "per_sample"
     if shares:
         return Spread(shares=True)
-    rows = _scored_below_float(now)
-    return _measure_spread(now, rows) if rows else None
-
-
-def _scored_below_float(now: Standing) -> list[int]:
-    """Uniform assignments but FP32 that were scored on all search samples."""
+    # Uniform assignments but FP32 that were scored on all search samples.
     uniform = [row for row in now.measures.baselines if now.measures.complete[row] and np.isfinite(now.table.loss[row])]
-    return [row for row in uniform if now.table.role[row] != REFERENCE.role]
+    rows = [row for row in uniform if now.table.role[row] != REFERENCE.role]
+    return _measure_spread(now, rows) if rows else None
 
 
 def _measure_spread(now: Standing, rows: Sequence[int]) -> Spread | None:

@@ -142,7 +142,11 @@ def line(columns: Candidates, aim: Aim) -> list[int]:
     """
     rows = _contenders(columns)
     if aim is Aim.KNEE:
-        return _knee_line(columns, rows)
+        # The knee of the front; where that is uniform FP32, the knee of what is faster.
+        found = _knee(columns, np.flatnonzero(columns.eligible))
+        if found is not None and found not in rows:
+            found = _knee(columns, rows)
+        return [] if found is None else [found]
     ranked = _fastest_first(columns, rows) if aim is Aim.FASTEST else list(_by_loss(columns, rows))
     first = ranked[: MOST_IN_LINE - 1]
     rest = rows[~np.isin(rows, first)]
@@ -160,7 +164,12 @@ def ties(columns: Candidates, chosen: Picks, name: str) -> list[int]:
         return []
     good = columns.eligible & ~columns.fails
     if (score := score_of(name)) is not None:
-        return _score_ties(columns, np.flatnonzero(good), row, score)
+        # The other rows whose scores are less by no more than noise, the largest first.
+        rows = np.flatnonzero(good)
+        scores = columns.scores(score)
+        assert scores is not None
+        near = rows[(rows != row) & (scores[row] - scores[rows] <= columns.score_noise(score, row)[rows])]
+        return [int(each) for each in near[np.argsort(-scores[near], kind="stable")]]
     if name == "accurate":
         others, order = columns.loss_ties(row) & (columns.latency_ms < columns.latency_ms[row]), columns.loss
     elif by_loss:  # it is the fastest of those that tie with the least loss
@@ -206,14 +215,6 @@ def _contenders(columns: Candidates) -> Rows:
     if len(faster):
         return faster
     return np.array([base]) if columns.eligible[base] else rows
-
-
-def _knee_line(columns: Candidates, contenders: Rows) -> list[int]:
-    """The knee of the front; where that is uniform FP32, the knee of what is faster."""
-    found = _knee(columns, np.flatnonzero(columns.eligible))
-    if found is not None and found not in contenders:
-        found = _knee(columns, contenders)
-    return [] if found is None else [found]
 
 
 def _fastest_first(columns: Candidates, rows: Rows) -> list[int]:
@@ -354,14 +355,6 @@ def _first_by_score(columns: Candidates, rows: Rows, score: Score) -> int:
     scores = columns.scores(score)
     assert scores is not None
     return _least(rows, -scores, columns.latency_ms)
-
-
-def _score_ties(columns: Candidates, rows: Rows, row: int, score: Score) -> list[int]:
-    """The other rows whose scores are less by no more than noise, the largest first."""
-    scores = columns.scores(score)
-    assert scores is not None
-    near = rows[(rows != row) & (scores[row] - scores[rows] <= columns.score_noise(score, row)[rows])]
-    return [int(each) for each in near[np.argsort(-scores[near], kind="stable")]]
 
 
 def _least_shown(rows: Rows, first: Floats, second: Floats) -> int:

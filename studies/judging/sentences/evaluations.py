@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from search.values import Answer, Assignment, Failure, Precision
 from studies.judging.rounding import latency_text
@@ -99,12 +99,8 @@ def replaced_text(deaths: Sequence[DeathRecord]) -> str:
     if not deaths:
         return ""
     kinds = Counter(f"{kind_text(d.death.kind.value)} at {d.death.stage.value}" for d in deaths)
-    trials = _distinct(d.trial for d in deaths)
+    trials = list(dict.fromkeys(trial for trial in (d.trial for d in deaths) if trial is not None))
     over = f" over trial{'s' * (len(trials) > 1)} {list_text(trials)}" if trials else ""
     many = "once" if len(deaths) == 1 else f"{len(deaths)} times"
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     return f"the evaluator process was replaced {many}{over}: {counts}"
-
-
-def _distinct(trials: Iterable[int | None]) -> list[int]:
-    return list(dict.fromkeys(trial for trial in trials if trial is not None))

@@ -120,7 +120,10 @@ class TrialClaims:
         except FullStudyError:  # others began the last ones
             known = None
         if known is not None and self._trials.answer(wanted.trial, known):
-            self._escape_repeats(wanted.assignment)
+            # A sampler that has converged proposes the same again and again: look around the repeated one.
+            self._repeats += 1
+            if self._repeats % _SAME_IN_A_ROW == 0:
+                self._proposals.enqueue_neighbour(wanted.assignment)
         else:
             self._proposals.put_back(wanted.trial)
         return None
@@ -129,12 +132,6 @@ class TrialClaims:
         self._claimed[number], self._repeats = wanted, 0
         uniform = wanted.assignment.digest in self._roles
         return Claim(number, wanted.assignment, wanted.trial.number, wanted.since_s, uniform, stoppable=not uniform)
-
-    def _escape_repeats(self, assignment: Assignment) -> None:
-        """A sampler that has converged proposes the same again and again: look around the repeated one."""
-        self._repeats += 1
-        if self._repeats % _SAME_IN_A_ROW == 0:
-            self._proposals.enqueue_neighbour(assignment)
 
     def _go_on_with(self, taken: TakenOver) -> Claim | None:
         """Claim what another worker began, unless it was lost with too many."""

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from search.forecast.models import Priors
 from search.forecast.priors import Baseline, NoisePrior, latency_prior, noise_prior
 from search.forecast.transfer import transfer_prior
-from search.graph.model import Model
 from search.sampler.goals import MixGoal
 from search.sampler.guided import Guidance
 from search.space.layout import Layout, make_layout
@@ -134,7 +132,8 @@ class _Source:
         self._work = work
         self._layout = layout
         self._noise = noise
-        self._work_of = _multiply_adds(work.problem.model, layout)
+        found = {group.id: group.multiply_adds for group in work.problem.model.groups}
+        self._work_of = np.array([found[name] for name in layout.groups])
         self._elsewhere = go_without(
             "learning from another target of the study",
             work.events.note,
@@ -185,9 +184,3 @@ class _Source:
 def _has_moved(before_ms: float | None, now_ms: float | None) -> bool:
     """Whether latencies are on another scale than they were, by more than the priors could tell."""
     return before_ms is not None and now_ms is not None and abs(now_ms / before_ms - 1) > _SAME_SCALE
-
-
-def _multiply_adds(model: Model, layout: Layout) -> NDArray[np.float64]:
-    """(groups,) of one inference."""
-    found = {group.id: group.multiply_adds for group in model.groups}
-    return np.array([found[name] for name in layout.groups])

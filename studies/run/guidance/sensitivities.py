@@ -18,7 +18,6 @@ from studies.store.records import GroupRecord, StudyRecord, TargetRecord
 
 if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
     from evaluators.process.keeper import EvaluatorProcess
-    from search.graph.model import Model
     from search.space.choices import Space
     from studies.judging.search_events import SearchEvents
     from studies.options.config import SearchConfig
@@ -88,8 +87,14 @@ def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
     Args:
         again: replaces what is there; else what another worker stored meanwhile stays.
     """
+    # From what the finished evaluations took, and the study's time limit.
+    took = work.ledger.store.evaluations.table(work.ledger.target.id).total_s
+    took = took[took > 0]  # NaN where it was not recorded
+    bounds = [float(took.mean()) * work.problem.config.trials] if len(took) else []
+    if work.problem.config.time_limit_s is not None:
+        bounds.append(work.problem.config.time_limit_s)
     seconds = min(
-        seconds_for(work.problem.config, _expected_s(work)), max(_SHORTEST_S, _SHARE_OF_LEFT * work.pace.left_s)
+        seconds_for(work.problem.config, min(bounds, default=None)), max(_SHORTEST_S, _SHARE_OF_LEFT * work.pace.left_s)
     )
     rows, notes = run(work.bench.keeper, work.problem.space, seconds, work.events)
     work.ledger.store.spaces.set_sensitivities(work.ledger.target.id, rows, replace=again)
@@ -147,16 +152,6 @@ def seconds_beside(config: SearchConfig) -> float:
     if config.sensitivity_time_s is not None:
         return config.sensitivity_time_s
     return MOST_S if config.time_limit_s is None else min(MOST_S, max(LEAST_S, _SHARE_BESIDE * config.time_limit_s))
-
-
-def _expected_s(work: Work) -> float | None:
-    """From what the finished evaluations took, and the study's time limit."""
-    took = work.ledger.store.evaluations.table(work.ledger.target.id).total_s
-    took = took[took > 0]  # NaN where it was not recorded
-    bounds = [float(took.mean()) * work.problem.config.trials] if len(took) else []
-    if work.problem.config.time_limit_s is not None:
-        bounds.append(work.problem.config.time_limit_s)
-    return min(bounds, default=None)
 
 
 # -- the verb ----------------------------------------------------------------------------------------------------------
@@ -264,7 +259,7 @@ def of_checked(good: Checked, space: Space, thresholds: Thresholds, progress: Se
     rows, notes, not_finite = _run_pass(good.keeper, space, seconds_for(good.config, None), progress)
     if not_finite:
         raise DataError(_not_finite(not_finite))
-    groups = _records(good.model)
+    groups = tuple(map(GroupRecord.of_group, good.model.groups))
     return Sensitivities(good.config.model, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
 
 
@@ -274,10 +269,6 @@ def _not_finite(samples: Sequence[int]) -> str:
         f"running the FP32 model: outputs hold NaN or infinite values on {len(samples)} of the samples looked at "
         f"({named}). What it computes in FP32 has to be finite: leave them out."
     )
-
-
-def _records(model: Model) -> tuple[GroupRecord, ...]:
-    return tuple(map(GroupRecord.of_group, model.groups))
 
 
 def _in_order(rows: tuple[GroupError, ...], groups: tuple[GroupRecord, ...]) -> tuple[GroupError, ...]:

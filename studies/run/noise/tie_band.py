@@ -54,7 +54,9 @@ class TieBand(Hook):
         is_due = self._left <= 0 and self._work.pace.allows_repeat(now)
         if (self._told and not is_due) or not self._can_begin(now):
             return now
-        self._tell_provisional(now)
+        if not self._told:
+            self._told = True
+            self._work.events.detail(band_text(now))
         if not is_due or not self._mine():
             return now
         self._left = EVERY
@@ -245,8 +247,3 @@ class TieBand(Hook):
         tell = work.events.note if noisy else work.events.detail
         tell(f"{band_text(now)}{noisy}")
         return now
-
-    def _tell_provisional(self, now: Standing) -> None:
-        if not self._told:
-            self._told = True
-            self._work.events.detail(band_text(now))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -73,9 +72,6 @@ class BuildHold:
                 self._released.set()
 
     def _signal(self, number: signal.Signals) -> None:
-        for pid in self._pids():
+        for pid in [builder.pid for builder in self._builders if builder.pid is not None]:
             with suppress(ProcessLookupError):  # it has just ended, and its keeper will see that
                 os.killpg(pid, number)
-
-    def _pids(self) -> Iterable[int]:
-        return [builder.pid for builder in self._builders if builder.pid is not None]

@@ -14,7 +14,6 @@ from evaluators.cores import usable_processors
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import BitfrontError
-from search.space.choices import Space
 from search.values import REFERENCE, Assignment
 from studies.run.pipeline.build_hold import BuilderProcess
 from studies.run.session.backend_values import backend_kind
@@ -63,7 +62,9 @@ class FirstBuilds:
         self._target = target
         self._over = threading.Event()
         self._closed = threading.Event()
-        lower = _lower(good.space)
+        # The uniform assignments below FP32, from the coarsest.
+        found = [good.space.uniform(precision) for precision in sorted(good.space.precisions, reverse=True)]
+        lower = [each for each in dict.fromkeys(found) if each != good.space.uniform(REFERENCE)]
         mine = [good.space.uniform(REFERENCE), *([] if builders else lower)]
         self._work = [partial(self._build_all, good.keeper, list(dict.fromkeys(mine)), None)]
         for number, builder in enumerate(builders):
@@ -111,12 +112,6 @@ class FirstBuilds:
             choosing = False
             if self._over.is_set():
                 return
-
-
-def _lower(space: Space) -> list[Assignment]:
-    """The uniform assignments below FP32, from the coarsest."""
-    found = [space.uniform(precision) for precision in sorted(space.precisions, reverse=True)]
-    return [each for each in dict.fromkeys(found) if each != space.uniform(REFERENCE)]
 
 
 @contextmanager

@@ -57,7 +57,13 @@ def make_engine(url: URL, *, write: bool) -> Engine:
     try:
         engine = create_engine(target, json_serializer=_to_json, **engine_settings(url))
     except (ImportError, NoSuchModuleError) as error:
-        raise StudyError(_driver_missing(url, error)) from None
+        scheme, package = DRIVERS.get(url.get_backend_name(), ("", ""))
+        hint = (
+            f"Install one with `pip install '{package}'` and write {scheme}://…"
+            if package
+            else "Known: " + ", ".join(["sqlite", *DRIVERS])
+        )
+        raise StudyError(f"No driver for the database {hide_password(url)}: {error}. {hint}.") from None
     settle(engine, write=write)
     if is_file(url):
         event.listen(engine, "begin", _begin)
@@ -187,16 +193,6 @@ def _connect_args(url: URL) -> dict[str, Any]:
     }
     wanted = known.get(url.get_driver_name(), {})
     return {name: value for name, value in wanted.items() if name not in url.query}
-
-
-def _driver_missing(url: URL, error: Exception) -> str:
-    scheme, package = DRIVERS.get(url.get_backend_name(), ("", ""))
-    hint = (
-        f"Install one with `pip install '{package}'` and write {scheme}://…"
-        if package
-        else "Known: " + ", ".join(["sqlite", *DRIVERS])
-    )
-    return f"No driver for the database {hide_password(url)}: {error}. {hint}."
 
 
 def _to_json(value: Any) -> str:

@@ -214,7 +214,9 @@ def _prepare(engine: Engine, url: URL, *, create: bool) -> None:
             _run_migrations(upgrade)
         return
     with report_errors("create the tables", url), one_at_a_time(url), begin_write(engine) as connection:
-        _create(connection)
+        if _look(connection)[0] is None:
+            Base.metadata.create_all(connection)
+            connection.execute(insert(SchemaRecord).values(version=VERSION))
 
 
 def _await_tables(engine: Engine) -> tuple[int | None, frozenset[str]]:
@@ -259,12 +261,6 @@ def _check_ours(version: int | None, tables: frozenset[str], url: URL, *, create
         raise StudyError(f"The database {shown} holds Optuna studies, none of bitfront. Name another with --storage.")
     names = ", ".join(sorted(tables)[:5])
     raise StudyError(f"The database {shown} is not bitfront's: it holds {names}. Name another with --storage.")
-
-
-def _create(connection: Connection) -> None:
-    if _look(connection)[0] is None:
-        Base.metadata.create_all(connection)
-        connection.execute(insert(SchemaRecord).values(version=VERSION))
 
 
 @contextmanager

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, case, func, select
 
@@ -52,7 +50,17 @@ class Statistics:
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT)
             .group_by(e.status, e.stage, e.kind)
         )
-        return _tally(self._database.rows(query) or [(None, None, None, 0, 0, None, None, self.now())])
+        rows = self._database.rows(query) or [(None, None, None, 0, 0, None, None, self.now())]
+        done = [row for row in rows if row[0] in (records.OK, records.FAILED)]
+        return Tally(
+            finished=sum(row[3] for row in done),
+            running=sum(row[3] for row in rows if row[0] == records.RUNNING),
+            failures={(row[1] or "", row[2] or ""): row[3] for row in done if row[0] == records.FAILED},
+            recent=sum(row[4] for row in rows),
+            first_started=min((row[5] for row in rows if row[5] is not None), default=None),
+            last_finished=max((row[6] for row in rows if row[6] is not None), default=None),
+            now=max(row[7] for row in rows),
+        )
 
     @retry
     def now(self) -> datetime:
@@ -134,16 +142,3 @@ def _latency_ms(raw_ms: float | None, baseline_ms: float | None, reference_ms: f
     if raw_ms is None:
         return None
     return float(scale_latencies(raw_ms, math.nan if baseline_ms is None else baseline_ms, reference_ms))
-
-
-def _tally(rows: Sequence[Any]) -> Tally:
-    done = [row for row in rows if row[0] in (records.OK, records.FAILED)]
-    return Tally(
-        finished=sum(row[3] for row in done),
-        running=sum(row[3] for row in rows if row[0] == records.RUNNING),
-        failures={(row[1] or "", row[2] or ""): row[3] for row in done if row[0] == records.FAILED},
-        recent=sum(row[4] for row in rows),
-        first_started=min((row[5] for row in rows if row[5] is not None), default=None),
-        last_finished=max((row[6] for row in rows if row[6] is not None), default=None),
-        now=max(row[7] for row in rows),
-    )
