@@ -20,7 +20,7 @@ from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
 from studies.options.urls import default_url, mask_password
 from studies.show.progress_display import Display, Lines, StepPace, TimePace
-from studies.show.terminal.progress_text import ended_text
+from studies.show.terminal.progress_table import ended_text
 from studies.show.terminal.run_text import clock_text, left_text, step_text
 from studies.store.records import FinishedEvaluation, StoredEvaluation
 

@@ -29,10 +29,9 @@ from studies.judging.status.early_end import early_end
 from studies.judging.study_lookup import exists
 from studies.lifecycle.deletion import remove_inputs
 from studies.lifecycle.new_study import check_new_study
-from studies.options.config import SearchConfig
+from studies.options.config import SearchConfig, option_table, options_of
 from studies.options.option import Option
 from studies.options.read_options import read_changes, read_config
-from studies.options.table import option_table, options_of
 from studies.options.urls import default_url, mask_password
 from studies.run.search_result import SearchResult
 from studies.run.session.trusted_functions import NAMED_AGAIN, remember_functions

@@ -25,8 +25,7 @@ from evaluators.measure.mean_bounds import sample_losses
 from search.values import bound_level
 from studies.judging.rules.candidates import Aim, Candidates
 from studies.judging.rules.picks import line
-from studies.judging.rules.quantiles import quantile
-from studies.judging.rules.verdicts import margins
+from studies.judging.rules.verdicts import margins, quantile
 from studies.options.limits import Limits
 
 Floats = NDArray[np.float64]

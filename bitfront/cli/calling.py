@@ -16,9 +16,9 @@ from bitfront.cli.parameters import EVENTS, own_parameters, signature_of
 from bitfront.printing.talk import Talk, set_talk
 from bitfront.verbs.command import Printer, printers_of
 from search.errors import ConfigError
+from studies.options.config import options_of
 from studies.options.diagnosis.thresholds import split_thresholds
 from studies.options.read_options import read_changes, read_config
-from studies.options.table import options_of
 
 _GOES_ON = {"search": "resume", "resume": "resume", "worker": "worker"}  # the verb by which an interrupted one goes on
 

@@ -14,8 +14,8 @@ import typer
 from bitfront.cli.help_panels import FOLDED, show_all_help
 from bitfront.verbs.command import Typed, printers_of
 from search.errors import BitfrontError
+from studies.options.config import options_of
 from studies.options.option import Option
-from studies.options.table import options_of
 from studies.options.urls import DEFAULT_STORAGE
 
 _OF_STUDIES = ("resume", "worker")  # a study that is there has values of its own

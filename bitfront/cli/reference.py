@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 
+from studies.options.config import option_rows
 from studies.options.option import Option
-from studies.options.table import option_rows
 
 _HEAD = """# Options
 

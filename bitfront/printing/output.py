@@ -13,8 +13,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from studies.outputs import escaped_controls, without_controls
-from studies.show.terminal.text_table import FittedTable, TextTable, plain_table
-from studies.show.terminal.wrapping import wrap_text
+from studies.show.terminal.text_table import FittedTable, TextTable, plain_table, wrap_text
 
 JSON_VERSION = 1  # of what --json prints, see docs/json.md; raised when a key is removed or means something else
 

@@ -34,7 +34,7 @@ from studies.judging.status.early_end import early_end
 from studies.options.limits import Limits, MetricScale
 from studies.run.search_result import SearchResult
 from studies.show.terminal.front_table import BEST_STYLE, front_table, limits_legend
-from studies.show.terminal.recommendation import recommendation_text
+from studies.show.terminal.run_text import recommendation_text
 from studies.store import suggestions
 
 

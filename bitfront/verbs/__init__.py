@@ -12,13 +12,11 @@ from typing import Any
 # Each with the module it is in, which is imported when the function is first asked for. No module has the name of a
 # function: importing it would put it in the function's place.
 _MODULES = {
-    **dict.fromkeys(("search", "resume", "worker"), "searches"),
+    **dict.fromkeys(("search", "resume", "worker", "delete"), "searches"),
     **dict.fromkeys(("front", "show", "status", "watch_status"), "readings"),
     **dict.fromkeys(("compare", "sensitivity", "evaluate", "drift"), "analyses"),
-    **dict.fromkeys(("export", "report"), "deliveries"),
+    **dict.fromkeys(("export", "report", "recover"), "deliveries"),
     **dict.fromkeys(("inspect", "gate"), "engine_files"),
-    "recover": "recovery",
-    "delete": "deletion",
     "doctor": "host_check",
     "dashboard": "dashboard_server",
     **dict.fromkeys(("demo", "write_example"), "example"),

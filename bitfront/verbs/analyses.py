@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bitfront.verbs.command import Typed, prints
 from search.errors import ConfigError, EvaluatorError
 from studies.events import Quiet
-from studies.options.config import SearchConfig
+from studies.options.config import SearchConfig, option_rows
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.read_options import change_config, check_config
-from studies.options.table import option_rows
 
 if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them
     from studies.events import Events

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bitfront.verbs.command import Typed, prints
 from search.errors import BitfrontError, ConfigError, TargetError
 from studies.events import Quiet
-from studies.gate.limits import PROCESSES, GateLimits, check_limits
-from studies.options.config import SearchConfig
+from studies.gate.check import PROCESSES, GateLimits, check_limits
+from studies.options.config import SearchConfig, options_of
 from studies.options.quantities import Amount, parse_drop, parse_tolerance
 from studies.options.read_options import change_config, check_config
-from studies.options.table import options_of
 from studies.outputs import check_file
 
 if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them

@@ -54,7 +54,7 @@ def _print_checks(checks: Sequence[Check]) -> None:
     from rich.text import Text
 
     from bitfront.printing.output import out, terminal_width
-    from studies.show.terminal.wrapping import wrap_text
+    from studies.show.terminal.text_table import wrap_text
 
     for check in checks:
         mark = ("ok      ", "green") if check.good else ("missing ", "red")

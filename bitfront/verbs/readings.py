@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs wor
     from studies.judging.status.study_status import StudyStatus
     from studies.judging.study_lookup import LimitChanges
     from studies.show.terminal.text_table import TextTable
-    from studies.show.trial_details import TrialDetails
+    from studies.show.trial_text import TrialDetails
     from studies.store.records import StudySummary, TargetRecord
     from studies.store.store import Store
 
@@ -58,7 +58,7 @@ class Front:
     @property
     def picks(self) -> Mapping[str, Point]:
         """The picks by name: `best`, `accurate`, `fast`, `knee`; none of a name where nothing keeps the limits."""
-        from studies.judging.point_lists import pick_points
+        from studies.judging.standing import pick_points
 
         return pick_points(self.standing)
 
@@ -85,7 +85,7 @@ def front(
         StudyError: no such database, study, target or pick.
         ConfigError: a limit is none, or means nothing for the study's metric.
     """
-    from studies.judging.point_lists import table_rows
+    from studies.judging.standing import table_rows
     from studies.judging.study_lookup import standing_of
     from studies.run.search_result import Mixes
     from studies.store.store import Store, default_url
@@ -134,7 +134,7 @@ def _print_front(
     from bitfront.printing.study_results import print_early_end, print_front
 
     if found.every:
-        from studies.show.terminal.trials_table import trials_table
+        from studies.show.terminal.front_table import trials_table
 
         _print_table(trials_table(found.standing, _sort(found, sort), found.mixes))
         return
@@ -152,7 +152,7 @@ def _print_table(table: TextTable) -> None:
 
 
 def _sort(found: Front, sort: str | None) -> list[Point]:
-    from studies.show.terminal.trials_table import sorted_points
+    from studies.show.terminal.front_table import sorted_points
 
     return sorted_points(found.standing, sort or "trial")
 
@@ -214,7 +214,7 @@ def show(
 
 def _read_trial(store: Store, now: Standing, number: int) -> TrialDetails:
     from studies.judging.findings.optimization_levels import find_final_levels
-    from studies.show.trial_details import TrialDetails
+    from studies.show.trial_text import TrialDetails
 
     record = store.trials.load(now.target.id, number)
     groups = {group.id: group for group in store.studies.groups(now.study.id)}
@@ -340,7 +340,7 @@ def _print_status(now: StudyStatus) -> None:
 
 
 def _study_list_json(found: StudyList) -> Mapping[str, Any]:
-    from studies.show.study_list import study_values
+    from studies.show.status_text import study_values
 
     return {"studies": [study_values(*row) for row in found.rows()]}
 
@@ -348,7 +348,7 @@ def _study_list_json(found: StudyList) -> Mapping[str, Any]:
 @prints(status, kind="StudyList", json=_study_list_json)
 def _print_study_list(found: StudyList) -> None:
     from bitfront.printing.output import print_text_table, say
-    from studies.show.study_list import studies_table
+    from studies.show.status_text import studies_table
 
     if rows := found.rows():
         print_text_table(studies_table(rows))

@@ -7,12 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bitfront.verbs.command import Typed, prints
+from bitfront.verbs.command import Typed, asks, prints
 from search.errors import ConfigError, RunError
 from studies.events import Quiet
-from studies.options.config import SearchConfig
+from studies.options.config import SearchConfig, option_rows
 from studies.options.quantities import parse_tolerance, refusal
-from studies.options.table import option_rows
 from studies.run_clock import clocked_run
 
 if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them
@@ -22,6 +21,7 @@ if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs wor
     from studies.judging.search_events import SearchEvents
     from studies.run.noise.remeasurement import Remeasured
     from studies.run.search_result import SearchResult
+
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -97,7 +97,7 @@ def resume(
     """
     if fresh is not None:
         _refuse_others(changes, ("model", "data", "trust_functions", "max_drop"), "--as", remeasure=remeasure)
-        from studies.gate.limits import GateLimits
+        from studies.gate.check import GateLimits
         from studies.lifecycle.renewal import renew_study
         from studies.store.store import default_url
 
@@ -255,3 +255,24 @@ def _print_renewal(found: Renewal) -> None:
         say(line)
     if found.folder is not None:
         say(f"exported trial {found.best} to {found.folder}")
+
+
+@asks("Delete study {name!r} with all its evaluations and engines?")
+def delete(name: str, storage: str | None = None) -> str:
+    """Delete a study with its evaluations and engines.
+
+    Returns:
+        The name of the study.
+    """
+    from studies.lifecycle.deletion import delete_study
+    from studies.store.store import default_url
+
+    delete_study(name, storage or default_url())
+    return name
+
+
+@prints(delete, json=lambda name: {"deleted": name})
+def _print_deleted(name: str) -> None:
+    from bitfront.printing.output import say
+
+    say(f"Deleted study {name!r}.")

@@ -7,7 +7,7 @@ import shutil
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.data.checks import Checker
+from evaluators.data.checks import LABELS, SEVERAL, Checker
 from evaluators.data.clusters import CLUSTERS, join_ids, read_ids
 from evaluators.data.dataset import Arrays, Indices
-from evaluators.data.label_arrays import join_labels, label_names
 from evaluators.data.reading.read_source import read_function
 from evaluators.data.reading.stored_arrays import (
     Form,
@@ -348,3 +347,27 @@ class Content:
 
     def _digest_form(self, form: Form, digests: Mapping[str, Any]) -> Mapping[str, Any]:
         return {name: [self._kinds[name][0], list(shape), digests[name].hexdigest()] for name, shape in form}
+
+
+def label_names(arrays: Iterable[str]) -> tuple[str, ...]:
+    """Which arrays are labels: `labels`, or those whose names begin with `labels.`."""
+    return tuple(sorted(name for name in arrays if name == LABELS or name.startswith(SEVERAL)))
+
+
+def join_labels(arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """Labels of some samples in one array.
+
+    Args:
+        arrays: those that `label_names` names, each (n, …).
+
+    Returns:
+        The array `labels`, (n, …); or where there are several, (n,) with one field for each: of `labels.price` the
+        field `price`, so that `joined["price"]` is (n, …).
+    """
+    if LABELS in arrays:
+        return arrays[LABELS]
+    fields = [(name.removeprefix(SEVERAL), array.dtype, array.shape[1:]) for name, array in arrays.items()]
+    joined = np.empty(len(next(iter(arrays.values()))), fields)
+    for name, array in arrays.items():
+        joined[name.removeprefix(SEVERAL)] = array
+    return joined

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from evaluators import cores
 
 Arrays = dict[str, NDArray[Any]]
 Indices = NDArray[np.int64]
@@ -110,3 +114,33 @@ def gather_forms(dataset: Dataset, indices: Indices, batch: int) -> Indices:
     whole = [part[start : start + batch] for part in parts for start in range(0, len(part), batch)]
     order = np.random.RandomState(int(dataset.digest[:8], 16)).permutation(len(whole))
     return np.concatenate([indices[:0], *(whole[place] for place in order)])
+
+
+T = TypeVar("T")
+_WORTH_S = 0.001  # a read that takes less is not worth a thread
+
+
+def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
+    """The same items in the same order, each read by one other thread while the caller works on the one before it.
+
+    Reading begins in the caller's thread and moves to the other once it takes a while. What reading raises is raised
+    where its item would have come. Close the generator, or exhaust it, before the items' source is used otherwise.
+    """
+    for item in items:
+        yield item
+        start = time.perf_counter()
+        following = next(items, None)
+        if following is None:
+            return
+        if time.perf_counter() - start > _WORTH_S:
+            yield from _beside(following, items)
+            return
+        yield following
+
+
+def _beside(item: T | None, items: Iterator[T]) -> Generator[T, None, None]:
+    with ThreadPoolExecutor(1, "reading", initializer=cores.bind_thread, initargs=(cores.spare_cpus(),)) as pool:
+        while item is not None:
+            coming = pool.submit(next, items, None)
+            yield item
+            item = coming.result()

@@ -22,9 +22,8 @@ from evaluators.diagnose.compare import (
     differences,
 )
 from evaluators.engine import Backend, Builder, RefusedError, Runner, Session
-from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.float_types import spelled_out
-from evaluators.lowering.lower import lower
+from evaluators.lowering.lower import expose_groups, lower
 from evaluators.measure.flips import ClassRecorder
 from search.errors import EvaluatorError
 from search.graph.model import Model

@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from evaluators.calibration.scales import activation_scale
-from evaluators.lowering.constants import array_of, name_of_form, suffix_of
-from evaluators.lowering.edits import Edits
+from evaluators.lowering.constants import Edits, array_of, name_of_form, suffix_of
 from evaluators.lowering.float_types import FLOAT, FloatTypes, float_type
 from evaluators.lowering.int8.nodes import Plan, hard_sigmoid
 from evaluators.lowering.placement import Placement

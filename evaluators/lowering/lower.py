@@ -13,8 +13,8 @@ import onnx_ir.passes.common as passes
 from onnx import version_converter
 
 from evaluators.lowering.activations import Activations
+from evaluators.lowering.constants import Edits, Names
 from evaluators.lowering.corrections import correct_constants
-from evaluators.lowering.edits import Edits
 from evaluators.lowering.float_types import FLOAT, FloatTypes
 from evaluators.lowering.int8.onnxruntime_rules import becomes_int8
 from evaluators.lowering.int8.plan import plan
@@ -185,3 +185,27 @@ def _bodies(attribute: ir.Attr) -> list[ir.Graph]:
     if attribute.type is ir.AttributeType.GRAPHS:
         return list(attribute.as_graphs())
     return []
+
+
+def expose_groups(lowered: ir.Model, model: Model) -> ir.Model:
+    """A copy of a lowered model whose outputs are the outputs of its groups, each named by group id."""
+    copy = lowered.clone()
+    graph = copy.graph
+    values = {value.name: value for node in graph for value in node.outputs}
+    graph.outputs.clear()
+    _free_names(graph, {group.id for group in model.groups})
+    for group in model.groups:
+        value = values.get(group.output) or values[f"{group.output}/raw"]
+        out = ir.Value(name=group.id, type=ir.TensorType(FLOAT))
+        graph.append(
+            ir.Node("", "Cast", [value], [ir.AttrInt64("to", FLOAT)], outputs=[out], name=f"{group.id}/expose")
+        )
+        graph.outputs.append(out)
+    return passes.RemoveUnusedNodesPass()(copy).model
+
+
+def _free_names(graph: ir.Graph, wanted: set[str]) -> None:
+    names = Names(graph)
+    for value in (*graph.initializers.values(), *(value for node in graph for value in node.outputs)):
+        if value.name in wanted:
+            value.name = names.fresh(value.name)

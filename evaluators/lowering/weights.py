@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from evaluators.calibration.scales import row_blocks, weight_scales
 from evaluators.lowering.biases import Bias, find_bias
-from evaluators.lowering.constants import array_of, name_of_form, suffix_of
-from evaluators.lowering.edits import Edits
+from evaluators.lowering.constants import Edits, array_of, name_of_form, suffix_of
 from evaluators.lowering.float_types import FLOAT, float_type, largest_of
 from evaluators.lowering.int8.nodes import activation_indices
 from evaluators.lowering.placement import DATA_ONLY, Placement

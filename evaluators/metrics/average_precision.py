@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.metrics.boxes.matching import IGNORED, RIGHT, WRONG, Detections, Objects, States, match
-from evaluators.metrics.boxes.overlaps import Boxes, box_areas
+from evaluators.metrics.boxes.matching import (
+    IGNORED,
+    RIGHT,
+    WRONG,
+    Boxes,
+    Detections,
+    Objects,
+    States,
+    box_areas,
+    match,
+)
 from evaluators.metrics.contract import Labels, Metric, Outputs
 from evaluators.metrics.detections import DECODERS, Decoder, OwnDecoder, get_decoder
 from search.errors import ConfigError, DataError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.metrics.boxes.overlaps import Boxes
+from evaluators.metrics.boxes.matching import Boxes
 from evaluators.metrics.boxes.suppression import BestDetections, suppress_overlaps
 from evaluators.metrics.classification import scored_output
 from evaluators.metrics.contract import Outputs

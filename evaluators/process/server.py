@@ -136,7 +136,7 @@ class _Service:
 
     def _open(self, job: Job, metric: MetricFacts | None) -> Description:
         from evaluators.cores import pin_to_one_cpu
-        from evaluators.process.engine_files.evaluator import EngineFileEvaluator
+        from evaluators.process.engine_files.runs import EngineFileEvaluator
         from evaluators.process.evaluator import Evaluator
         from evaluators.process.handed_metric.remote_metric import make_remote_metric
 

@@ -14,7 +14,7 @@ from evaluators.engine import Runner
 from evaluators.measure.output_noise import compared_names, row_squares, split_rows
 from evaluators.recovery.int8.sample_errors import USUAL, power_weights, sample_powers
 from search.errors import ConfigError
-from search.space.sample_choice import SampleChoice
+from search.space.rules import SampleChoice
 
 Arrays = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]

@@ -13,8 +13,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from search.forecast import acquisition
 from search.forecast.forecasts import MEASURED
+from search.space.choices import codes_in, read_parameters
 from search.space.layout import Layout, Precisions
-from search.space.trial_codes import codes_in, read_parameters
 
 # Most rows that the models are fitted to, since the time grows with their cube; and how many of the first, which are
 # the uniform assignments, and of the last are among them in any case. The others are those nearest to the front.

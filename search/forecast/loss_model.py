@@ -12,9 +12,8 @@ from search.errors import SurrogateError
 from search.forecast.latency_model import check_rows
 from search.forecast.loss_maps import Decibels, Map, Saturating
 from search.forecast.priors import NoisePrior
-from search.regression.pairs import Pairs
 from search.regression.posterior import Posterior, Prior, SharedErrors, log_evidence, log_held_out, solve_covariance
-from search.regression.similarity import MOST_SHARING
+from search.regression.similarity import MOST_SHARING, Pairs
 from search.space.layout import Costs, Layout, Precisions
 
 Floats = NDArray[np.float64]

@@ -1,7 +1,6 @@
 """Plain frozen values that every folder speaks: precisions, assignments, ranges, targets, evaluations."""
 
-from search.values.assignment import Assignment, is_quantized
-from search.values.digest import digest_of
+from search.values.assignment import Assignment, digest_of, is_quantized
 from search.values.evaluation import (
     BOUND_TRIES,
     Accuracy,
@@ -11,12 +10,13 @@ from search.values.evaluation import (
     Evaluation,
     Failure,
     FailureKind,
+    FlippedSamples,
+    Flips,
     Latency,
     LayerTime,
     Stage,
     bound_level,
 )
-from search.values.flips import FlippedSamples, Flips
 from search.values.precision import BASELINE, REFERENCE, Precision
 from search.values.ranges import Ranges, TensorRange
 from search.values.recovery import Correction, Recovery

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from search.values.digest import digest_of
 from search.values.precision import Precision
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256, as 64 hex digits, of a JSON-serialisable value written in one canonical way."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Assignment(Mapping[str, Precision]):

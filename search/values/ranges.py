@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from search.values.assignment import Assignment
-from search.values.digest import digest_of
+from search.values.assignment import Assignment, digest_of
 from search.values.recovery import Correction, Recovery
 
 

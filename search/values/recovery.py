@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search.values.assignment import Assignment
-from search.values.digest import digest_of
+from search.values.assignment import Assignment, digest_of
 
 Array = NDArray[Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from search.values.digest import digest_of
+from search.values.assignment import digest_of
 from search.values.precision import REFERENCE, Precision
 
 

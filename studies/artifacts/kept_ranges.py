@@ -7,13 +7,16 @@ import json
 import os
 import secrets
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from search.errors import ConfigError
-from search.values import Ranges, RecoveryRecord
+from search.values import Correction, Ranges, RecoveryRecord
+from studies.artifacts.folder import Artifacts
 from studies.artifacts.locations import cache_home
 from studies.events import Events
+from studies.store.store import Store
 
 MOST_BYTES = 256 * 2**20
 _FOLDER = "ranges-1"  # another one where the same key would name something else
@@ -94,3 +97,23 @@ class KeptRanges:
                 return
             path.unlink(missing_ok=True)
             left -= size
+
+
+def load_ranges(store: Store, artifacts: Artifacts, study_target_id: int, digest: str) -> Ranges:
+    """The ranges of a target with the corrections of all mixes that have their own.
+
+    Args:
+        digest: of the ranges that the target was calibrated with.
+
+    Raises:
+        ArtifactError: they are gone.
+    """
+    ranges = Ranges.from_json(json.loads(artifacts.read_bytes(digest)))
+    return ranges.with_mixes(read_mixes(store, study_target_id))
+
+
+def read_mixes(store: Store, study_target_id: int) -> dict[str, Mapping[str, Correction]]:
+    """Digest of an assignment → scales and offsets by op that its engine has in place of those of all INT8."""
+    found = store.evaluations.mix_biases(study_target_id)
+    made = ((record.assignment.digest, record.mix_corrections) for record in found)
+    return {digest: recovery.corrections for digest, recovery in made if recovery is not None}

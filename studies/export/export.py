@@ -22,24 +22,23 @@ from studies.export.checks import (
     default_tolerance,
     failure_text,
     moved_text,
+    write_float_model,
 )
-from studies.export.float_model import write_float_model
-from studies.export.folder import check_onnx, fill_folder, staged_folder
+from studies.export.folder import check_onnx, fill_folder, staged_folder, write_layer_files
 from studies.export.handover import check_mix, gather_mix, write_handovers
 from studies.export.handover.mix import Mix, lost_text, rescaled_text
-from studies.export.layer_files import write_layer_files
 from studies.export.manifest import manifest
 from studies.export.readme import FINAL_SAMPLES, README, readme_text
 from studies.judging.points import Point
 from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.selection import find_row
 from studies.judging.sentences.cautions import MARK
-from studies.judging.sentences.changed_pick import other_pick_text
 from studies.judging.sentences.final_split import final_loss_text
+from studies.judging.sentences.picks import other_pick_text
 from studies.judging.standing import Standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of
-from studies.run.session.frozen_batch import frozen_batch_text
+from studies.run.session.data_shapes import frozen_batch_text
 from studies.run.work import Work
 from studies.trials.ledger import Ledger
 

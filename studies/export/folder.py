@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +20,11 @@ from evaluators.lowering.placement import TENSORRT_WEAK
 from search.errors import ArtifactError, ModelError
 from search.graph import onnx_file
 from search.graph.model import Model
-from search.values import Assignment, Ranges, Target
+from search.values import Assignment, Precision, Ranges, Target
 from studies.export.triton import triton_config
 from studies.run.session.backend_values import backend_kind, runs_on_gpu
 from studies.run.work import Work
+from studies.store.records import ChoiceRecord
 
 RANGES = "ranges.json"
 
@@ -141,3 +142,38 @@ def _write_triton(folder: Path, work: Work, name: str, types: Mapping[str, str])
     weights = onnx_file.weights_beside(source)
     if weights.exists():  # ONNX opens no weights that have a second name
         shutil.copyfile(weights, onnx_file.weights_beside(target))
+
+
+_INFERENCES = 20
+
+
+def write_layer_files(folder: Path, work: Work, engine: Path, assignment: Assignment) -> None:
+    """Write both files; none if the backend tells no layers.
+
+    Args:
+        engine: the file that was written.
+
+    Raises:
+        EvaluatorError: it cannot be loaded or run here.
+    """
+    choices = work.ledger.store.spaces.choices(work.ledger.target.id)
+    reasons = find_reasons(choices, assignment)
+    work.bench.keeper.ask("reading the layers").diagnoses.write_layers(engine, folder, reasons, _INFERENCES)
+
+
+def find_reasons(choices: Iterable[ChoiceRecord], assignment: Assignment) -> dict[str, str]:
+    """Group id → why the assignment does not ask for INT8; groups that it asks for in INT8 have none."""
+    int8 = {choice.group: choice for choice in choices if choice.precision.quantized}
+    return {
+        group: _reason(int8.get(group), precision) for group, precision in assignment.items() if not precision.quantized
+    }
+
+
+def _reason(int8: ChoiceRecord | None, precision: Precision) -> str:
+    if int8 is None:
+        return "it was never offered in INT8: the target does not run it"
+    if not int8.offered:
+        return f"it was never offered in INT8: {int8.reason}"
+    if not int8.buildable:
+        return "the engine's builder refuses it in INT8"
+    return f"the exported mix asks for {precision.label} here"

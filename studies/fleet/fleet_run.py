@@ -12,7 +12,7 @@ from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.held_folders import held_folder
 from evaluators.metrics.own.handed_metric import is_handed
 from search.errors import ConfigError, RunError
-from studies.crew.deletion import reported_deletion
+from studies.crew.crew import reported_deletion
 from studies.fleet.processes import Fleet
 from studies.judging.search_events import SearchEvents
 from studies.judging.status.study_status import StudyStatus, study_status

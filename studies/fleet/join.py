@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from search.errors import ConfigError
 from studies.artifacts import shipping
-from studies.crew.deletion import reported_deletion
+from studies.crew.crew import reported_deletion
 from studies.crew.lease_length import change_lease
 from studies.fleet.fleet_run import as_in, crew_of, run_fleet
 from studies.judging.search_events import RunTime, SearchEvents
@@ -18,8 +18,7 @@ from studies.options.read_options import change_config
 from studies.options.slots import Slot
 from studies.run.local_run import result_of, run_here
 from studies.run.search_result import SearchResult
-from studies.run.session.data_caches import study_cache
-from studies.run.session.folders import check_artifacts
+from studies.run.session.data_caches import check_artifacts, study_cache
 from studies.run.session.join import target_of
 from studies.run.session.levels import check_level
 from studies.run.session.setup import check_inputs

@@ -18,9 +18,8 @@ from evaluators.process.results import EngineScores
 from search.errors import ConfigError, EvaluatorError
 from search.values import Target
 from studies.events import Events
-from studies.gate.check import GateCheck, divide_level
+from studies.gate.check import GateCheck, GateLimits, check_limits, divide_level
 from studies.gate.latency import ProcessTimes, judge_latency
-from studies.gate.limits import GateLimits, check_limits
 from studies.gate.loss import PairedScores, fail_loss, judge_loss
 from studies.gate.report import GateReport
 from studies.gate.side import Side

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.gate.check import GateCheck, GateVerdict, detectable_excess, one_sided_point
-from studies.gate.limits import LEAST_PROCESSES
+from studies.gate.check import LEAST_PROCESSES, GateCheck, GateVerdict, detectable_excess, one_sided_point
 from studies.gate.loss import judge_bounds
 from studies.options.quantities import format_percent
 

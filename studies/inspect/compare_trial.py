@@ -15,11 +15,11 @@ from search.errors import ArtifactError, ConfigError, StudyError
 from search.graph.model import Edge
 from search.values import Assignment, Stage, flatten
 from studies import environment
+from studies.artifacts.kept_ranges import load_ranges
 from studies.artifacts.locations import open_artifacts
-from studies.artifacts.target_ranges import load_ranges
 from studies.events import Events
-from studies.inspect.built_trial import load_built
 from studies.inspect.comparison import Comparison, GroupSide, OutputComparison
+from studies.judging.selection import load_built
 from studies.judging.sentences.evaluations import mix_text
 from studies.options.config import SearchConfig
 from studies.run.session.data_caches import study_cache

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from search.values import Flips
 from studies.inspect import wrapper_text
-from studies.judging.sentences.flips import flip_texts
+from studies.judging.sentences.evaluations import flip_texts
 from studies.store.records import GroupRecord
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.options.read_options import change_config
 from studies.run.finalists import engine_of, why_lacking
-from studies.run.session.data_caches import study_cache
-from studies.run.session.folders import check_artifacts
+from studies.run.session.data_caches import check_artifacts, study_cache
 from studies.run.session.join import join_study
 from studies.run.session.setup import check_inputs
 from studies.run.session.study_rows import check_unchanged

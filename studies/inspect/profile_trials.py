@@ -9,9 +9,9 @@ import numpy as np
 
 from search.errors import ConfigError
 from search.values import LayerTime
-from studies.inspect.built_trial import load_built
 from studies.inspect.profile import Profile
 from studies.judging.search_events import SearchEvents
+from studies.judging.selection import load_built
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 from studies.store.records import OF_PROFILE, GroupRecord, StoredEvaluation

@@ -8,10 +8,9 @@ functions of columns, `sentences` the words for what they find, `findings` and `
 Reads the store and writes nothing; measures nothing and knows of no terminal.
 """
 
-from studies.judging.point_lists import best_point, front_points, pick_points
 from studies.judging.points import Point
 from studies.judging.search_events import SearchEvents
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point, front_points, pick_points
 from studies.judging.study_lookup import standing_of
 
 __all__ = ["Point", "SearchEvents", "Standing", "best_point", "front_points", "pick_points", "standing_of"]

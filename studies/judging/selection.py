@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from search.errors import StudyError
+from search.values import Stage
 from studies.judging.rules.picks import NAMES, read_pick
+from studies.judging.sentences.evaluations import failure_text
 from studies.judging.sentences.no_pick import nearest_text, nothing_text, regained_text
 from studies.judging.standing import Standing
+from studies.store import suggestions
+from studies.store.records import FAILED, RUNNING, StoredEvaluation, StudyRecord, TargetRecord
+from studies.store.store import Store
 
 
 def find_row(now: Standing, pick: str | None, trial: int | None, *, option: str = "--trial") -> int:
@@ -52,3 +58,29 @@ def _nearest(now: Standing) -> str:
     nearest = "The nearest: " + "; ".join(lines) if lines else f"{nothing[0].upper()}{nothing[1:]}"
     regained = regained_text(now)
     return f"{nearest}. {regained}." if regained else nearest
+
+
+def load_built(
+    store: Store, study: StudyRecord, target: TargetRecord, trial: int, verb: str, *, but: Container[Stage] = ()
+) -> StoredEvaluation:
+    """The evaluation of a trial, if it has an engine.
+
+    Args:
+        verb: what the engine is wanted for, for example `profile`.
+        but: stages at which the evaluation may have failed nevertheless.
+
+    Raises:
+        StudyError: no such trial, one that is under way, or one that failed.
+    """
+    record = store.trials.load(target.id, trial)
+    failure = record.evaluation.failure
+    doing = f"{verb.removesuffix('e')}ing trial {trial}"
+    if record.status == RUNNING:
+        raise StudyError(f"{doing}: its evaluation is not finished. Wait for it, or take another trial.")
+    if record.status == FAILED and failure is not None and failure.stage not in but:
+        way = suggestions.command("show", study.name, str(trial), storage=store.url)
+        raise StudyError(
+            f"{doing}: it {failure_text(failure.stage.value, failure.kind.value)}, so there is no engine to {verb}. "
+            f"Take another trial; `{way}` says why it failed."
+        )
+    return record

@@ -13,7 +13,7 @@ from studies.artifacts.leftovers import clear, drop
 from studies.artifacts.locations import inputs_folder, open_artifacts
 from studies.judging.study_lookup import read_studies
 from studies.options.config import SearchConfig
-from studies.run.session.folders import check_artifacts
+from studies.run.session.data_caches import check_artifacts
 from studies.run.session.join import hold_unused
 from studies.store.store import Store, close_optuna, optuna_storage
 

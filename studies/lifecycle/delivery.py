@@ -22,8 +22,7 @@ from studies.options.builder_options import FINAL, export_options
 from studies.options.config import SearchConfig
 from studies.options.read_options import change_config
 from studies.run.session.backend_values import final_options
-from studies.run.session.data_caches import study_cache
-from studies.run.session.folders import check_artifacts
+from studies.run.session.data_caches import check_artifacts, study_cache
 from studies.run.session.join import join_study
 from studies.run.session.setup import check_inputs
 from studies.run.session.study_rows import check_unchanged

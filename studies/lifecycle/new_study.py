@@ -22,9 +22,8 @@ from studies.options.read_options import check_config
 from studies.options.slots import Slot
 from studies.run.local_run import run_here
 from studies.run.search_result import SearchResult
-from studies.run.session.data_caches import forget_samples, study_cache
-from studies.run.session.folders import check_artifacts
-from studies.run.session.frozen_batch import frozen_batch_text
+from studies.run.session.data_caches import check_artifacts, forget_samples, study_cache
+from studies.run.session.data_shapes import frozen_batch_text
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, calibration_cache_of, check_inputs, check_searchable
 from studies.run.session.study_rows import create_study

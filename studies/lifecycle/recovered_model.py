@@ -13,8 +13,8 @@ from search.errors import ConfigError, StudyError
 from search.space.choices import make_space
 from search.values import Assignment, Ranges, RecoveryRecord
 from studies.events import Events
+from studies.export.checks import write_float_model
 from studies.export.export import check_folder
-from studies.export.float_model import write_float_model
 from studies.export.folder import staged_folder, write_ranges
 from studies.judging.findings.rescue_table import RescueRow, rescue_notes, rescue_rows
 from studies.judging.study_lookup import exists

@@ -12,8 +12,7 @@ from search.values import REFERENCE
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.shipping import here, put, put_again, ships
 from studies.export.export import check_folder
-from studies.gate.check import GateVerdict
-from studies.gate.limits import GateLimits
+from studies.gate.check import GateLimits, GateVerdict
 from studies.gate.renewed.find_pairs import gate_renewal, resolve_drop
 from studies.gate.renewed.renewal import Renewal
 from studies.judging.search_events import SearchEvents
@@ -26,8 +25,7 @@ from studies.options.limits import MetricScale
 from studies.options.read_options import change_config
 from studies.run.claims.renewed_mixes import count_trials
 from studies.run.local_run import run_here
-from studies.run.session.data_caches import study_cache
-from studies.run.session.folders import check_artifacts
+from studies.run.session.data_caches import check_artifacts, study_cache
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, check_inputs
 from studies.run.session.study_rows import check_unchanged, create_study, metric_name, resolve_config

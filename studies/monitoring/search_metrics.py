@@ -8,11 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 from search.values import Stage
-from studies.judging.point_lists import pick_points
 from studies.judging.points import Point
 from studies.judging.rules.picks import NAMES
 from studies.judging.search_events import RunTime, SearchEvents
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, pick_points
 from studies.judging.status.study_status import StudyStatus
 from studies.store.records import FAILED, FinishedEvaluation, StoredEvaluation
 

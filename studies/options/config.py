@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,8 @@ from search.sampler.shipped import SHIPPED as SAMPLERS
 from search.space.rules import KeepRule
 from search.values.shape import check_shape
 from studies.options import value_kinds as kinds
-from studies.options.builder_options import builder_options
+from studies.options.builder_options import builder_options, export_options
+from studies.options.diagnosis.thresholds import threshold_options
 from studies.options.fields.data_fields import DataFields
 from studies.options.fields.study_fields import StudyFields
 from studies.options.limits import limit_options
@@ -223,3 +224,27 @@ def own_options() -> tuple[Option, ...]:
 def item_options() -> tuple[Option, ...]:
     """The rows of the limits, then those of the backends."""
     return (*limit_options(), *builder_options())
+
+
+_BEFORE_LIMITS = "study"
+_BEFORE_BACKENDS = "evaluation_memory_bytes"
+
+
+def option_rows() -> Iterator[Option]:
+    """Every option that a search takes: of the configuration itself, of the limits, of the backends."""
+    for row in own_options():
+        yield row
+        if row.field == _BEFORE_LIMITS:
+            yield from limit_options()
+        if row.field == _BEFORE_BACKENDS:
+            yield from builder_options()
+
+
+def option_table() -> Mapping[str, Option]:
+    """The same by name, as files and the command line of `search` name them."""
+    return {row.name: row for row in option_rows()}
+
+
+def options_of(verb: str) -> tuple[Option, ...]:
+    """The rows that a verb takes on the command line."""
+    return tuple(row for row in (*option_rows(), *export_options(), *threshold_options()) if verb in row.verbs)

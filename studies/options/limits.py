@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from search.errors import ConfigError
 from search.extensions import load_registered
 from studies.options import quantities
-from studies.options.mistakes import raise_mistakes
-from studies.options.option import Option, ValueKind
+from studies.options.option import Option, ValueKind, raise_mistakes
 from studies.options.quantities import Amount
 from studies.options.value_kinds import AMOUNT, DROP, LATENCY, RATE, SIZE
 

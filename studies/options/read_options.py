@@ -13,12 +13,10 @@ from typing import Any
 from search.errors import ConfigError
 from search.space.range_rules import RangeRule
 from search.space.rules import KeepRule
-from studies.options.config import SearchConfig
+from studies.options.config import SearchConfig, option_rows, option_table, options_of
 from studies.options.limits import check_names
-from studies.options.mistakes import raise_mistakes
-from studies.options.option import Option
+from studies.options.option import Option, raise_mistakes
 from studies.options.quantities import ShapeSpec
-from studies.options.table import option_rows, option_table, options_of
 from studies.options.urls import mask_password
 
 

@@ -18,8 +18,7 @@ from search.sampler.shipped import GROUP, SHIPPED
 from search.space.capability_file import read_capability_file, read_capability_rules
 from search.space.capability_rules import CapabilityRules
 from search.space.range_rules import RangeRule
-from search.space.rules import KeepRule
-from search.space.sample_choice import SampleChoice
+from search.space.rules import KeepRule, SampleChoice
 from search.values import Precision, Score
 from studies.options import quantities
 from studies.options.option import ValueKind

@@ -10,8 +10,7 @@ import numpy as np
 from search.values import Evaluation
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
-from studies.judging.point_lists import engines_to_keep
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, engines_to_keep
 from studies.options.limits import Limits
 from studies.store.records import RUNNING
 from studies.store.store import Store

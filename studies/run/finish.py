@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from studies.judging.point_lists import front_points
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, front_points
 from studies.run import finalists
 from studies.run.engines import prune
 from studies.run.hooks.closing import Closing

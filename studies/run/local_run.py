@@ -27,9 +27,8 @@ from studies.run_clock import begin_search, limit_start
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store, close_optuna, optuna_reported, optuna_storage
 from studies.store.target_options import remember
-from studies.trials.dashboard_notes import StudyNotes, write_study_note
+from studies.trials.dashboard_notes import StudyNotes, trial_labels, write_study_note
 from studies.trials.proposals import Proposals
-from studies.trials.trial_labels import trial_labels
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage

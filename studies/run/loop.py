@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studies.judging.search_events import SearchEvents
-from studies.run.claims.claims import ClaimSources
+from studies.run.claims.claim import ClaimSources
 from studies.run.hooks.hook import Hooks
 from studies.run.pipeline.pipeline import Pipeline
 from studies.run.stop import Stop

@@ -6,16 +6,15 @@ from dataclasses import replace
 
 from studies.judging.standing import Standing
 from studies.run import loop
-from studies.run.claims.claims import ClaimSources
+from studies.run.claims.claim import ClaimSources
 from studies.run.claims.refusals import Refusals
 from studies.run.claims.regained_claims import RegainedClaims
 from studies.run.claims.renewed_mixes import renewed_mixes
 from studies.run.claims.trial_claims import TrialClaims
 from studies.run.finish import Finish
-from studies.run.guidance.sensitivity_hook import SensitivityHook
-from studies.run.hooks.announcements import BudgetWarning, ForecastNotes, ResolutionNote, SlowerNote
+from studies.run.guidance.sensitivity_beside import SensitivityHook
+from studies.run.hooks.announcements import BudgetWarning, ForecastNotes, Remaining, ResolutionNote, SlowerNote
 from studies.run.hooks.hook import Hooks
-from studies.run.hooks.remaining import Remaining
 from studies.run.hooks.upkeep import DriftCheck, LostTrials, Pruning, TimeKeeping
 from studies.run.noise.tie_band import TieBand
 from studies.run.pipeline.parallel import ParallelPipeline

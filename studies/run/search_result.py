@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from search.values import Answer, Precision
-from studies.judging.point_lists import pick_points
 from studies.judging.points import Point
 from studies.judging.sentences.evaluations import mix_text
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, pick_points
 from studies.store.records import Assignments, DeathRecord
 
 

@@ -12,14 +12,13 @@ from studies.judging.findings.optimization_levels import (
     final_levels_json,
     levels_of,
 )
-from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
 from studies.judging.sentences.cautions import pick_warnings
 from studies.judging.sentences.final_split import disagreement_text, final_notes
 from studies.judging.sentences.gains import as_given_text, int8_everywhere_text
 from studies.judging.sentences.no_pick import nearest_text
 from studies.judging.sentences.picks import faster_text, ties_text
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point, table_points
 from studies.judging.status.early_end import early_end
 
 

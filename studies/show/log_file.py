@@ -13,7 +13,7 @@ from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
 from studies.show.status_text import finished_lines
-from studies.show.terminal.progress_text import ended_text
+from studies.show.terminal.progress_table import ended_text
 from studies.show.terminal.run_text import clock_text, left_text
 from studies.store.records import FinishedEvaluation, StoredEvaluation
 

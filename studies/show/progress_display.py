@@ -15,15 +15,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from studies.judging.failure_summary import count_failures
+from studies.judging.details import count_failures
 from studies.judging.search_events import RunTime
 from studies.judging.sentences.evaluations import failures_text
 from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
-from studies.show.terminal.progress_table import progress_table
-from studies.show.terminal.progress_text import ended_text
+from studies.show.terminal.progress_table import ended_text, progress_table
 from studies.show.terminal.run_text import Doing, clock_text, left_text, step_text
-from studies.show.terminal.wrapping import wrap_text
+from studies.show.terminal.text_table import wrap_text
 from studies.store.records import StoredEvaluation
 
 if TYPE_CHECKING:  # these import the store

@@ -5,27 +5,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evaluators.measure.latency_scale import BUSY, is_busy, share_text
 from search.forecast.forecasts import Predicted
 from search.forecast.quality import NINETY
-from search.values import Accuracy, Answer, EngineSummary, Evaluation, Failure, Latency
+from search.values import Accuracy, Answer, EngineSummary, Evaluation, Failure, Latency, LayerTime
 from studies.judging.details import mismatch_text
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
 from studies.judging.findings.rescue_table import mix_bias_text
 from studies.judging.points import FinalScore
 from studies.judging.rounding import bounded_text, estimate_text, half_width, latency_text, value_text
 from studies.judging.sentences.cautions import format_resemblance, unrelated_text
-from studies.judging.sentences.evaluations import death_text, failure_text, mix_text
-from studies.judging.sentences.flips import flip_texts
+from studies.judging.sentences.evaluations import death_text, failure_text, flip_texts, mix_text
+from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_bytes, format_elapsed_s, format_metric
-from studies.show.trial_details import TrialDetails
-from studies.store.records import Round, StoredEvaluation, StudyRecord
+from studies.store.records import FinalLevel, GroupRecord, Round, StoredEvaluation, StudyRecord
+
+if TYPE_CHECKING:  # it imports SciPy, which reading verbs should not wait for
+    from search.forecast.forecasts import Predicted
+
 
 _LEAST_SPREAD = 0.01  # latencies that vary less are shown with the digits of this
 _COLUMNS = ("group", "node", "op", "asked", "got", "answer", "kernel")
@@ -346,3 +349,20 @@ def moves_text(engine: EngineSummary) -> str:
     share = 100 * engine.moves_ms / engine.profiled_ms
     took = latency_text(engine.moves_ms, missing="0 ms")
     return f"{text} that take {took} of {latency_text(engine.profiled_ms)} ({share:.0f} %)"
+
+
+@dataclass(frozen=True)
+class TrialDetails:
+    """One evaluation with what is needed to name its groups.
+
+    Attributes:
+        forecast: what was predicted of it; None if nothing was.
+        final_levels: the newest exports of it at other optimization levels.
+    """
+
+    record: StoredEvaluation
+    groups: Mapping[str, GroupRecord]
+    standing: Standing
+    profile: tuple[LayerTime, ...] = ()
+    forecast: Predicted | None = None
+    final_levels: tuple[FinalLevel, ...] = ()

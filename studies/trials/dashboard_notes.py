@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from search.space.choices import Space
-from search.values import Assignment
+from search.values import Assignment, Precision
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, latency_text
+from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 
 if TYPE_CHECKING:
     import optuna
+
 
 _SIGNATURE = "_Written by bitfront._"
 _MOST_CHARACTERS = 2045  # of one attribute, as optuna-dashboard splits its notes
@@ -131,3 +133,30 @@ def _picked_text(point: Point) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", r"\|").split())
+
+
+MIX, LAYERS = "mix", "layers"
+_MOST_OF_LAYERS = 4_000  # of one attribute: Optuna reads those of all trials whenever it is asked for trials
+
+
+def trial_labels(assignment: Assignment, names: Mapping[str, str]) -> dict[str, str]:
+    """User attributes of a trial.
+
+    Args:
+        names: group id → name of its layer.
+
+    Returns:
+        `mix`, as `5 int8, 2 fp32`, and `layers`, as `INT8: conv1, conv2; FP32: fc`; without the latter where it is
+        longer than 4,000 characters.
+    """
+    layers = layers_text(assignment, names)
+    return {MIX: mix_text(assignment)} | ({LAYERS: layers} if len(layers) <= _MOST_OF_LAYERS else {})
+
+
+def layers_text(assignment: Assignment, names: Mapping[str, str]) -> str:
+    """Every layer by its precision, the coarsest precision first."""
+    by_precision: dict[Precision, list[str]] = {}
+    for group, precision in assignment.items():
+        by_precision.setdefault(precision, []).append(names.get(group, group))
+    parts = (f"{precision.label.upper()}: {', '.join(by_precision[precision])}" for precision in sorted(by_precision))
+    return "; ".join(reversed(list(parts)))

@@ -11,7 +11,7 @@ import numpy as np
 from search.values import Assignment, Correction, Evaluation, MixBias, Precision, Ranges, digest_of
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
-from studies.artifacts.target_ranges import load_ranges
+from studies.artifacts.kept_ranges import load_ranges
 from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.store.columns import Columns, EvaluationTable

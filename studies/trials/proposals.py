@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.stopwatch import time_spent
 from search.forecast.forecasts import FORECAST, MEASURED, deciding_forecasts
 from search.sampler.kinds import SamplerKind
-from search.space.choices import Space
-from search.space.trial_codes import codes_in, read_parameters, refusal
+from search.space.choices import Space, codes_in, read_parameters, refusal
 from search.values import Assignment
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Make `schema_v1.db`, a study in the tables of version 1, from which tests read and upgrade.
 
 Until the first release, run it again whenever the tables change. After that the file stays as it is, a change of the
-tables is a step in `studies/store/database/migrations.py`, and a copy of this script makes the file of
+tables is a step in `studies/store/database/database.py`, and a copy of this script makes the file of
 the next version.
 
     PYTHONPATH=. python tests/data/make_schema.py

@@ -24,7 +24,7 @@ from search.values import (
     Precision,
     Target,
 )
-from studies.judging.rules.quantiles import STORED, quantile
+from studies.judging.rules.verdicts import STORED, quantile
 from studies.options.read_options import read_config
 from studies.store.database import tables
 from studies.store.store import Store

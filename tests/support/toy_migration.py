@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic.operations import Operations
 from sqlalchemy import Column, Integer, inspect
 
-from studies.store.database import database, migrations, tables
+from studies.store.database import database, tables
 
 NEXT = tables.VERSION + 1
 
@@ -21,5 +21,5 @@ def add_toy(operations: Operations) -> None:
 
 def install() -> None:
     """Make this process the newer bitfront."""
-    migrations.STEPS[tables.VERSION] = add_toy
+    database.STEPS[tables.VERSION] = add_toy
     database.VERSION = NEXT

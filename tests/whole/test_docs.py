@@ -19,9 +19,8 @@ from bitfront.cli import main
 from bitfront.cli.reference import write_reference
 from evaluators.backends.registry import BACKENDS
 from search.errors import ConfigError
-from studies.options.config import SearchConfig
+from studies.options.config import SearchConfig, option_rows, option_table
 from studies.options.read_options import change_config, check_config, read_config
-from studies.options.table import option_rows, option_table
 from tests.support.docs_pages import FENCE, PROGRAM, VERBS, blocks, parse, read
 from tests.support.paths import ROOT
 

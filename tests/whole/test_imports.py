@@ -33,7 +33,7 @@ ALLOWED = {
     "tensorrt": {*TENSORRT, f"{RUN_SCRIPT}/tensorrt_engine.py"},
     "cuda": {*TENSORRT, f"{RUN_SCRIPT}/tensorrt_engine.py"},
     "sqlalchemy": STORE,
-    "pynvml": {"evaluators/backends/nvidia/nvml.py"},
+    "pynvml": {"evaluators/backends/nvidia/discovery.py"},
     "pickle": set[str](),
     "torch": set[str](),
 }

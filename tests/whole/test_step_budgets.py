@@ -20,7 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from studies.run import loop
-from studies.run.claims.claims import ClaimSources
+from studies.run.claims.claim import ClaimSources
 from tests.support.command_line import ok, write_inputs
 from tests.support.networks import Net
 from tests.support.paths import ROOT

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from evaluators.engine import Backend, Builder, Session
 from evaluators.lowering.placement import Placement
 from search.errors import ConfigError
 from search.graph.model import Model
+from search.space.capability_file import read_capability_file
 from search.space.capability_rules import CapabilityRules
 from search.values import Capability, Ranges, Target
 
@@ -82,3 +84,19 @@ class RestrictedBackend:
 def without_rules(backend: Backend) -> Backend:
     """The backend itself, inside what a capabilities file leaves of it."""
     return backend.inside if isinstance(backend, RestrictedBackend) else backend
+
+
+_FOLDER = Path(__file__).parent
+
+
+def shipped_capability(name: str, *layers: str) -> Capability:
+    """What a backend runs natively.
+
+    Args:
+        name: of the shipped file that says all of it, without its ending.
+        layers: of shipped files that leave less of it, in their order.
+    """
+    found = read_capability_file(_FOLDER / f"{name}.toml").whole()
+    for layer in layers:
+        found = read_capability_file(_FOLDER / f"{layer}.toml").narrow(found, name)
+    return Capability(found.ops, found.min_channels, found.min_matmul_size)

@@ -18,8 +18,7 @@ from evaluators.backends.fake.faults import AUDITS, RUNS, PlantedFault, find_gro
 from evaluators.backends.fake.options import CAUTION, VERSION
 from evaluators.backends.fake.session import FakeSession, FloatOutputs
 from evaluators.engine import Audit, Engine, RefusedError, Session
-from evaluators.lowering.exposure import expose_groups
-from evaluators.lowering.lower import lower
+from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import Placement
 from search.graph import onnx_file
 from search.graph.model import Model

@@ -12,12 +12,11 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from evaluators.backends.nvidia.nvml import import_nvml
 from search.errors import ConfigError, TargetError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -199,3 +198,36 @@ def _check_entries(entries: Sequence[str], given: str) -> None:
 
 def _plain(entry: str) -> str:
     return str(int(entry)) if entry.isdecimal() else entry.lower()
+
+
+def import_nvml() -> Any:
+    """The pynvml module; raises ImportError where nvidia-ml-py is not installed."""
+    import pynvml
+
+    return pynvml
+
+
+Version = tuple[int, int]
+# As in TensorRT's support matrix ("Hardware and Precision") and the CUDA programming guide.
+# By label: the first version with tensor cores for it, and those without that have instructions for its products.
+_NATIVE: Mapping[str, tuple[Version, Collection[Version]]] = {
+    "fp16": ((7, 0), ((5, 3), (6, 0), (6, 2))),
+    "int8": ((7, 2), ((6, 1), (7, 0))),
+}
+
+
+def is_native(label: str, version: Version) -> bool:
+    """Whether a precision is quicker than FP32, by tensor cores or without."""
+    tensor_cores, others = _NATIVE[label]
+    return version >= tensor_cores or version in others
+
+
+def native_texts(version: Version) -> list[str]:
+    """`fp16 on tensor cores`, `no native int8`: a text for each precision."""
+    return [_native_text(label, version) for label in _NATIVE]
+
+
+def _native_text(label: str, version: Version) -> str:
+    if version >= _NATIVE[label][0]:
+        return f"{label} on tensor cores"
+    return f"{label} without tensor cores" if is_native(label, version) else f"no native {label}"

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Mapping
 
 from evaluators.backends.kind import Check, Machine
-from evaluators.backends.nvidia import capability as capabilities
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.state import GpuState
 
@@ -62,7 +61,7 @@ def precisions_text(compute_capability: str) -> str:
     fp32 = "fp32 on TF32 tensor cores unless TF32 is off" if version >= (8, 0) else "fp32"
     further = [name for name, least in (("bf16", (8, 0)), ("fp8", (8, 9)), ("fp4", (10, 0))) if version >= least]
     unused = f"; it also has {', '.join(further)}, which bitfront does not use" if further else ""
-    return ", ".join([fp32, *capabilities.native_texts(version)]) + unused
+    return ", ".join([fp32, *discovery.native_texts(version)]) + unused
 
 
 def _driver_check() -> Check:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from evaluators.backends.nvidia.nvml import import_nvml
+from evaluators.backends.nvidia.discovery import import_nvml
 
 # Bits of NVML's clocks event reasons (nvml.h), which older drivers call throttle reasons. The others, such as an idle
 # GPU or clocks that somebody set, tell why clocks are what they are, not that they were taken away.

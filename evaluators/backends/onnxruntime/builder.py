@@ -17,8 +17,7 @@ from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_graph, open_session
 from evaluators.engine import Audit, Engine
 from evaluators.held_folders import held_folder
-from evaluators.lowering.exposure import expose_groups
-from evaluators.lowering.lower import lower
+from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import Placement
 from search.graph import onnx_file, packed_file
 from search.graph.model import Model

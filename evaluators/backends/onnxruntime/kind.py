@@ -46,8 +46,7 @@ class OnnxRuntimeKind(BackendKind):
         return self.open(device, {**options, "symmetric": True})
 
     def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
-        from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
-        from evaluators.backends.onnxruntime.engine_file import open_engine_file
+        from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, open_engine_file
 
         assert isinstance(backend, OnnxRuntimeBackend)
         return open_engine_file(backend.device, path, batch)

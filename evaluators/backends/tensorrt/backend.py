@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from evaluators.backends.capabilities.shipped import shipped_capability
+from evaluators.backends.capabilities.restricted import shipped_capability
 from evaluators.backends.nvidia import discovery
-from evaluators.backends.nvidia.capability import is_native
+from evaluators.backends.nvidia.discovery import is_native
 from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes

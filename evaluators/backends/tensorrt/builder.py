@@ -19,9 +19,8 @@ from evaluators.backends.tensorrt.timing_cache import TimingCache
 from evaluators.cores import usable_processors
 from evaluators.engine import Audit, Engine, OutOfMemoryError, RefusedError
 from evaluators.lowering.corrections import corrected_model
-from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.int8.plan import with_shared_scales
-from evaluators.lowering.lower import lower
+from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.errors import ModelError
 from search.graph import onnx_file

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES, Fault, FaultKind, WrapperOutput, level_db, mends, simplest
-from evaluators.diagnose.wrapper.layouts import find_layout
-from evaluators.diagnose.wrapper.permutations import find_permutation
+from evaluators.diagnose.wrapper.permutations import find_layout, find_permutation
 from evaluators.diagnose.wrapper.scaling import find_scaling
 
 _VALUES = 2**22  # of an output among which faults are looked for

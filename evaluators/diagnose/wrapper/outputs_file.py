@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from evaluators.data.arrays import npz_shard
 from evaluators.data.reading.stored_arrays import in_memory
 from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES
-from evaluators.diagnose.wrapper.layouts import has_same_axes
+from evaluators.diagnose.wrapper.permutations import has_same_axes
 from search.errors import DataError
 
 INDICES = "indices"  # array that says which sample each row is of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.metrics.boxes.overlaps import Boxes, box_areas, paired_intersection
+from evaluators.metrics.boxes.matching import Boxes, box_areas, paired_intersection
 
 Numbers = NDArray[np.int64]
 Chosen = NDArray[np.bool_]

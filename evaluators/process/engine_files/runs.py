@@ -11,8 +11,9 @@ import numpy as np
 
 from evaluators import data
 from evaluators.backends.kind import BackendKind
+from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.data import Batch, Dataset
-from evaluators.data.prefetch import read_ahead
+from evaluators.data.dataset import read_ahead
 from evaluators.engine import Arrays, Backend, OpenEngine, RefusedError, Session
 from evaluators.measure import latency
 from evaluators.measure.accuracy import run_real_rows
@@ -24,10 +25,10 @@ from evaluators.metrics.labels import check_labels
 from evaluators.metrics.registry import get_metric
 from evaluators.process.job import Job
 from evaluators.process.line import ALIVE
-from evaluators.process.results import EngineScores, MetricDescription
+from evaluators.process.results import Description, EngineScores, MetricDescription
 from evaluators.process.score_order import ScoreOrder, order_scores
 from evaluators.process.tasks.open_data import open_job_data
-from evaluators.process.tasks.open_model import Report
+from evaluators.process.tasks.open_model import Report, open_backend_of
 from search.errors import ConfigError, DataError, ModelError
 from search.graph.model import TensorSpec
 from search.values import THREAD_CLOCK, Latency
@@ -231,3 +232,32 @@ def _forms(outputs: Arrays) -> dict[str, str]:
 
 def _list_inputs(inputs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"{spec.name} {spec.dtype} {'x'.join(map(str, spec.shape))}" for spec in inputs)
+
+
+class EngineFileEvaluator:
+    """Answers the requests `engine_files` of `EvaluatorLine`, and no others.
+
+    Args:
+        job: with `engine_files`.
+        report: told now and then that the process is alive.
+
+    Raises:
+        InputError: backend or device cannot be used.
+    """
+
+    def __init__(self, job: Job, report: Report) -> None:
+        self._kind = kind_named(choose_backend(job.backend))
+        self._backend = open_backend_of(job)
+        self.engine_files = EngineFileRuns(job, self._kind, self._backend, report)
+
+    def describe(self) -> Description:
+        """What was opened, which is the backend alone: engines and data are opened by the first request for them."""
+        backend = self._backend
+        return Description(
+            target=backend.target(),
+            model="",
+            capability=backend.capability(),
+            knobs=dict(backend.knobs()),
+            engine_file=self._kind.engine_file,
+            placement=backend.placement.to_json(),
+        )

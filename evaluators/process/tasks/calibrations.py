@@ -27,8 +27,7 @@ from evaluators.recovery.registry import steps_of
 from evaluators.recovery.sample_choice import choose_samples
 from search.space.choices import make_space
 from search.space.range_rules import RangeRule, set_ranges
-from search.space.rules import KeepRule
-from search.space.sample_choice import SampleChoice
+from search.space.rules import KeepRule, SampleChoice
 from search.values import Assignment, Ranges, digest_of
 
 Indices = NDArray[np.int64]

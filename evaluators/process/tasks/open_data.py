@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from evaluators import data
 from evaluators.data.clusters import check_apart, check_number, count_clusters
+from evaluators.data.dataset import read_ahead
 from evaluators.data.opening import open_data
-from evaluators.data.prefetch import read_ahead
 from evaluators.metrics import default_metric
 from evaluators.metrics.contract import Metric
 from evaluators.metrics.registry import get_metric

@@ -4,7 +4,7 @@
 Measures nothing, and runs none of the tools.
 """
 
-from studies.export.handover.gather import gather_mix
+from studies.export.handover.mix import gather_mix
 from studies.export.handover.registry import HANDOVERS, check_mix, check_tools, write_handovers
 
 __all__ = ["HANDOVERS", "check_mix", "check_tools", "gather_mix", "write_handovers"]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from search.graph.model import Group
-from search.graph.user_nodes import UserNode, UserNodes
-from search.values import Assignment, Precision
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import Placement
+from search.graph.model import Group, Model
+from search.graph.user_nodes import UserNode, UserNodes, read_user_nodes
+from search.values import Assignment, Precision, Ranges
+from studies import __version__
+from studies.run.work import Work
+from studies.store import target_names
 
 
 @dataclass(frozen=True)
@@ -179,3 +188,66 @@ def float_between(
     outside = [node for node in graph if node.name not in owner]
     floats = [node for node in outside if not (fed[node.outputs[0]] and any(read.get(v, False) for v in node.outputs))]
     return tuple(user for node in floats for user in nodes.of.get(node.name or "", ()))
+
+
+def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
+    """The mix that an assignment of the study is; reads the user's file, and no weights of it.
+
+    Args:
+        trial: number of the trial that it was measured in.
+    """
+    problem, ledger = work.problem, work.ledger
+    ranges = ledger.ranges().for_mix(assignment)
+    written = Placement.from_json(work.bench.keeper.description.placement)
+    placement = replace(written, before_activations=False)  # other tools write Q/DQ, which has none there
+    (target,) = target_names.names([ledger.target.target])
+    source = Source(ledger.study.name, trial, target, __version__, bool(ranges.recovery.factors))
+    model = problem.model
+    inputs = tuple(spec.name for spec in model.inputs)
+    nodes = read_user_nodes(Path(problem.config.model), model.graph.graph)
+    return Mix(
+        source=source,
+        feed=Feed(inputs, model.batch, ranges.samples),
+        layers=match_layers(model.groups, assignment, nodes),
+        between=float_between(model.graph.graph, model.groups, assignment, nodes),
+        new_names=nodes.new_names,
+        lower=partial(_lower, model, assignment, ranges, placement),
+        weight_bits=placement.weight_bits,
+    )
+
+
+def _lower(model: Model, assignment: Assignment, ranges: Ranges, placement: Placement) -> ir.Graph:
+    return lower(model.scale_constants(ranges.recovery.factors), assignment, ranges, placement).graph
+
+
+_SCRIPTS = Path(__file__).parent / "scripts"
+
+
+class Handover(ABC):
+    """Writes a mix for one other tool. Another package registers its own by the entry-point group
+    `bitfront.handovers`.
+
+    Attributes:
+        name: as `--for` names it; its files lie in a folder of that name.
+        needs_int8: whether a mix without INT8 has nothing for the tool.
+    """
+
+    name: ClassVar[str] = ""
+    needs_int8: ClassVar[bool] = True
+
+    @abstractmethod
+    def files(self, mix: Mix) -> Mapping[str, str]:
+        """File name → text."""
+
+    def notes(self, mix: Mix) -> tuple[str, ...]:
+        """What of the mix the tool cannot be told, one sentence each."""
+        return ()
+
+
+def json_text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+
+
+def script_text(name: str) -> str:
+    """A script that is handed over as it is: it reads what it needs from the JSON file beside it."""
+    return (_SCRIPTS / name).read_text(encoding="utf-8")

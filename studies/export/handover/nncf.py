@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studies.export.handover.mix import Mix
-from studies.export.handover.writer import Handover, json_text, script_text
+from studies.export.handover.mix import Handover, Mix, json_text, script_text
 
 
 class NncfHandover(Handover):

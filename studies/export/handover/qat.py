@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from search.graph.user_nodes import UserNode
-from studies.export.handover.mix import Mix, MixGroup
-from studies.export.handover.writer import Handover, json_text
+from studies.export.handover.mix import Handover, Mix, MixGroup, json_text
 
 _RAW = "/raw"  # behind the name of a graph's output, of the tensor that it is read back from
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from search.errors import ConfigError
 from search.extensions import Extensible
-from studies.export.handover.mix import Mix
-from studies.export.handover.writer import Handover
+from studies.export.handover.mix import Handover, Mix
 
 HANDOVERS: Extensible[Handover] = Extensible(
     option="--for",

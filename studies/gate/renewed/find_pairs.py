@@ -10,10 +10,10 @@ from pathlib import Path
 from search.errors import ConfigError
 from search.values import Assignment, Ranges
 from studies.artifacts.folder import Artifacts
+from studies.artifacts.kept_ranges import load_ranges
 from studies.artifacts.locations import open_artifacts
-from studies.artifacts.target_ranges import load_ranges
 from studies.events import Events
-from studies.gate.limits import GateLimits
+from studies.gate.check import GateLimits
 from studies.gate.renewed.gate_mixes import GatedMixes, MixPair, gate_mixes
 from studies.judging.standing import Standing
 from studies.options.limits import MAX_DROP, MetricScale

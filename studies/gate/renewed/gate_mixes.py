@@ -13,9 +13,8 @@ import numpy as np
 from evaluators.process.results import FinalScores
 from search.values import Accuracy
 from studies.events import Events
-from studies.gate.check import GateCheck, GateVerdict, divide_level
+from studies.gate.check import GateCheck, GateLimits, GateVerdict, divide_level
 from studies.gate.latency import ProcessTimes, judge_latency
-from studies.gate.limits import GateLimits
 from studies.gate.loss import PairedScores, fail_loss, judge_loss
 from studies.options.limits import MetricScale
 from studies.run.session.setup import Checked

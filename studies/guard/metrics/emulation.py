@@ -9,9 +9,8 @@ from typing import Any
 
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
-from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.float_types import spelled_out
-from evaluators.lowering.lower import lower
+from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import TENSORRT_BY_TYPING, Placement
 from search.graph.model import Model, ShapeRequest, load
 from search.values import Assignment, Precision, Ranges, TensorRange

@@ -13,8 +13,8 @@ from evaluators.data.opening import open_data
 from evaluators.metrics.registry import get_metric
 from search.errors import StudyError
 from search.values import Accuracy
+from studies.artifacts.kept_ranges import load_ranges
 from studies.artifacts.locations import open_artifacts
-from studies.artifacts.target_ranges import load_ranges
 from studies.events import Events
 from studies.inspect.drift.drift_report import DriftReport
 from studies.inspect.drift.shifts import LEAST_UNITS, LossShift, compare_losses, judge_drift

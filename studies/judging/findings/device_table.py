@@ -8,12 +8,11 @@ from typing import Any
 
 from search.values import REFERENCE, Assignment, LossEstimate
 from studies.judging.findings.rescue_table import won_back, won_back_text
-from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import latency_text
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.sentences.picks import DOUBTFUL
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point
 from studies.options.limits import MetricScale
 
 HEADER = ("target", "FP32", "INT8", "INT8 loses", "scheme", "latency", "final {metric}", "final loss", "won back")

@@ -9,9 +9,8 @@ import numpy as np
 
 from search.values import REFERENCE
 from studies.judging.findings.sample_size import Spread, spread_of_interval
-from studies.judging.point_lists import best_point
 from studies.judging.rules.verdicts import Verdict
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point
 from studies.options.quantities import format_metric
 
 _SPLITS = ("search", "final")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from studies.judging.findings.rescue_table import RescuedPick, RescueRow, mix_bias_text, rescue_notes, rescue_rows
-from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, value_text
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point
 
 
 def study_rescue(now: Standing) -> list[RescueRow]:

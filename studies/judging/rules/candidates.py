@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.values import Score
-from studies.judging.rules.quantiles import quantile
+from studies.judging.rules.verdicts import quantile
 from studies.options.limits import LATENCY_MS, Limits
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from search.errors import StudyError
 from search.values import Score
 from studies.judging.rules.candidates import Aim, Candidates
 from studies.judging.rules.front import front
-from studies.judging.rules.quantiles import quantile
+from studies.judging.rules.verdicts import quantile
 from studies.options.quantities import shown_number
 
 Floats = NDArray[np.float64]

@@ -7,9 +7,8 @@ import math
 from evaluators.backends.registry import BACKENDS, kind_named
 from evaluators.measure.latency_scale import BUSY
 from search.values import Target
-from studies.judging.point_lists import front_points
 from studies.judging.points import UNRELATED_BELOW, Point
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, front_points
 from studies.options.limits import Limit, Limits, MetricScale
 from studies.store import suggestions
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from search.values import Answer, Assignment, Failure, Precision
+from search.values import Answer, Assignment, Failure, FlippedSamples, Flips, Precision
 from studies.judging.rounding import latency_text
 from studies.options.limits import MetricScale
+from studies.options.quantities import format_percent
 from studies.store.records import FAILED, DeathRecord, FinishedEvaluation, StoredEvaluation
 
 _MOST_NAMED = 5
@@ -104,3 +105,22 @@ def replaced_text(deaths: Sequence[DeathRecord]) -> str:
     many = "once" if len(deaths) == 1 else f"{len(deaths)} times"
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     return f"the evaluator process was replaced {many}{over}: {counts}"
+
+
+def flip_texts(flips: Flips) -> list[str]:
+    """One sentence that counts them, and one for each kind that there is, with the first indices."""
+    share = format_percent(flips.count / flips.samples) if flips.samples else "none"
+    told = [f"{flips.count} of {flips.samples} samples ({share}) have another class than in FP32"]
+    if flips.right is None:
+        return told + _flip_lines("whose class differs and for which the data have no label", flips.moved)
+    wrong = flips.samples - flips.right
+    told += _flip_lines(f"of the {flips.right} that FP32 had right are wrong now", flips.lost)
+    told += _flip_lines(f"of the {wrong} that FP32 had wrong are right now", flips.gained)
+    return told + _flip_lines(f"of the {wrong} that FP32 had wrong are wrong in another way", flips.moved)
+
+
+def _flip_lines(what: str, those: FlippedSamples) -> list[str]:
+    if not those.count:
+        return []
+    more = ", …" if those.count > len(those.first) else ""
+    return [f"{those.count} {what}: {', '.join(map(str, those.first))}{more}"]

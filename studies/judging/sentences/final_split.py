@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
 from studies.judging.rounding import bounded_text, estimate_text, value_text, worst_text
 from studies.judging.rules.verdicts import Verdict
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point, table_points
 from studies.options.limits import METRIC_VALUE
 
 _MOST_NAMED = 3

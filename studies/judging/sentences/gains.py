@@ -6,14 +6,13 @@ import numpy as np
 
 from evaluators.backends.registry import known_kind
 from search.values import REFERENCE, EngineSummary, Evaluation, Precision
-from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, latency_text, speedup_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.picks import is_faster
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point
 from studies.options.quantities import format_ms
 from studies.store.records import AS_GIVEN
 from studies.store.store import Store

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from studies.judging.point_lists import best_point, table_points
+import numpy as np
+
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
 from studies.judging.rules.candidates import Aim
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.final_split import final_loss_text, final_text
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point, table_points
 from studies.options.quantities import format_percent
 
 _MOST_TIES = 2
@@ -121,3 +122,32 @@ def band_text(now: Standing) -> str:
     if not now.target.band_is_provisional:
         return text
     return f"{text}. This band is provisional, because the study has not finished measuring its own"
+
+
+def other_pick_text(now: Standing, pick: str, before: Point, row: int) -> str:
+    """That another evaluation is exported than the one that was the pick before it was confirmed, and why.
+
+    Args:
+        now: the study after the confirmation.
+        pick: `best`, `accurate` and so on.
+        before: the evaluation that was the pick, with its figures of then.
+        row: the row that is the pick now.
+
+    Returns:
+        The sentence without its full stop; empty if the pick is the same.
+    """
+    if now.table.id[row] == before.id:
+        return ""
+    label = "the best" if pick == "best" else f"the pick {pick!r}"
+    why = _why(now, before)
+    return f"trial {before.trial} was {label} so far, but {why}; trial {now.table.trial[row]} is exported instead"
+
+
+def _why(now: Standing, before: Point) -> str:
+    """What was found out of the evaluation that was the pick."""
+    found = now.point(int(np.flatnonzero(now.table.id == before.id)[0]))
+    if now.final.unscorable[found.row]:
+        return "its outputs on the final samples hold NaN or infinity"
+    if found.final.verdict is Verdict.FAILS:
+        return "it misses the limits on the final samples"
+    return "its figures on the final samples are worse"

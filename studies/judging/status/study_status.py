@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from studies.judging.point_lists import pick_points
 from studies.judging.points import Point
-from studies.judging.standing import read_standing
+from studies.judging.standing import pick_points, read_standing
 from studies.judging.status.time_table import TimeTable, table_of, time_table
 from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale, resolve_limits

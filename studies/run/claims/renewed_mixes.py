@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from search.values import BASELINE, Assignment
-from studies.judging.point_lists import front_and_picks
-from studies.judging.standing import Standing, read_standing
+from studies.judging.standing import Standing, front_and_picks, read_standing
 from studies.judging.study_lookup import limits_of
 from studies.run.work import Work
 from studies.store.store import Store

@@ -211,9 +211,8 @@ def _measure_study(
 ) -> tuple[TargetRecord, tuple[str, ...]]:
     """Measure and store; the target that it was measured for, and notes."""
     from studies.artifacts.shipping import here
-    from studies.crew.deletion import reported_deletion
-    from studies.run.session.data_caches import study_cache
-    from studies.run.session.folders import check_artifacts
+    from studies.crew.crew import reported_deletion
+    from studies.run.session.data_caches import check_artifacts, study_cache
     from studies.run.session.join import join_study
     from studies.run.session.setup import check_inputs
     from studies.run.session.study_rows import check_unchanged

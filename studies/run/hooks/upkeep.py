@@ -9,7 +9,7 @@ from studies.crew.crew import Crew
 from studies.judging.standing import Standing
 from studies.run.engines import prune
 from studies.run.hooks.hook import Hook
-from studies.run.noise.repeatability import measure_drift
+from studies.run.noise.tie_band import measure_drift
 from studies.run.work import Work
 from studies.store.records import StoredEvaluation
 from studies.trials.ledger import Ledger

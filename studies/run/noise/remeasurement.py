@@ -13,9 +13,8 @@ import numpy as np
 from evaluators.stopwatch import time_spent
 from search.errors import StudyError
 from search.values import Latency
-from studies.judging.point_lists import front_and_picks
 from studies.judging.rounding import latency_text
-from studies.judging.standing import Standing, read_standing
+from studies.judging.standing import Standing, front_and_picks, read_standing
 from studies.options.limits import LATENCY_MS
 from studies.options.quantities import format_duration_s
 from studies.options.read_options import change_config
@@ -200,8 +199,7 @@ def remeasure_study(
         StudyError: no such trial, or model, data or target are not the study's, or another process works on it.
     """
     from studies.artifacts.shipping import here
-    from studies.run.session.data_caches import study_cache
-    from studies.run.session.folders import check_artifacts
+    from studies.run.session.data_caches import check_artifacts, study_cache
     from studies.run.session.join import join_study
     from studies.run.session.setup import check_inputs
     from studies.run.session.study_rows import check_unchanged

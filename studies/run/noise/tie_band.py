@@ -7,22 +7,28 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evaluators.process.job import discard
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
-from search.values import BASELINE, Latency
+from search.values import BASELINE, Assignment, Latency
 from studies.judging.sentences.picks import band_text
 from studies.judging.standing import Standing
 from studies.run.finalists import engine_of
 from studies.run.hooks.hook import Hook
-from studies.run.noise import repeatability
 from studies.run.noise.background import BackgroundCall
 from studies.run.work import Work
 from studies.store.reading.repeats import LEAST_BAND, NOISY_BAND, next_kind, repeats_at_most, scale_repeat, spreads
 from studies.store.records import OK, PROCESS, REBUILD, REOPEN, RUNNING, RepeatRecord, StoredEvaluation
+from studies.trials.ledger import Ledger
+
+if TYPE_CHECKING:
+    from studies.run.work import Bench, Work
+
 
 EVERY = 2  # evaluations between two of these measurements
 _TASK = "tie band"  # held from the first repetition to the last
@@ -186,7 +192,7 @@ class TieBand(Hook):
 
     def _time_rebuilt(self, now: Standing, row: int) -> Latency:
         """Build a baseline again in the process that is warm, and time it."""
-        return repeatability.time_rebuild(self._work.bench, repeatability.assignment_of(self._work.ledger, now, row))
+        return time_rebuild(self._work.bench, assignment_of(self._work.ledger, now, row))
 
     def _first(self, now: Standing, row: int) -> float:
         """The baseline's own latency, on the scale of the repetitions."""
@@ -247,3 +253,41 @@ class TieBand(Hook):
         tell = work.events.note if noisy else work.events.detail
         tell(f"{band_text(now)}{noisy}")
         return now
+
+
+def measure_drift(work: Work, now: Standing, row: int) -> float:
+    """Time the FP32 baseline of `row` again, as a further round of its own evaluation.
+
+    Returns:
+        How much slower it runs, on the clock, than it usually does; where no baseline runs beside candidates, than it
+        did at first.
+    """
+    latency = time_rebuild(work.bench, assignment_of(work.ledger, now, row), now.table.reference_ms)
+    work.ledger.store.measurements.add_round(work.ledger.target.id, {int(now.table.id[row]): latency})
+    usual_ms = now.table.reference_ms if latency.baseline_ms is not None else None
+    return latency.raw_ms / (usual_ms or float(now.table.raw_ms[row])) - 1
+
+
+@time_spent("tie band")
+def time_rebuild(bench: Bench, assignment: Assignment, reference_ms: float | None = None) -> Latency:
+    """Build an assignment again in the process that has learnt from it, and measure its latency alone.
+
+    Args:
+        reference_ms: what the baseline usually takes on a relative target.
+    """
+    out, builder = bench.folder / "again.engine", bench.builder_of(assignment)
+    line = bench.keeper.ask("measuring a baseline")
+    if builder is bench.keeper:
+        with bench.hold:
+            return line.timings.time_again(assignment, out, reference_ms)
+    try:
+        builder.ask("building a baseline again").builds.rebuild(assignment, out)
+        with bench.hold:
+            return line.timings.time_engine(out, reference_ms)
+    finally:
+        discard(out)
+
+
+def assignment_of(ledger: Ledger, now: Standing, row: int) -> Assignment:
+    """What a row of the study's evaluations was built from."""
+    return ledger.store.evaluations.assignments(ledger.target.id)[int(now.table.id[row])]

@@ -24,8 +24,7 @@ from search.values import Evaluation, Stage
 from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
 from studies.run.pipeline.build_hold import BuildHold
-from studies.run.pipeline.pipeline import Result, early_limits
-from studies.run.pipeline.waiting import Waiting
+from studies.run.pipeline.pipeline import Result, Waiting, early_limits
 from studies.run.work import Bench
 from studies.run_clock import count_parts
 from studies.trials.ledger import Ledger

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from evaluators.process.job import StopLimits as EarlyLimits
-from search.values import Evaluation
+from search.values import Evaluation, Stage
+from studies.judging.search_events import SearchEvents
+from studies.options.quantities import format_duration_s
 from studies.run.claims.claim import Claim
 from studies.trials.ledger import Ledger
 
@@ -48,3 +51,46 @@ def early_limits(ledger: Ledger, claim: Claim) -> EarlyLimits:
     if not claim.stoppable:
         return EarlyLimits(reference_ms=reference_ms)
     return EarlyLimits(**ledger.limits.early(ledger.target.band), reference_ms=reference_ms)
+
+
+_AGAIN_S = 60.0  # of further waiting that are worth a line
+
+
+class Waiting:
+    """The waits of one search. Two searches take turns on a device, so that each waits before every measurement.
+
+    The first wait for a process is told with a line, and how long it took with another one. Of later waits for the same
+    process only the sum is told, now and then; a display shows each of them while it lasts.
+    """
+
+    def __init__(self, events: SearchEvents) -> None:
+        self._events = events
+        self._for = ""
+        self._told: set[str] = set()
+        self._since = 0.0
+        self._sum_s = self._told_s = 0.0
+
+    def tell(self, trial: int, holder: str) -> None:
+        """A trial waits for a process, as `process 4711, which measures on cpu`; with no process its turn has come."""
+        if not holder:
+            self._end()
+            self._events.stage(trial, Stage.LATENCY.value)
+            return
+        self._for, self._since = holder, time.monotonic()
+        if holder in self._told:
+            self._events.stage(trial, f"waiting for {holder}")
+        else:
+            self._events.step(f"trial {trial}: waiting for {holder}", 1, 1)
+
+    def _end(self) -> None:
+        took_s = time.monotonic() - self._since if self._for else 0.0
+        self._sum_s += took_s
+        first = self._for not in self._told
+        self._told.add(self._for)
+        if first and took_s >= 1:
+            self._events.note(f"waited {format_duration_s(round(took_s))} for {self._for}")
+            self._told_s = self._sum_s
+        elif self._sum_s >= self._told_s + _AGAIN_S:
+            self._events.note(f"waited {format_duration_s(round(self._sum_s))} so far for others on this device")
+            self._told_s = self._sum_s
+        self._for = ""

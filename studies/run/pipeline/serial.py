@@ -11,8 +11,7 @@ from evaluators.stopwatch import time_spent
 from search.values import Stage
 from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
-from studies.run.pipeline.pipeline import Result, early_limits
-from studies.run.pipeline.waiting import Waiting
+from studies.run.pipeline.pipeline import Result, Waiting, early_limits
 from studies.run.work import Bench
 from studies.run_clock import count_parts
 from studies.trials.ledger import Ledger

@@ -24,7 +24,7 @@ from search.values import (
     MixBias,
     StepRecord,
 )
-from studies.artifacts.target_ranges import read_mixes
+from studies.artifacts.kept_ranges import read_mixes
 from studies.judging.findings.rescue_table import mix_bias_text
 from studies.judging.standing import Standing
 from studies.options.limits import LATENCY_MS

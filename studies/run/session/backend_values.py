@@ -11,9 +11,8 @@ from search.errors import ConfigError
 from studies.artifacts.locations import local_folder
 from studies.options.backend_options import read_values
 from studies.options.builder_options import FINAL, builder_options
-from studies.options.config import SearchConfig
-from studies.options.table import option_table
-from studies.run.session.folders import absolute_paths, check_folder
+from studies.options.config import SearchConfig, option_table
+from studies.run.session.data_caches import absolute_paths, check_folder
 from studies.run.session.levels import START_LEVEL
 
 

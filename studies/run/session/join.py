@@ -14,10 +14,10 @@ from search.space.choices import Space
 from search.values import Ranges
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
+from studies.artifacts.kept_ranges import read_mixes
 from studies.artifacts.locations import local_folder, open_artifacts
-from studies.artifacts.target_ranges import read_mixes
 from studies.crew import Alone, Crew, SharedCrew, locked_study
-from studies.crew.deletion import reported_deletion
+from studies.crew.crew import reported_deletion
 from studies.crew.lease_length import at_work, lease_of
 from studies.events import Events
 from studies.judging.search_events import SearchEvents

@@ -24,12 +24,12 @@ from search.graph.element_types import is_float
 from search.graph.model import Model, values_by_name
 from search.space.choices import Space, make_space
 from search.space.range_rules import check_matches
-from search.space.sample_choice import SampleChoice
+from search.space.rules import SampleChoice
 from search.values import Capability, Ranges, Score, Target
 from studies.events import Events, Quiet
 from studies.options.config import SearchConfig
 from studies.options.limits import Limits, MetricScale, resolve_limits
-from studies.options.mistakes import run_checks
+from studies.options.option import run_checks
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
 from studies.run.session.data_caches import function_sources, read_sources
 from studies.run.session.data_shapes import open_inputs, range_text, with_shapes_of_data

@@ -15,11 +15,10 @@ from studies.artifacts.locations import bucket_of
 from studies.judging.search_events import SearchEvents
 from studies.judging.sentences.cautions import caution_text, unlabelled_text
 from studies.options.backend_options import absolute_texts
-from studies.options.config import SearchConfig
+from studies.options.config import SearchConfig, option_table
 from studies.options.limits import MetricScale
-from studies.options.table import option_table
 from studies.run.session.backend_values import backend_kind
-from studies.run.session.folders import absolute_paths
+from studies.run.session.data_caches import absolute_paths
 from studies.run.session.setup import Checked
 from studies.run.session.trusted_functions import remember_functions
 from studies.store.records import FileRecord, StudyRecord, TargetRecord

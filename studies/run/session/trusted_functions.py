@@ -18,9 +18,8 @@ from evaluators.metrics.own.handed_metric import is_handed
 from search.errors import ConfigError
 from search.references import absolute_reference, names_function
 from studies.events import Events
-from studies.options.config import SearchConfig
-from studies.options.mistakes import raise_mistakes
-from studies.options.table import option_rows
+from studies.options.config import SearchConfig, option_rows
+from studies.options.option import raise_mistakes
 from studies.store.database.database_url import hide_password, parse_url
 
 _SOURCES = ("data", "calibration_data", "final_data")  # each may also be a file or a folder

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from studies.judging.point_lists import front_points
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, front_points
 from studies.judging.study_lookup import standing_of
 from studies.store.records import OK
 from studies.store.store import Store

@@ -11,16 +11,14 @@ from studies.judging.findings.loss_resolution import coarse_text, find_resolutio
 from studies.judging.findings.optimization_levels import level_texts
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
-from studies.judging.point_lists import best_point, front_points, pick_points
 from studies.judging.points import Point
 from studies.judging.sentences.cautions import pick_warnings, unrelated_text
-from studies.judging.sentences.evaluations import replaced_text
+from studies.judging.sentences.evaluations import flip_texts, replaced_text
 from studies.judging.sentences.final_split import final_loss_text, final_notes
-from studies.judging.sentences.flips import flip_texts
 from studies.judging.sentences.gains import as_given_text, int8_everywhere_text, no_gain_text, slower_texts
 from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing_text, regained_text
 from studies.judging.sentences.picks import band_text, best_label, best_text, faster_text, ties_text
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point, front_points, pick_points
 from studies.judging.status.early_end import early_end
 from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.diagnosis.thresholds import Thresholds

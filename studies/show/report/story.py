@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from search.values import REFERENCE
 from search.values.precision import Precision
-from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rounding import half_width, latency_text, value_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.picks import DOUBTFUL
-from studies.judging.standing import Standing
+from studies.judging.standing import Standing, best_point
 
 _WORDS = {
     Verdict.SURELY: "The limits are kept there, with 95 % certainty",

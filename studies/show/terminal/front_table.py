@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from search.values import Precision
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
 from studies.judging.points import Point
@@ -19,12 +21,13 @@ from studies.judging.rounding import (
 )
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.cautions import MARK
+from studies.judging.sentences.evaluations import failure_text
 from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.picks import ties_text
 from studies.judging.standing import Standing
 from studies.show.front_rows import ordered_points
 from studies.show.terminal.text_table import Column, TextTable
-from studies.store.records import OK
+from studies.store.records import FAILED, OK
 
 BEST_STYLE, BASELINE_STYLE, MISSED_STYLE = "bold green", "cyan", "yellow"
 _DOUBTFUL = "latency doubtful"
@@ -243,3 +246,25 @@ def _mix_counts(text: str) -> dict[str, int]:
             return {}
         found[label] = 0 if count == "all" else int(count)
     return found
+
+
+def sorted_points(now: Standing, by: str) -> list[Point]:
+    """Every evaluation, by `trial`, `latency` or `loss`; those without one last."""
+    keys = {
+        "trial": now.table.trial[np.arange(len(now.table))],
+        "latency": now.measures.latency_ms,
+        "loss": now.table.loss,
+    }
+    return now.points([int(row) for row in np.argsort(keys[by], kind="stable")])
+
+
+def trials_table(now: Standing, points: Sequence[Point], mixes: Mapping[int, str]) -> TextTable:
+    """Evaluations as in the table of the front; of one that failed, at which stage and how is in the notes."""
+    return points_table(now, points, mixes, _trial_notes)
+
+
+def _trial_notes(now: Standing, point: Point) -> Iterator[str]:
+    if point.status == FAILED:
+        yield failure_text(str(now.table.stage[point.row]), str(now.table.kind[point.row]))
+    else:
+        yield from point_notes(now, point)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from studies.judging.point_lists import best_point
+from studies.judging.details import mismatch_text
 from studies.judging.points import Point
 from studies.judging.rounding import (
     estimate_text,
@@ -18,10 +18,11 @@ from studies.judging.rounding import (
     value_text,
 )
 from studies.judging.sentences.evaluations import failure_text
-from studies.judging.standing import Standing
+from studies.judging.sentences.picks import DOUBTFUL
+from studies.judging.standing import Standing, best_point
 from studies.show.terminal.front_table import BASELINE_STYLE, BEST_STYLE
 from studies.show.terminal.text_table import Column, TextTable
-from studies.store.records import FAILED
+from studies.store.records import FAILED, StoredEvaluation
 
 
 def progress_table(now: Standing, last: int) -> TextTable:
@@ -75,3 +76,26 @@ def _note(now: Standing, point: Point) -> str:
     if point.status == FAILED:
         return failure_text(str(now.table.stage[point.row]), str(now.table.kind[point.row]))
     return "stopped early" if now.measures.stopped_rows[point.row] else ""
+
+
+def ended_text(record: StoredEvaluation, now: Standing) -> str:
+    """How an evaluation ended: `0.83 ms, 2.65 × FP32, top1 95.9 %, loss 0.08 ± 0.15 %`, or where it failed."""
+    evaluation = record.evaluation
+    if evaluation.failure is not None:
+        return failure_text(evaluation.failure.stage.value, evaluation.failure.kind.value)
+    accuracy = evaluation.accuracy
+    if evaluation.latency is None or accuracy is None:
+        return record.status
+    half = half_width(accuracy.loss_low, accuracy.loss_high)
+    parts = [latency_text(evaluation.latency.value_ms, now.target.band)]
+    rows = np.flatnonzero(now.table.id == record.id)
+    if len(rows) and (speedup := speedup_text(now.measures.speedup(int(rows[0])))):
+        parts.append(f"latency {DOUBTFUL}" if now.is_speedup_doubtful(int(rows[0])) else f"{speedup} × FP32")
+    parts.append(f"{now.metric.name} {value_text(accuracy.value, half, now.metric)}")
+    parts.append(f"loss {estimate_text(accuracy.loss, accuracy.loss_low, accuracy.loss_high, now.metric)}")
+    if not accuracy.complete:
+        parts.append(f"stopped after {accuracy.samples} of {accuracy.total} samples")
+    if wrong := [(row.group, row.got) for row in evaluation.audit if row.got is not None and row.got != row.asked]:
+        parts.append(mismatch_text(wrong))
+    name = f" ({record.role.partition(':')[2].upper()} baseline)" if record.role else ""
+    return f"{', '.join(parts)}{name}"

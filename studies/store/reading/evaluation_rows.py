@@ -24,7 +24,7 @@ from search.values import (
 )
 from studies.store import records
 from studies.store.database import tables
-from studies.store.reading.rounds import read_reference_ms
+from studies.store.reading.repeats import read_reference_ms
 from studies.store.statements.table_rows import select_all
 
 Row = Any

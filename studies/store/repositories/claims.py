@@ -15,7 +15,7 @@ from studies.store.database.retries import is_repeat, retry
 from studies.store.database.transactions import Database
 from studies.store.reading import evaluation_rows
 from studies.store.records import KnownEvaluationError, LostEvaluationError
-from studies.store.statements import leases, results, table_rows
+from studies.store.statements import results, table_rows
 
 Row = Any
 MAX_NAME = 200
@@ -104,7 +104,7 @@ class Claims:
             select(e.id)
             .outerjoin(lease, lease.evaluation_id == e.id)
             .where(e.study_target_id == study_target_id, e.status == records.RUNNING)
-            .where(or_(lease.heartbeat.is_(None), leases.is_free(lease, worker, lease_s)))
+            .where(or_(lease.heartbeat.is_(None), table_rows.is_free(lease, worker, lease_s)))
             .order_by(e.id)
         )
         for row in self._database.rows(query):
@@ -305,7 +305,7 @@ def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: floa
     row: Row = connection.execute(select(e.worker, e.takeovers).where(running).with_for_update()).one_or_none()
     if row is None:
         return None
-    free = (lease.evaluation_id == evaluation_id, leases.is_free(lease, worker, lease_s))
+    free = (lease.evaluation_id == evaluation_id, table_rows.is_free(lease, worker, lease_s))
     renewed = update(lease).where(*free).values(worker=worker, heartbeat=column_types.utc_now())
     if not table_rows.meets_row(connection, renewed):
         if connection.scalar(select(lease.worker).where(lease.evaluation_id == evaluation_id)) is not None:

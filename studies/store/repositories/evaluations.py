@@ -30,7 +30,7 @@ from studies.store.reading.evaluation_columns import (
     revision_of,
 )
 from studies.store.reading.evaluation_rows import final_failure, read_evaluation
-from studies.store.reading.rounds import round_table, rounds_query, usual_baseline
+from studies.store.reading.repeats import round_table, rounds_query, usual_baseline
 from studies.store.statements import results, table_rows
 
 Row = Any

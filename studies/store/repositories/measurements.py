@@ -12,7 +12,7 @@ from studies.store.columns import Columns
 from studies.store.database import tables
 from studies.store.database.retries import is_repeat, retry
 from studies.store.database.transactions import Database
-from studies.store.reading.rounds import read_reference_ms, round_table, rounds_query
+from studies.store.reading.repeats import read_reference_ms, round_table, rounds_query
 from studies.store.statements import results, table_rows
 
 

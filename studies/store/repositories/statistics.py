@@ -15,7 +15,7 @@ from studies.store.database import column_types, tables
 from studies.store.database.retries import retry
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_rows import failure_of
-from studies.store.reading.rounds import read_reference_ms
+from studies.store.reading.repeats import read_reference_ms
 from studies.store.records import FinishedEvaluation, Tally
 from studies.store.statements import results
 

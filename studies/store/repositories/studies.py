@@ -20,7 +20,7 @@ from studies.store.database.transactions import Database
 from studies.store.records import FileRecord, StudyRecord, TargetRecord
 from studies.store.repositories.files import insert_files
 from studies.store.repositories.targets import ensure_fingerprint
-from studies.store.statements import artifacts, options, table_rows
+from studies.store.statements import artifacts, table_rows
 
 if TYPE_CHECKING:
     from search.graph.model import Group
@@ -140,13 +140,13 @@ class Studies:
         """Put some options of a study in the place of what is there, in one transaction.
 
         Args:
-            seen: the options as this run read them, when it began; see `options.merge_options`.
+            seen: the options as this run read them, when it began; see `table_rows.merge_options`.
         """
         s = tables.StudyRecord
         with self._database.begin_write("store the options of the study") as connection:
             table_rows.lock(connection, s, study_id)
             known = connection.scalar(select(s.config).where(s.id == study_id)) or {}
-            changed = options.merge_options(known, changes, seen)
+            changed = table_rows.merge_options(known, changes, seen)
             path = {"model_path": changed["model"]} if "model" in changed else {}
             if changed:
                 connection.execute(update(s).where(s.id == study_id).values(config={**known, **changed}, **path))

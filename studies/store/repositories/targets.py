@@ -13,7 +13,7 @@ from studies.store.database import tables
 from studies.store.database.retries import is_repeat, retry
 from studies.store.database.transactions import Database
 from studies.store.reading.repeats import provisional_band
-from studies.store.statements import options, table_rows
+from studies.store.statements import table_rows
 
 Row = Any
 
@@ -122,7 +122,7 @@ class Targets:
         with self._database.begin_write("store the options of a target") as connection:
             locked = select(t.options).where(t.id == study_target_id).with_for_update(key_share=True)
             known = connection.scalar(locked) or {}
-            changed = options.merge_options(known, changes, seen)
+            changed = table_rows.merge_options(known, changes, seen)
             if changed:
                 connection.execute(update(t).where(t.id == study_target_id).values(options={**known, **changed}))
 

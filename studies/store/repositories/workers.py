@@ -19,7 +19,7 @@ from studies.store import records
 from studies.store.database import column_types, tables
 from studies.store.database.retries import is_repeat, retry
 from studies.store.database.transactions import Database
-from studies.store.statements import leases, table_rows
+from studies.store.statements import table_rows
 
 Row = Any
 
@@ -157,7 +157,7 @@ class Tasks:
         values = {"worker": worker, "heartbeat": now}
         try:
             with self._database.begin_write("take a task") as connection:
-                free = leases.is_free(t, worker, lease_s)
+                free = table_rows.is_free(t, worker, lease_s)
                 if table_rows.meets_row(connection, update(t).where(*this, free).values(values)):
                     return True
                 if connection.scalar(select(t.worker).where(*this)) is not None:

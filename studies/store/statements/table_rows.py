@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Delete, Update, delete, insert, select
+from sqlalchemy import Connection, Delete, Update, delete, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 
-from studies.store.database import tables
+from studies.store.database import column_types, tables
 
 CHUNK = 500  # values of one IN list; SQLite's oldest limit is 999
 
@@ -70,3 +70,24 @@ def meets_row(connection: Connection, statement: Update | Delete) -> bool:
 def chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
     """Pieces that fit one IN list."""
     return (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+
+
+def is_free(table: Any, worker: str, lease_s: float) -> Any:
+    """Of a lease or a task: its worker has not renewed it for too long, has ended, or is the one that asks."""
+    ended = select(tables.WorkerRecord.name).where(tables.WorkerRecord.ended_at.is_not(None))
+    return or_(table.worker == worker, table.heartbeat < column_types.utc_ago(lease_s), table.worker.in_(ended))
+
+
+def merge_options(known: Mapping[str, Any], told: Mapping[str, Any], seen: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a run changes of the options that are stored.
+
+    Between reading and writing a run checks its inputs and calibrates, while others may store what they were told. What
+    it was told just as it had read it is no change and overwrites nothing. Of two totals of trials the larger stays,
+    for workers that count to it are at work; of anything else the later word.
+    """
+    if seen is None:
+        return dict(told)
+    changed = {name: value for name, value in told.items() if name not in seen or value != seen[name]}
+    if "trials" in changed and known.get("trials") not in (None, seen.get("trials")):
+        changed["trials"] = max(changed["trials"], known["trials"])
+    return changed

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.backends.capabilities.shipped import shipped_capability
+from evaluators.backends.capabilities.restricted import shipped_capability
 from evaluators.backends.registry import open_backend
 from search.errors import ConfigError
 from search.space.capability_file import read_capability_rules

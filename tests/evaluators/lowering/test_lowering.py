@@ -12,9 +12,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.float_types import spelled_out
-from evaluators.lowering.lower import Lowered, lower
+from evaluators.lowering.lower import Lowered, expose_groups, lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, TENSORRT_WEAK, Placement
 from evaluators.lowering.weights import channel_axis
 from search.errors import ModelError

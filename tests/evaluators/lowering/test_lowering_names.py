@@ -13,8 +13,7 @@ import onnx_ir.passes.common as passes
 import pytest
 
 from evaluators.lowering.constants import Names
-from evaluators.lowering.exposure import expose_groups
-from evaluators.lowering.lower import lower
+from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange

@@ -12,7 +12,7 @@ from evaluators.measure.flips import ClassRecorder, count_flips, find_classes
 from evaluators.metrics.own.imported_metric import make_own_metric
 from evaluators.metrics.registry import BUILT_IN
 from search.values import FlippedSamples, Flips
-from studies.judging.sentences.flips import flip_texts
+from studies.judging.sentences.evaluations import flip_texts
 
 EXACT = np.array([0, 1, 2, 0, 1, 2])
 OTHER = np.array([0, 2, 2, 1, 0, 0])

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.data import prefetch
-from evaluators.data.prefetch import read_ahead
+from evaluators.data import dataset
+from evaluators.data.dataset import read_ahead
 from evaluators.measure import scoring
 from evaluators.measure.accuracy import evaluate, reference
 from evaluators.measure.scoring import NonFiniteError, ScoreTally
@@ -233,7 +233,7 @@ def test_outputs_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slow_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every read is worth a thread, however coarse the clock is."""
-    monkeypatch.setattr(prefetch, "_WORTH_S", -1.0)
+    monkeypatch.setattr(dataset, "_WORTH_S", -1.0)
 
 
 def items_read(count: int, seen: list[int], fail: int = -1) -> Iterator[str]:

@@ -18,7 +18,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from evaluators.data.opening import open_data
-from evaluators.metrics.boxes.overlaps import paired_overlap
+from evaluators.metrics.boxes.matching import paired_overlap
 from evaluators.metrics.boxes.suppression import BestDetections, suppress_overlaps
 from evaluators.metrics.contract import Metric
 from evaluators.metrics.detections import get_decoder

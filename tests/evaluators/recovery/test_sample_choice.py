@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from evaluators.data import Batch
 from evaluators.recovery.sample_choice import choose_samples, farthest_first
 from search.errors import ConfigError
-from search.space.sample_choice import SampleChoice
+from search.space.rules import SampleChoice
 
 INDICES = np.array([3, 5, 8, 13, 21, 34])
 SCORES = np.array([[0, 5], [1, 1.5], [9, 0], [2, 2.1], [4, 0], [0, 1]], np.float32)

@@ -8,7 +8,7 @@ import pytest
 from search.forecast import loss_model
 from search.forecast.priors import NoisePrior
 from search.forecast.surrogate import fit_loss
-from search.regression.pairs import Pairs
+from search.regression.similarity import Pairs
 from tests.support.chain_layout import FP16, FP32, GROUPS, INT8, LAYOUT, PRECISIONS, mixes, uniform
 
 STD = 0.001

@@ -6,7 +6,7 @@ import pytest
 
 from search.errors import ConfigError
 from search.space.range_rules import RangeRule, set_ranges
-from search.space.sample_choice import SampleChoice
+from search.space.rules import SampleChoice
 from search.values import Ranges, TensorRange
 
 SEEN = {name: TensorRange(-9.0, 9.0) for name in ("conv1", "conv2", "fc")}

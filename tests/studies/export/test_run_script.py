@@ -30,7 +30,7 @@ from studies.judging.standing import Standing
 from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale
 from studies.options.quantities import ShapeSpec
-from studies.run.session.frozen_batch import frozen_batch_text
+from studies.run.session.data_shapes import frozen_batch_text
 from tests.support.assignments import uniform_and_mixed
 from tests.support.command_line import copy_finished, invoke, three_layers
 from tests.support.networks import feeds, images, loaded, ranged, save

@@ -12,8 +12,8 @@ from evaluators.backends.registry import kind_named
 from evaluators.engine import Backend
 from search.errors import ConfigError, TargetError
 from search.values import Target
+from studies.gate.check import GateLimits, check_limits
 from studies.gate.gate import check_target, common_backend, threads_of
-from studies.gate.limits import GateLimits, check_limits
 from studies.gate.side import Side
 
 HERE = Target("tensorrt", "a GPU", {"tensorrt": "10.0"}, {"threads": "1", "typing": "weak"}, "median", relative=False)

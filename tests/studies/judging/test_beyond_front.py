@@ -17,8 +17,7 @@ from bitfront import verbs
 from bitfront.printing.study_results import print_finished
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
-from studies.judging.point_lists import front_points
-from studies.judging.standing import Standing, read_standing
+from studies.judging.standing import Standing, front_points, read_standing
 from studies.options.limits import Limits
 from studies.run.engines import prune
 from studies.run.search_result import Mixes, SearchResult

@@ -14,8 +14,7 @@ from search.errors import StudyError
 from studies.judging.rules.candidates import Aim, Candidates, aim_of
 from studies.judging.rules.front import front
 from studies.judging.rules.picks import MOST_IN_LINE, Picks, choose, knee, line, read_pick, ties
-from studies.judging.rules.quantiles import quantile
-from studies.judging.rules.verdicts import margins
+from studies.judging.rules.verdicts import margins, quantile
 from studies.options.limits import Limits
 from studies.options.quantities import format_metric, format_ms
 

@@ -12,12 +12,10 @@ import pytest
 
 from evaluators.measure.mean_bounds import sample_losses
 from search.values import BOUND_TRIES, Accuracy, bound_level
-from studies.judging.point_lists import best_point, front_points, pick_points, table_points
-from studies.judging.rules.quantiles import quantile
-from studies.judging.rules.verdicts import FinalBounds, Verdict
+from studies.judging.rules.verdicts import FinalBounds, Verdict, quantile
 from studies.judging.sentences.final_split import final_text
 from studies.judging.sentences.picks import faster_text
-from studies.judging.standing import Standing, read_standing
+from studies.judging.standing import Standing, best_point, front_points, pick_points, read_standing, table_points
 from studies.options.limits import Limits
 from studies.store.store import Store
 from tests.support.study_rows import add, evaluated, make_study, scored

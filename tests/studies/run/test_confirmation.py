@@ -15,13 +15,12 @@ import pytest
 from bitfront import verbs
 from search.values import Evaluation, Precision
 from studies.export import export
-from studies.judging.point_lists import engines_to_keep
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import disagreement_text, final_notes
 from studies.judging.sentences.gains import int8_everywhere_text, no_gain_text
 from studies.judging.sentences.picks import numbers_text
-from studies.judging.standing import Standing, read_standing
+from studies.judging.standing import Standing, engines_to_keep, read_standing
 from studies.options.limits import Limits
 from studies.run import finalists
 from studies.run.finalists import finalist_rows

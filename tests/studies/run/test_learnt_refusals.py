@@ -149,11 +149,10 @@ SUICIDE = """
 import os, signal
 from bitfront.cli import main as cli
 from studies.trials import proposals
-from studies.run.noise import repeatability
 from studies.store.reading import repeats
 from studies.store.repositories.claims import Claims
 from studies.store.repositories.spaces import Spaces
-repeatability._REPEATS = repeats.BUILDS = 1
+repeats.BUILDS = 1
 repeats.PROCESSES = 0
 refused = []
 

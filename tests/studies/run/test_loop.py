@@ -12,8 +12,7 @@ from search.errors import ArtifactError, EvaluatorError, MetricError, ModelError
 from search.values import Assignment, Evaluation
 from studies.events import Quiet
 from studies.run import loop
-from studies.run.claims.claim import Claim
-from studies.run.claims.claims import ClaimSources
+from studies.run.claims.claim import Claim, ClaimSources
 from studies.run.hooks.hook import Hook, Hooks
 from studies.run.pipeline.pipeline import Result
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from search.values import Precision
-from studies.export.layer_files import find_reasons
+from studies.export.folder import find_reasons
 from studies.store.store import Store
 from tests.support.command_line import invoke, ok, write_inputs
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from bitfront import verbs
 from studies.judging.search_events import RunTime
 from studies.judging.standing import Standing
-from studies.run.hooks import remaining
+from studies.run.hooks import announcements
 from studies.run.noise.remeasurement import settle_doubts
 from studies.run.pace import Pace
 from studies.run.unreachable_limits import limit_advice
@@ -83,7 +83,7 @@ def test_the_time_left_follows_from_how_often_mixes_end(
     """Of sixteen evaluations one is done each time that it is asked; of closing the search nothing is known."""
     now, baseline = begun
     mix, moment, told = baseline.with_values(role=""), [1000.0], list[RunTime]()
-    monkeypatch.setattr(remaining, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    monkeypatch.setattr(announcements, "time", SimpleNamespace(monotonic=lambda: moment[0]))
     target = SimpleNamespace(target=SimpleNamespace(relative=False))
     work: Any = SimpleNamespace(
         pace=Pace(),
@@ -91,9 +91,9 @@ def test_the_time_left_follows_from_how_often_mixes_end(
         crew=SimpleNamespace(others=dict),
         ledger=SimpleNamespace(target=target),
     )
-    monkeypatch.setattr(remaining.Closing, "expected_s", lambda self, now, repeats: 30.0)
+    monkeypatch.setattr(announcements.Closing, "expected_s", lambda self, now, repeats: 30.0)
     stop: Any = SimpleNamespace(trials=16)
-    hook = remaining.Remaining(work, stop, SimpleNamespace(repeats_left={}))  # type: ignore[arg-type]
+    hook = announcements.Remaining(work, stop, SimpleNamespace(repeats_left={}))  # type: ignore[arg-type]
 
     def left_s(record: StoredEvaluation, passed_s: float) -> float | None:
         moment[0] += passed_s

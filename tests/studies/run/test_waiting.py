@@ -19,7 +19,7 @@ from studies.artifacts import shipping
 from studies.artifacts.folder import Artifacts
 from studies.events import Quiet
 from studies.options.read_options import read_config
-from studies.run.pipeline import waiting
+from studies.run.pipeline import pipeline
 from tests.support.command_line import environment, quick, write_inputs
 
 HOLD = """
@@ -141,8 +141,8 @@ def test_waits_for_one_process_are_told_once_with_how_long_and_then_by_their_sum
         note=told.append, step=lambda text, done, total: told.append(text), stage=lambda trial, stage: None
     )
     moment = [0.0]
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: moment[0]))
-    waits = waiting.Waiting(events)
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    waits = pipeline.Waiting(events)
     for trial in range(9):
         waits.tell(trial, "process 7, which measures on cpu")
         moment[0] += 10

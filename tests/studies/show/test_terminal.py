@@ -19,12 +19,10 @@ from studies.judging.sentences.picks import band_text
 from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits, MetricScale
 from studies.run.search_result import Mixes
-from studies.show.study_list import studies_table
-from studies.show.terminal.front_table import front_table, limits_legend, points_table
+from studies.show.status_text import studies_table
+from studies.show.terminal.front_table import front_table, limits_legend, points_table, sorted_points, trials_table
 from studies.show.terminal.progress_table import progress_table
-from studies.show.terminal.text_table import Column, TextTable, plain_table, shorten_middle
-from studies.show.terminal.trials_table import sorted_points, trials_table
-from studies.show.terminal.wrapping import wrap_text
+from studies.show.terminal.text_table import Column, TextTable, plain_table, shorten_middle, wrap_text
 from studies.store.records import StudySummary
 from studies.store.store import Store
 from tests.support.study_rows import add, evaluated, make_study

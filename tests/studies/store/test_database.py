@@ -18,7 +18,7 @@ from sqlalchemy.schema import CreateTable
 
 from search.errors import StudyError
 from search.values import Precision
-from studies.store.database import database, migrations, tables
+from studies.store.database import database, tables
 from studies.store.database.database import artifact_folder, close_optuna, default_url, hide_password
 from studies.store.database.database_url import parse_url
 from studies.store.store import Store, optuna_storage
@@ -140,7 +140,7 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process knows one version of the tables more."""
-    monkeypatch.setitem(migrations.STEPS, tables.VERSION, toy_migration.add_toy)
+    monkeypatch.setitem(database.STEPS, tables.VERSION, toy_migration.add_toy)
     monkeypatch.setattr(database, "VERSION", toy_migration.NEXT)
 
 
@@ -210,7 +210,7 @@ def test_an_upgrade_that_fails_changes_nothing(old: Path, newer: None) -> None:
 
 
 def test_every_version_before_the_present_one_has_a_step() -> None:
-    assert sorted(migrations.STEPS) == list(range(1, tables.VERSION))
+    assert sorted(database.STEPS) == list(range(1, tables.VERSION))
 
 
 @pytest.fixture

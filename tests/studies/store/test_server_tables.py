@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
 
 from search.errors import StudyError
-from studies.store.database import database, migrations, tables
+from studies.store.database import database, tables
 from studies.store.database.database import check_usable, close_optuna, optuna_storage
 from studies.store.store import Store
 from tests.support import toy_migration
@@ -143,7 +143,7 @@ def test_a_reader_upgrades_older_tables_and_writes_nothing_else(
 ) -> None:
     url = fresh_url(kind, tmp_path)
     put_study(url)
-    monkeypatch.setitem(migrations.STEPS, tables.VERSION, toy_migration.add_toy)
+    monkeypatch.setitem(database.STEPS, tables.VERSION, toy_migration.add_toy)
     monkeypatch.setattr(database, "VERSION", toy_migration.NEXT)
     with Store.open(url, write=False) as store:
         assert len(store.studies.summaries()) == 1

@@ -21,8 +21,7 @@ from onnx.reference import ReferenceEvaluator
 from evaluators.backends.kind import SOURCE_FILE, BackendKind, BackendOption, Check, ExportedRun, Machine, Recipe
 from evaluators.backends.layers import EngineFile, Layer
 from evaluators.engine import Arrays, Audit, Backend, Engine, OpenEngine, RefusedError
-from evaluators.lowering.exposure import expose_groups
-from evaluators.lowering.lower import lower
+from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import TENSORRT
 from search.graph import onnx_file
 from search.graph.model import Model, TensorSpec

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studies.export.handover.mix import Mix
-from studies.export.handover.writer import Handover
+from studies.export.handover.mix import Handover, Mix
 
 
 class ToyHandover(Handover):

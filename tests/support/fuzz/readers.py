@@ -30,8 +30,8 @@ from evaluators.calibration import cache
 from search.errors import BitfrontError
 from studies.guard.reports import TroubleReports
 from studies.guard.state_file import StateKeeper
+from studies.options.config import option_table
 from studies.options.read_options import read_config
-from studies.options.table import option_table
 from tests.support.command_line import DATABASE, copy_finished, finished, three_layers
 from tests.support.fuzz import mutations
 from tests.support.networks import residual_cnn
