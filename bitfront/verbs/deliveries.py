@@ -1,4 +1,4 @@
-"""The verbs that write what a study found: `export` and `report`."""
+"""The verbs that write files: `export` and `report` from a study, `recover` from a model alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs that make a study and work on it: `search`, `resume` and `worker`."""
+"""The verbs that make a study, work on it and delete it: `search`, `resume`, `worker` and `delete`."""
 
 from __future__ import annotations
 

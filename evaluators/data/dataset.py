@@ -1,4 +1,4 @@
-"""The interface of all forms of data: samples by index, in batches as the model takes them."""
+"""The interface of all forms of data: samples by index, in batches as the model takes them, read ahead."""
 
 from __future__ import annotations
 

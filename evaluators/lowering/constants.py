@@ -1,4 +1,4 @@
-"""Unused names in a graph, and the constants that lowering adds with them."""
+"""Unused names in a graph, and the constants and nodes that lowering adds with them, each of them once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search space: the possible precisions of each group on a target, and the variables of a sampler."""
+"""The search space: the precisions that each group may have on a target, and a sampler's variables and codes."""
 
 from __future__ import annotations
 

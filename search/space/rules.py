@@ -1,4 +1,4 @@
-"""The user's rules about layers."""
+"""The user's rules about layers, and choice of calibration samples."""
 
 from __future__ import annotations
 

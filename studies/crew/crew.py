@@ -1,4 +1,4 @@
-"""The interface of a crew: the workers of one target, including this process."""
+"""The interface of a crew, which is the workers of one target, and the error of a run whose study is deleted."""
 
 from __future__ import annotations
 

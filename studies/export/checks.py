@@ -1,4 +1,4 @@
-"""Proof that an exported engine is the measured one: equal outputs, and the same latency within the tie band."""
+"""The float model of an export, and proof that the engine is the measured one: equal outputs, the same latency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One check of a gate: the estimate, its bounds, the limit, and the verdict."""
+"""The limits of a gate, and one check of it: the estimate, its bounds, the limit, and the verdict."""
 
 from __future__ import annotations
 

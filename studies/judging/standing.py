@@ -1,4 +1,4 @@
-"""The standing of a study: its judged evaluations, its front and its picks, derived from stored rows."""
+"""The standing of a study: its judged evaluations, its front, its picks and lists of them, from stored rows."""
 
 from __future__ import annotations
 

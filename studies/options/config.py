@@ -1,4 +1,4 @@
-"""The configuration of a search, whose fields are the option table."""
+"""The configuration of a search, whose fields are the rows of the option table, and that table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status of a study as sentences and tables, for `bitfront status` and the display of a run with workers."""
+"""The status of a study, and the studies of a database, as sentences and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes for optuna-dashboard: the layers of each parameter, and why a trial is on the front.
+"""What Optuna's own tools show: the layers of parameters and of mixes, and why a trial is on the front.
 
 They are kept as optuna-dashboard keeps them, among the system attributes of the study, so that package is not needed
 here. A note that a user has written is left as it is.

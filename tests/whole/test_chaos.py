@@ -1,7 +1,4 @@
-"""Workers, their database and a disk fail, and nothing is lost or doubled.
-
-The long version is benchmarks/crashes_and_load/chaos.py.
-"""
+"""Workers, their database and a disk fail, and nothing is lost or doubled."""
 
 from __future__ import annotations
 

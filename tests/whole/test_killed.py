@@ -82,7 +82,6 @@ def resumed(folder: Path, total: int) -> None:
 
 
 def test_kill_9_at_random_moments(here: Path) -> None:
-    """The short version of benchmarks/crashes_and_load/kills.py."""
     write_inputs(here / "in", mobile_cnn())
     story = survive(here, options("--trials", 12, "--patience", "none", "--quiet"), "s", kills=4, trials=12, seed=1)
     assert story.main + story.evaluator == 4

@@ -1,4 +1,4 @@
-"""A backend that offers only what a user's capabilities file allows."""
+"""The shipped capabilities files, and a backend that offers only what a user's own allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Permutations: an output whose channels, classes or positions are in another order."""
+"""Permutations: an output whose channels, classes, positions or axes are in another order."""
 
 from __future__ import annotations
 

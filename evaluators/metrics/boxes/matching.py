@@ -1,4 +1,4 @@
-"""Which detections are right, as COCO decides it, for all samples of a batch at once."""
+"""How much boxes overlap, and which detections are right, as COCO decides it, for all samples of a batch."""
 
 from __future__ import annotations
 

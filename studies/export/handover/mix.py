@@ -1,4 +1,4 @@
-"""The content of a hand-over: precisions of the nodes of the user's file, and the constants of INT8."""
+"""The content of a hand-over, which is precisions of the user's nodes and constants of INT8, and its interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations in a few words: their precisions, how they ended, what failed."""
+"""Evaluations in a few words: their precisions, how they ended, what failed, whose class they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A claim, which is an evaluation that this worker has begun, and the interface of its sources."""
+"""A claim, which is an evaluation that this worker has begun, and the sources of claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks that announce something when it becomes known."""
+"""Hooks that announce something when it becomes known, and how long a run will still take."""
 
 from __future__ import annotations
 

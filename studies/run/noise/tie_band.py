@@ -1,4 +1,4 @@
-"""Measuring the tie band of a target, a little at a time between trials."""
+"""Timing baselines again between trials: for the tie band of a target, and for its drift."""
 
 from __future__ import annotations
 

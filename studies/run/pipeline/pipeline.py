@@ -1,4 +1,4 @@
-"""The interface of pipelines, which carry claims through building and measuring."""
+"""The interface of pipelines, which carry claims through building and measuring, and what they say of waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples from functions of the user, read once into files that all processes of the study share."""
+"""The folders of a run, and samples from functions of the user in files that all its processes share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking the dynamic sizes of a model from the data, if they were not given."""
+"""Taking the dynamic sizes of a model from the data, and saying which batches an engine will take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front with its picks and baselines as a table for people."""
+"""The front with its picks and baselines, and all trials, as tables for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is doing, for how long, and the time that has passed and is left, in words."""
+"""What a run is doing, its time that has passed and is left, and its recommendation, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tie band of latency, derived from repeated builds and from one engine that is opened again."""
+"""Repeated measurements: their rounds, the usual latency of the baseline, and the tie band that they give."""
 
 from __future__ import annotations
 

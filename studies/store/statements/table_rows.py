@@ -1,4 +1,4 @@
-"""Statements on rows of any table."""
+"""Statements on rows of any table, conditions on leases, and the merging of stored options."""
 
 from __future__ import annotations
 

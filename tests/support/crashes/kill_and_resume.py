@@ -1,7 +1,5 @@
 """Kill a search again and again, resume it, and see what its database says.
 
-For test_killed.py and benchmarks/crashes_and_load/kills.py.
-
 What is stored is read with plain SQL, and the front is computed a second time, by definition and in plain Python.
 """
 

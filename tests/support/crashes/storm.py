@@ -1,4 +1,4 @@
-"""Workers on one study while everything dies around them; for test_chaos.py and benchmarks/crashes_and_load/chaos.py.
+"""Workers on one study while everything dies around them; for test_chaos.py.
 
 What is tried is given: assignments are enqueued, and where nothing is waiting a worker proposes the next of the same
 list, so a run without faults ends with the same evaluations.
