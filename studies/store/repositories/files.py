@@ -54,7 +54,7 @@ class Files:
             if key is not None:
                 connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
             row = {"digest": digest, "kind": kind, "key": key, "size_bytes": size_bytes}
-            is_new = artifacts.hold_artifact(connection, row)
+            is_new = artifacts.hold_artifact(connection, row, likely_new=True)
             if key is not None and not is_new:
                 connection.execute(update(a).where(a.digest == digest).values(key=key))
 

@@ -36,12 +36,17 @@ def engine_row(digest: str, size_bytes: int) -> dict[str, Any]:
     return {"digest": digest, "kind": "engine", "key": None, "size_bytes": size_bytes}
 
 
-def hold_artifact(connection: Connection, row: Mapping[str, Any]) -> bool:
+def hold_artifact(connection: Connection, row: Mapping[str, Any], *, likely_new: bool = False) -> bool:
     """Make an artifact known, one marked as unused too; until the transaction ends nobody else removes it.
+
+    Args:
+        likely_new: it is inserted without looking for it first.
 
     Returns:
         Whether the row is new; one that was there keeps its key and its size.
     """
+    if likely_new and _insert_artifact(connection, row):
+        return True
     kind, is_new = _lock_kind(connection, row)
     if kind.startswith(UNUSED):
         _set_kind(connection, row["digest"], row["kind"])
@@ -92,10 +97,16 @@ def _lock_kind(connection: Connection, row: Mapping[str, Any]) -> tuple[str, boo
     a = tables.ArtifactRecord
     locked = select(a.kind).where(a.digest == row["digest"]).with_for_update()
     while (kind := connection.scalar(locked)) is None:
-        with suppress(IntegrityError), connection.begin_nested():  # another process inserts it just now
-            connection.execute(insert(a).values(**row))
+        if _insert_artifact(connection, row):  # else another process inserts it just now
             return str(row["kind"]), True
     return kind, False
+
+
+def _insert_artifact(connection: Connection, row: Mapping[str, Any]) -> bool:
+    with suppress(IntegrityError), connection.begin_nested():
+        connection.execute(insert(tables.ArtifactRecord).values(**row))
+        return True
+    return False
 
 
 def _set_kind(connection: Connection, digest: str, kind: str) -> None:
