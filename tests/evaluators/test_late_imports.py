@@ -1,10 +1,11 @@
-"""What is imported late is not there before it is used, and then it is whole."""
+"""What is imported late is not there before it is used, and then it is whole; ONNX Runtime is told to send nothing."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +74,17 @@ def test_what_needs_it_at_once_gets_it() -> None:
 
 def test_asked_twice_it_is_there_once() -> None:
     assert printed(LATE * 2 + "print(sys.meta_path.count(late_imports._Finder))") == ["1"]
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")])
+def test_onnx_runtime_reports_nothing_unless_its_user_says_so(
+    chosen: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    code = "import evaluators, onnxruntime, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    around = environment() | {"TMPDIR": str(tmp_path)} | chosen
+    around = {name: value for name, value in around.items() if name != "ORT_DISABLE_TELEMETRY" or name in chosen}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=around, capture_output=True, text=True, timeout=400
+    )
+    assert done.stdout.split() == [expected], done.stderr
+    assert chosen or not list(tmp_path.iterdir())  # where it reports, it keeps the number of a session there

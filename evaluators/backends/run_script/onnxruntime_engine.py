@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ class Engine:
     """An ONNX Runtime session with the options that the latency was measured with."""
 
     def __init__(self, path: Path, gpu: int) -> None:
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would tell Microsoft what it runs
         import onnxruntime
 
         self.runtime = onnxruntime
