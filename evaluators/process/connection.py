@@ -42,6 +42,12 @@ class ProcessLimits:
     memory_bytes: int | None = None
 
 
+_ADVICE = {
+    FailureKind.TIMEOUT: ". If it only needs longer, give it more with --evaluation-timeout, or a longer --time-limit",
+    FailureKind.OUT_OF_MEMORY: ". --evaluation-memory allows more",
+}
+
+
 class ProcessDiedError(EvaluatorError):
     """The evaluator process ended, or was ended, in the middle of a request.
 
@@ -52,7 +58,8 @@ class ProcessDiedError(EvaluatorError):
     """
 
     def __init__(self, kind: FailureKind, reason: str, log: str, doing: str = "") -> None:
-        super().__init__(f"{doing}: {reason}{_last_lines(log)}" if doing else f"{reason}{_last_lines(log)}")
+        text = f"{reason}{_ADVICE.get(kind, '')}{_last_lines(log)}"
+        super().__init__(f"{doing}: {text}" if doing else text)
         self.kind = kind
         self.reason = reason
         self.log = log
