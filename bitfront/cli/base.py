@@ -123,7 +123,7 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
     """
 
     from studies.judging.study_lookup import exists
-    from studies.run.unreachable_limits import UnreachableLimitError
+    from studies.run.stop import UnreachableLimitError
     from studies.store import suggestions
 
     way = f"go on with: {suggestions.command(verb, study, *more, storage=storage)}"

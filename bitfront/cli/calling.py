@@ -143,7 +143,7 @@ def _tell_parent(work: Callable[..., Any], asked: Mapping[str, Any]) -> None:
     """Work for the process that started this one, and tell it why that ended."""
     from bitfront.printing.output import err
     from studies.fleet import processes
-    from studies.run.unreachable_limits import UnreachableLimitError
+    from studies.run.stop import UnreachableLimitError
     from studies.show.progress_display import Notes
     from studies.store.database.retries import known_server
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from evaluators.data.arrays import ArrayDataset, folder_shards, function_shards, npy_shard, npz_shard
 from evaluators.data.checks import LABELS, check_source, missing_source
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS
-from evaluators.data.dataset import Dataset
+from evaluators.data.dataset import Dataset, limit
 from evaluators.data.images import ImageDataset, find_images
-from evaluators.data.limited import limit
 from evaluators.data.reading.read_source import write_function
 from evaluators.data.reading.stored_arrays import visible_files
 from search.errors import DataError

@@ -11,8 +11,16 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.emulation import Emulator
-from evaluators.diagnose.distributions import Distance, Levels, Narrow, OutputError, by_channel, distance, output_error
-from evaluators.diagnose.weight_divergence import weight_divergence
+from evaluators.diagnose.distributions import (
+    Distance,
+    Levels,
+    Narrow,
+    OutputError,
+    by_channel,
+    distance,
+    output_error,
+    weight_divergence,
+)
 from evaluators.engine import Arrays
 from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower

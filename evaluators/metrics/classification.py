@@ -111,7 +111,7 @@ def _agreement(outputs: Outputs, labels: Labels, reference: Outputs | None) -> S
 
 def _metric(name: str, score: Callable[..., Scores], *, labels: bool, reference: bool) -> Metric:
     fit = _fit_classes(name) if labels else None
-    return Metric(name, "share", True, True, labels, reference, "per_sample", score, fit=fit, compares_classes=True)
+    return Metric(name, "share", True, True, "per_sample", labels, reference, score, fit=fit, compares_classes=True)
 
 
 METRICS = (

@@ -8,7 +8,7 @@ stopping.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -34,8 +34,8 @@ class Accumulator(Protocol):
 
 
 @dataclass(frozen=True)
-class Metric:
-    """One measure of accuracy.
+class MetricMeaning:
+    """What the scores of a metric are.
 
     Attributes:
         name: the name of a built-in metric, or `package.module:attribute`.
@@ -43,9 +43,37 @@ class Metric:
         higher_is_better: whether a higher score is better.
         ratio: whether a score is a share of one, so that a drop of 1 % is 0.01; for other metrics percentages have no
             meaning.
+        kind: `per_sample` or `accumulating`.
+        undeclared: whether it is a function of the user's that declares neither `unit` nor `ratio`: if its first scores
+            are 0 or 1 alone, they are taken as shares, see `Metric.as_shares`.
+    """
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    ratio: bool
+    kind: str
+    undeclared: bool = field(default=False, kw_only=True)
+
+    def meaning(self) -> dict[str, Any]:
+        """These facts by name."""
+        return {each.name: getattr(self, each.name) for each in fields(MetricMeaning)}
+
+
+@dataclass(frozen=True)
+class MetricFacts(MetricMeaning):
+    """What a process has to know of a metric that it does not have; `needs_labels` is as of `Metric`."""
+
+    needs_labels: bool
+
+
+@dataclass(frozen=True)
+class Metric(MetricFacts):
+    """One measure of accuracy.
+
+    Attributes:
         needs_labels: whether the data must have labels.
         needs_reference: whether it compares with the outputs of uniform FP32 on the same samples.
-        kind: `per_sample` or `accumulating`.
         score: of a per_sample metric, `(outputs, labels, reference) -> (n,)` without checks; call `scores` instead.
         make: of an accumulating metric, makes an empty accumulator without checks; call `accumulator` instead.
         reads: which outputs a built-in reads: one, which is the first float output, all float outputs, or, where a
@@ -55,19 +83,11 @@ class Metric:
         has_content: built-in: whether labels, (n, …), hold anything to score; a split in which none does is refused.
         compares_classes: built-in: whether it reads which of the classes of a sample has the largest score.
         is_own: whether it is the user's, so that it is not known what it reads or raises.
-        undeclared: whether it is a function of the user's that declares neither `unit` nor `ratio`: if its first scores
-            are 0 or 1 alone, they are taken as shares, see `as_shares`.
         threads: built-in: how many threads score batches beside one another; more than two of many short NumPy calls
             only wait for the interpreter's lock.
     """
 
-    name: str
-    unit: str
-    higher_is_better: bool
-    ratio: bool
-    needs_labels: bool
     needs_reference: bool
-    kind: Literal["per_sample", "accumulating"]
     score: Callable[[Outputs, Labels, Outputs | None], Any] | None = None
     make: Callable[[], Accumulator] | None = None
     reads: Literal["one", "floats", "all"] = "one"
@@ -75,7 +95,6 @@ class Metric:
     has_content: Callable[[NDArray[Any]], bool] | None = None
     compares_classes: bool = False
     is_own: bool = False
-    undeclared: bool = False
     threads: int = 4
 
     def scores_classes(self, labels: Labels) -> bool:

@@ -86,7 +86,7 @@ def _mse(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Scores:
 
 
 def _metric(name: str, unit: str, score: Callable[..., Scores], *, higher_is_better: bool) -> Metric:
-    return Metric(name, unit, higher_is_better, False, False, True, "per_sample", score=score, reads="floats")
+    return Metric(name, unit, higher_is_better, False, "per_sample", False, True, score=score, reads="floats")
 
 
 METRICS = (

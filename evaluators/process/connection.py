@@ -10,13 +10,12 @@ from typing import Any
 
 from evaluators.metrics.own.handed_metric import find_metric, is_handed
 from evaluators.process import wire
-from evaluators.process.child import Child, GoneError
+from evaluators.process.child import Child, GoneError, Watch
 from evaluators.process.handed_metric.scorer import Scorer
 from evaluators.process.job import Job
 from evaluators.process.line import ALIVE, MODEL_RUN
 from evaluators.process.requests import OPEN, PREPARE, call_handlers
 from evaluators.process.results import Description
-from evaluators.process.watch import Watch
 from search import errors
 from search.errors import BitfrontError, EvaluatorError, MetricError
 from search.values import FailureKind

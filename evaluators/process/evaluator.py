@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from evaluators.backends.registry import kind_named
 from evaluators.metrics.contract import Metric
@@ -70,17 +70,6 @@ class Setup:
         return FirstSamples(self._opened, self._data).try_out()
 
 
-@dataclass(frozen=True)
-class _WithData:
-    """What a process answers that has data to run engines on."""
-
-    candidates: CandidateTasks
-    timings: Timings
-    scores: Scores
-    calibrations: Calibrations
-    diagnoses: Diagnoses
-
-
 class Evaluator:
     """Implements `EvaluatorLine`.
 
@@ -104,39 +93,20 @@ class Evaluator:
         self.data = None if job.only_builds else OpenData(opened, handed)
         self.setup = Setup(opened, self.data)
         self.builds = Builds(opened)
-        self._with_data = None if self.data is None else self._open_tasks(self.data)
+        if (data := self.data) is not None:
+            baseline = FloatBaseline(opened, data, self.builds)
+            meter = LatencyMeter(opened, data, baseline)
+            self.candidates = CandidateTasks(opened, data, self.builds, baseline, meter)
+            self.timings = Timings(opened, data, meter)
+            self.scores = Scores(opened, data, baseline, meter)
+            self.calibrations = Calibrations(opened, data)
+            self.diagnoses = Diagnoses(opened, data, baseline)
 
-    def _open_tasks(self, data: OpenData) -> _WithData:
-        opened = self.opened
-        baseline = FloatBaseline(opened, data, self.builds)
-        meter = LatencyMeter(opened, data, baseline)
-        return _WithData(
-            CandidateTasks(opened, data, self.builds, baseline, meter),
-            Timings(opened, data, meter),
-            Scores(opened, data, baseline, meter),
-            Calibrations(opened, data),
-            Diagnoses(opened, data, baseline),
-        )
-
-    @property
-    def candidates(self) -> CandidateTasks:
-        return self._needing_data.candidates
-
-    @property
-    def timings(self) -> Timings:
-        return self._needing_data.timings
-
-    @property
-    def scores(self) -> Scores:
-        return self._needing_data.scores
-
-    @property
-    def calibrations(self) -> Calibrations:
-        return self._needing_data.calibrations
-
-    @property
-    def diagnoses(self) -> Diagnoses:
-        return self._needing_data.diagnoses
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise EvaluatorError for a kind of work that needs data, where there are none."""
+        if name in ("candidates", "timings", "scores", "calibrations", "diagnoses"):
+            raise _only_builds()
+        raise AttributeError(f"an evaluator has no {name!r}")
 
     @property
     def engine_files(self) -> EngineFileRequests:
@@ -144,12 +114,6 @@ class Evaluator:
             "asking an evaluator process to run engine files without their model: it was opened for a model. Ask one "
             "whose job names `engine_files`."
         )
-
-    @property
-    def _needing_data(self) -> _WithData:
-        if self._with_data is None:
-            raise _only_builds()
-        return self._with_data
 
 
 def _only_builds() -> EvaluatorError:

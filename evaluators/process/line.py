@@ -18,7 +18,7 @@ from evaluators.calibration.sample_statistics import SampleStatistics
 from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.wrapper.fault import WrapperComparison
-from evaluators.process.handed_metric.metric_calls import MetricFacts
+from evaluators.metrics.contract import MetricFacts
 from evaluators.process.job import Job, StopLimits
 from evaluators.process.results import (
     Built,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.metrics.contract import Metric, MetricMeaning
 from search.values import Accuracy, Capability, Evaluation, Latency, Ranges, RecoveryRecord, Target
 
 
@@ -31,25 +32,20 @@ class DataDescription:
 
 
 @dataclass(frozen=True)
-class MetricDescription:
+class MetricDescription(MetricMeaning):
     """What scores outputs.
 
     Attributes:
-        ratio: whether values are shares between 0 and 1.
         relative: whether outputs are compared with those of FP32, so that FP32 always has the least loss.
-        kind: `per_sample` or `accumulating`.
         notes: how it was chosen and what it does not score, one sentence each.
-        undeclared: whether `ratio` may turn out when outputs are scored, see `Metric.undeclared`.
     """
 
-    name: str
-    unit: str
-    higher_is_better: bool
-    ratio: bool
     relative: bool
-    kind: str
     notes: Sequence[str]
-    undeclared: bool = False
+
+    @classmethod
+    def of(cls, metric: Metric, notes: Sequence[str]) -> MetricDescription:
+        return cls(**metric.meaning(), relative=metric.needs_reference, notes=notes)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from evaluators.engine import DeviceError, OutOfMemoryError
+from evaluators.metrics.contract import MetricFacts
 from evaluators.process import wire
-from evaluators.process.handed_metric.metric_calls import MetricFacts
 from evaluators.process.job import Job
 from evaluators.process.line import EvaluatorLine
 from evaluators.process.requests import OPEN, PREPARE, Ask, connect_back, handlers

@@ -4,8 +4,7 @@
 server.
 """
 
-from studies.crew.alone import Alone, locked_study
 from studies.crew.crew import Crew
-from studies.crew.shared import SharedCrew
+from studies.crew.shared import Alone, SharedCrew, locked_study
 
 __all__ = ["Alone", "Crew", "SharedCrew", "locked_study"]

@@ -22,7 +22,7 @@ from types import TracebackType
 from evaluators.process.child import python_path
 from search.errors import InputError, RunError
 from studies.options.slots import Slot, bound
-from studies.run.unreachable_limits import UnreachableLimitError
+from studies.run.stop import UnreachableLimitError
 from studies.run_clock import for_workers
 from studies.store.suggestions import PROGRAM, program
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from search.values import BASELINE, REFERENCE, Precision
 from studies.judging.rules.hypervolume import hypervolume_history, reference_of
 from studies.store.columns import EvaluationTable
-from studies.store.reading.latencies import confirmed_ms, find_doubtful
+from studies.store.reading.repeats import confirmed_ms, find_doubtful
 from studies.store.records import OK, RUNNING
 
 Bools = NDArray[np.bool_]

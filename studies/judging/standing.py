@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from search.values import BOUND_TRIES, REFERENCE
 from search.values.score import loss_unit
 from studies.judging.details import TargetDetails
-from studies.judging.final_split import FinalSplit
-from studies.judging.judgement import Judgement
+from studies.judging.judgement import FinalSplit, Judgement
 from studies.judging.measures import Measures
 from studies.judging.points import FinalScore, Point, known
 from studies.judging.rules import verdicts

@@ -18,7 +18,7 @@ from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.selection import find_row
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import standing_of
-from studies.options.builder_options import FINAL, export_options
+from studies.options.backend_options import FINAL, export_options
 from studies.options.config import SearchConfig
 from studies.options.read_options import change_config
 from studies.run.session.backend_values import final_options

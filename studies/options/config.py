@@ -13,7 +13,7 @@ from search.sampler.shipped import SHIPPED as SAMPLERS
 from search.space.rules import KeepRule
 from search.values.shape import check_shape
 from studies.options import value_kinds as kinds
-from studies.options.builder_options import builder_options, export_options
+from studies.options.backend_options import builder_options, export_options
 from studies.options.diagnosis.thresholds import threshold_options
 from studies.options.fields.data_fields import DataFields
 from studies.options.fields.study_fields import StudyFields

@@ -21,7 +21,7 @@ from studies.run.session.join import join_study
 from studies.run.session.levels import settle_level
 from studies.run.session.setup import Checked
 from studies.run.session.study_rows import given_options
-from studies.run.unreachable_limits import refuse_late
+from studies.run.stop import refuse_late
 from studies.run.work import Work
 from studies.run_clock import begin_search, limit_start
 from studies.store.records import StudyRecord, TargetRecord

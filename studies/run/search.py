@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from studies.judging.standing import Standing
 from studies.run import loop
-from studies.run.claims.claim import ClaimSources
-from studies.run.claims.refusals import Refusals
+from studies.run.claims.claim import ClaimSources, Refusals
 from studies.run.claims.regained_claims import RegainedClaims
 from studies.run.claims.renewed_mixes import renewed_mixes
 from studies.run.claims.trial_claims import TrialClaims
@@ -18,8 +17,7 @@ from studies.run.hooks.hook import Hooks
 from studies.run.hooks.upkeep import DriftCheck, LostTrials, Pruning, TimeKeeping
 from studies.run.noise.tie_band import TieBand
 from studies.run.pipeline.parallel import ParallelPipeline
-from studies.run.pipeline.pipeline import Pipeline
-from studies.run.pipeline.serial import SerialPipeline
+from studies.run.pipeline.pipeline import Pipeline, SerialPipeline
 from studies.run.stop import Stop
 from studies.run.work import Work
 from studies.trials.open_trials import OpenTrials

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 import bitfront as bf
 from evaluators.data import batches, gather_forms
-from evaluators.data.limited import limit
+from evaluators.data.dataset import limit
 from evaluators.data.opening import open_data
 from evaluators.process.score_order import order_scores
 from search.errors import InputError

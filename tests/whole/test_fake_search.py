@@ -108,7 +108,7 @@ class HangClock:
 
 @pytest.mark.slow
 def test_an_evaluation_that_hangs_is_ended(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluators.process.watch.time", HangClock())
+    monkeypatch.setattr("evaluators.process.child.time", HangClock())
     search("s", *option("fake-fault=hang:second=int8"), "--evaluation-timeout", "2s", "--quiet")
     assert {row["failure"]["kind"] for row in rows("s") if row["failure"]} == {"timeout"}  # type: ignore[index]
 

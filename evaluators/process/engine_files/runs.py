@@ -153,15 +153,7 @@ class _Scoring:
         if metric.undeclared and all(np.isin(tally.scores, (0.0, 1.0)).all() for tally in tallies.values()):
             metric = metric.as_shares()
         return EngineScores(
-            metric=MetricDescription(
-                name=metric.name,
-                unit=metric.unit,
-                higher_is_better=metric.higher_is_better,
-                ratio=metric.ratio,
-                relative=metric.needs_reference,
-                kind=metric.kind,
-                notes=self._notes,
-            ),
+            metric=MetricDescription.of(metric, self._notes),
             scores={label: tally.scores for label, tally in tallies.items()},
             values={label: tally.value for label, tally in tallies.items()},
             counts=tallies[BASELINE].counts,

@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-@dataclass(frozen=True)
-class MetricFacts:
-    """What a process has to know of a metric that it does not have; the attributes are those of `Metric`."""
-
-    name: str
-    unit: str
-    higher_is_better: bool
-    ratio: bool
-    needs_labels: bool
-    kind: Literal["per_sample", "accumulating"]
-    undeclared: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from evaluators.metrics.contract import Gathering, Labels, Metric, Outputs, Scores
-from evaluators.process.handed_metric.metric_calls import KeeperLine, MetricCalls, MetricFacts, SharedBatch
+from evaluators.metrics.contract import Gathering, Labels, Metric, MetricFacts, Outputs, Scores
+from evaluators.process.handed_metric.metric_calls import KeeperLine, MetricCalls, SharedBatch
 from evaluators.process.handed_metric.shared_arrays import ArrayWriter
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.metrics.contract import Gathering, Metric
-from evaluators.process.handed_metric.metric_calls import MetricCalls, MetricFacts, SharedBatch
+from evaluators.metrics.contract import Gathering, Metric, MetricFacts
+from evaluators.process.handed_metric.metric_calls import MetricCalls, SharedBatch
 from evaluators.process.handed_metric.shared_arrays import ArrayReader
 
 
@@ -24,15 +24,7 @@ class Scorer:
     """
 
     def __init__(self, metric: Metric) -> None:
-        self.facts = MetricFacts(
-            metric.name,
-            metric.unit,
-            metric.higher_is_better,
-            metric.ratio,
-            metric.needs_labels,
-            metric.kind,
-            metric.undeclared,
-        )
+        self.facts = MetricFacts(**metric.meaning(), needs_labels=metric.needs_labels)
         self._calls = _MetricAnswers(metric)
 
     @property

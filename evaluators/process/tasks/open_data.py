@@ -202,17 +202,7 @@ class OpenData:
 
     def describe_metric(self) -> MetricDescription:
         """The metric, with how it was chosen."""
-        metric = self.metric
-        return MetricDescription(
-            name=metric.name,
-            unit=metric.unit,
-            higher_is_better=metric.higher_is_better,
-            ratio=metric.ratio,
-            relative=metric.needs_reference,
-            kind=metric.kind,
-            notes=self._metric_notes(),
-            undeclared=metric.undeclared,
-        )
+        return MetricDescription.of(self.metric, self._metric_notes())
 
     def _metric_notes(self) -> list[str]:
         """How the metric was chosen, where nobody named it, and which outputs it does not score."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from evaluators.measure.latency_scale import scale_latencies
 from studies.options.quantities import format_elapsed_s, format_ms
-from studies.store.reading.latencies import choose_latencies
+from studies.store.reading.repeats import choose_latencies
 from studies.store.records import EvaluationRecord, FinalLevel, TargetRecord
 
 if TYPE_CHECKING:  # it imports the database, which the report is to do without

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from search.values import BASELINE, Assignment, Evaluation, Failure, FailureKind, Stage
 from studies.judging.sentences.evaluations import death_text
 from studies.judging.standing import Standing
-from studies.run.claims.claim import Claim
-from studies.run.claims.refusals import Refusals
+from studies.run.claims.claim import Claim, Refusals
 from studies.run.engines import engine_to_keep
 from studies.run.stop import Stop
 from studies.run.work import Work

@@ -14,8 +14,7 @@ from studies.judging.standing import Standing
 from studies.run.hooks.closing import Closing
 from studies.run.hooks.hook import Hook
 from studies.run.noise.tie_band import TieBand
-from studies.run.stop import Stop
-from studies.run.unreachable_limits import warn_of_budget
+from studies.run.stop import Stop, warn_of_budget
 from studies.run.work import Work
 from studies.store.records import RUNNING, StoredEvaluation
 from studies.store.store import Store

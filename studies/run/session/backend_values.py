@@ -9,8 +9,7 @@ from evaluators.backends.kind import BackendKind, BackendOption
 from evaluators.backends.registry import choose_backend, kind_named
 from search.errors import ConfigError
 from studies.artifacts.locations import local_folder
-from studies.options.backend_options import read_values
-from studies.options.builder_options import FINAL, builder_options
+from studies.options.backend_options import FINAL, builder_options, read_values
 from studies.options.config import SearchConfig, option_table
 from studies.run.session.data_caches import absolute_paths, check_folder
 from studies.run.session.levels import START_LEVEL

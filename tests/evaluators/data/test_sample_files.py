@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from evaluators.data.limited import limit
+from evaluators.data.dataset import limit
 from evaluators.data.opening import open_data
 from evaluators.data.reading import read_source
 from evaluators.data.reading.read_source import Told, write_batches

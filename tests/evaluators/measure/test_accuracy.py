@@ -241,6 +241,6 @@ def test_own_metric_may_need_no_labels(tmp_path: Path) -> None:
     def first(outputs: Mapping[str, NDArray[Any]], labels: object, reference: object) -> NDArray[Any]:
         return outputs["y"][:, 0]
 
-    metric = Metric("mine:first", "", True, False, False, False, "per_sample", score=first)
+    metric = Metric("mine:first", "", True, False, "per_sample", False, False, score=first)
     fp32 = reference(Table(y=logits(np.zeros(10, bool))), metric, batched(10, 4), tmp_path)
     assert fp32.value == 1.0

@@ -23,12 +23,11 @@ import numpy as np
 import psutil
 import pytest
 
-from evaluators.process.child import Child
+from evaluators.process.child import Child, Watch
 from evaluators.process.connection import CutOffError, ProcessDiedError, ProcessLimits
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import StopLimits
 from evaluators.process.keeper import EvaluatorProcess
-from evaluators.process.watch import Watch
 from search.errors import (
     ArtifactError,
     BitfrontError,
@@ -188,7 +187,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("evaluators.process.watch.time", clock)
+    monkeypatch.setattr("evaluators.process.child.time", clock)
     return clock
 
 
@@ -197,7 +196,7 @@ def late_when_it_hangs(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any limit is soon over once the metric hangs, and not before; what was told before may be heard after that."""
     looks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: 10_000.0 * next(looks) if kept.hangs() else 0.0)
-    monkeypatch.setattr("evaluators.process.watch.time", clock)
+    monkeypatch.setattr("evaluators.process.child.time", clock)
 
 
 def wait_until_gone(pids: list[int]) -> None:

@@ -15,10 +15,10 @@ from onnx import numpy_helper
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.data import Batch
+from evaluators.diagnose.distributions import weight_divergence
 from evaluators.diagnose.group_error import GroupError
 from evaluators.diagnose.local_noise import Network
 from evaluators.diagnose.sensitivity import sensitivity
-from evaluators.diagnose.weight_divergence import weight_divergence
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
 from search.graph.model import Model, load

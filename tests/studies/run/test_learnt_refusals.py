@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from search.values import Evaluation, Failure, FailureKind, Stage
-from studies.run.claims.refusals import Refusals
+from studies.run.claims.claim import Refusals
 from tests.support.command_line import DATABASE, environment, ok, write_inputs
 from tests.support.forks.processes import run_python
 from tests.support.networks import mobile_cnn

@@ -21,7 +21,7 @@ from studies.options.limits import Limits
 from studies.options.read_options import read_config
 from studies.run.pace import Pace
 from studies.run.search_result import SearchResult
-from studies.run.unreachable_limits import UnreachableLimitError
+from studies.run.stop import UnreachableLimitError
 from studies.store.records import StoredEvaluation
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, child, environment, ok, quick, write_inputs

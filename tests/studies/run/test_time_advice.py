@@ -16,7 +16,7 @@ from studies.judging.standing import Standing
 from studies.run.hooks import announcements
 from studies.run.noise.remeasurement import settle_doubts
 from studies.run.pace import Pace
-from studies.run.unreachable_limits import limit_advice
+from studies.run.stop import limit_advice
 from studies.show import progress_display
 from studies.show.progress_display import Lines
 from studies.show.terminal import run_text

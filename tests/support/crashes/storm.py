@@ -83,7 +83,7 @@ def prepare() -> None:
 
     from search.sampler.kinds import Handed
     from studies.options.config import SearchConfig
-    from studies.run.pipeline.serial import SerialPipeline
+    from studies.run.pipeline.pipeline import SerialPipeline
     from studies.store.reading import repeats
     from studies.trials import proposals
 

@@ -32,7 +32,7 @@ score.higher_is_better = True
 HELD = """
 import os
 from pathlib import Path
-from studies.run.pipeline.serial import SerialPipeline
+from studies.run.pipeline.pipeline import SerialPipeline
 os.environ["HELD"] = f"held{os.getpid()}"
 evaluate = SerialPipeline.wait_finished
 def held(pipeline):

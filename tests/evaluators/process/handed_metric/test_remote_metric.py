@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from evaluators.metrics.contract import MetricFacts
 from evaluators.metrics.own.handed_metric import lend_metric, name_metric
 from evaluators.metrics.own.imported_metric import make_own_metric
-from evaluators.process.handed_metric.metric_calls import MetricFacts
 from evaluators.process.handed_metric.remote_metric import make_remote_metric
 from evaluators.process.handed_metric.scorer import Scorer
 from evaluators.process.handed_metric.shared_arrays import ArrayReader, ArrayWriter
@@ -176,7 +176,7 @@ def test_numbers_of_accumulators_that_are_gone_are_told(tmp_path: Path) -> None:
         told.append(dropped)
         return len(told)
 
-    facts = MetricFacts("Hits@00000000", "", True, False, True, "accumulating")
+    facts = MetricFacts("Hits@00000000", "", True, False, "accumulating", True)
     line: Any = SimpleNamespace(metric=SimpleNamespace(start=start))
     remote = make_remote_metric(facts, line, tmp_path)
     remote.accumulator()
