@@ -8,9 +8,9 @@ import numpy as np
 import optuna
 import pytest
 
-from benchmarks.samplers import transformer
 from benchmarks.samplers.bench import Bench
 from benchmarks.samplers.optuna_methods import guided_sampler
+from benchmarks.samplers.worlds import catalogue
 from search.graph.grouping import Edge
 from search.sampler.candidates import Bounds, Pool
 from search.solver import blocks
@@ -106,7 +106,8 @@ def test_only_what_promises_something_is_taken_apart():
 def proposals(problem, told: bool, count: int) -> list[np.ndarray]:
     """Codes of the trials after the uniform ones, of a search that measures as it goes."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    run = Bench(problem if told else transformer.untold(problem), 0, 100)
+    nothing = np.full((len(problem.layout.groups), PRECISIONS), np.nan)  # neither profiles nor sensitivities
+    run = Bench(problem if told else replace(problem, profiles={}, alone=nothing), 0, 100)
     study = optuna.create_study(directions=["minimize", "minimize"], sampler=guided_sampler(run))
     names = [v.id for v in problem.layout.space.variables]
     for codes in problem.baselines.values():
@@ -129,8 +130,7 @@ def inside(problem, codes: np.ndarray) -> int:
 @pytest.mark.slow
 def test_large_models_begin_with_whole_blocks_where_nothing_tells_their_groups_apart(monkeypatch):
     monkeypatch.setattr(blocks, "LARGE", 20)
-    problem = transformer.make(66)
-    assert len(problem.layout.groups) == 66
+    problem = catalogue.make("tangled_60")
     untold, told = (proposals(problem, knows, 3) for knows in (False, True))
     assert sum(inside(problem, codes) for codes in untold) <= 1  # single changes of what was measured are looked at too
     assert max(inside(problem, codes) for codes in told) >= 2
@@ -138,7 +138,7 @@ def test_large_models_begin_with_whole_blocks_where_nothing_tells_their_groups_a
 
 def test_candidates_of_large_models_avoid_what_cannot_be_built(monkeypatch):
     monkeypatch.setattr(blocks, "LARGE", 20)
-    problem = transformer.make(34)
+    problem = catalogue.make("tangled_60")
     run = Bench(problem, 0, 100)
     sampler = guided_sampler(run)
     trials = []
@@ -161,15 +161,3 @@ def test_candidates_of_large_models_avoid_what_cannot_be_built(monkeypatch):
     assert len(codes) > 30
     assert (precisions[:, 5] != THREE.index(INT8)).all()
     assert (precisions[:, 4] == THREE.index(INT8)).any()
-
-
-@pytest.mark.slow
-def test_made_up_transformers_answer_as_their_uniform_engines_do():
-    problem = transformer.make(50, seed=1)
-    ms, loss = problem.measures(np.array(list(problem.baselines.values())))
-    assert ms[0] == pytest.approx(10.05, rel=1e-3)
-    assert ms[0] > ms[1] > ms[2]
-    assert loss[0] == 0 < loss[1] < loss[2]
-    again = transformer.make(50, seed=1)
-    some = np.random.default_rng(2).integers(PRECISIONS, size=(5, 50))
-    assert again.measures(some)[0].tolist() == problem.measures(some)[0].tolist()
