@@ -74,7 +74,7 @@ def test_with_an_allowed_loss_the_best_is_the_fastest_that_keeps_it() -> None:
 
 def test_the_fastest_that_are_clearly_below_the_limit_go_first_and_then_the_surest() -> None:
     """Trial 1 is the fastest by its estimate alone; trial 2 keeps the limit by 12 standard errors, trial 3 by 2."""
-    rows = [4.0, 2.0, 2.5, 2.2], [0.0, 0.0099, 0.004, 0.009]
+    rows = [4.0, 2.0, 2.5, 2.2], [0.0, 0.0099, 0.004, 0.00899]
     found = columns(*rows, 0.0005, limit=0.01, fp32=0)
     assert found.sure.tolist() == [True, False, True, False]
     assert line(found, Aim.FASTEST) == [3, 2, 1]
@@ -98,7 +98,8 @@ def test_the_bound_knows_how_many_were_tried() -> None:
 
 def test_within_a_budget_the_best_loses_least_and_of_ties_is_the_fastest() -> None:
     assert best(Aim.LEAST_LOSS, [3.0, 2.0, 1.0], [0.01, 0.02, 0.03]) == 0
-    assert best(Aim.LEAST_LOSS, [3.0, 2.0, 1.0], [0.010, 0.011, 0.030], 0.001) == 1
+    assert best(Aim.LEAST_LOSS, [3.0, 2.0, 1.0], [0.010, 0.0104, 0.030], 0.001) == 1
+    assert best(Aim.LEAST_LOSS, [3.0, 2.0, 1.0], [0.010, 0.0106, 0.030], 0.001) == 0, "half a standard error, no more"
     assert best(Aim.LEAST_LOSS, [3.0, 2.0], [0.010, 0.009], [0.001, 0.02]) == 0, "by the upper bound of the loss"
 
 
@@ -132,7 +133,7 @@ def test_what_is_shown_as_the_same_is_decided_by_the_other_objective() -> None:
 
 
 def test_a_best_that_ties_with_the_least_loss_says_so() -> None:
-    found = columns([3.0, 2.0], [0.010, 0.011], 0.001)
+    found = columns([3.0, 2.0], [0.0100, 0.0104], 0.001)
     chosen = choose(found, Aim.LEAST_LOSS)
     assert (chosen.best, ties(found, chosen, "best")) == (1, [0])
 
@@ -253,7 +254,7 @@ KNEE_DOUBTS: dict[tuple[int, ...], tuple[int, int]] = {
 
 
 def test_a_doubtful_latency_decides_no_tie_of_losses() -> None:
-    rows, band = ([3.0, 2.0, 2.1], [0.010, 0.011, 0.011], 0.001), 0.1
+    rows, band = ([3.0, 2.0, 2.1], [0.0100, 0.0104, 0.0104], 0.001), 0.1
     found = [best(Aim.LEAST_LOSS, *rows, band=band, doubtful=marked(3, *doubt)) for doubt in ((), (1,), (2,), (0, 1))]
     assert found == [1, 2, 1, 2], "the fastest of those that tie in loss, by a latency without doubt"
     same = columns([3.0, 2.0, 2.1], [0.2, 0.1, 0.1], band=band, doubtful=marked(3, 1))
