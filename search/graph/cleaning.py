@@ -158,9 +158,14 @@ def settle_shapes(model: ir.Model) -> None:
     for graph, proto in zip(model.graphs(), proto_graphs(inferred.graph), strict=True):
         known = {info.name: info.type for info in (*proto.input, *proto.output, *proto.value_info)}
         for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
-            if value.name in known:
-                value.type = ir.serde.deserialize_type_proto_for_type(known[value.name]) or value.type
-                value.shape = ir.serde.deserialize_type_proto_for_shape(known[value.name]) or value.shape
+            if value.name not in known:
+                continue
+            kind = ir.serde.deserialize_type_proto_for_type(known[value.name])
+            shape = ir.serde.deserialize_type_proto_for_shape(known[value.name])
+            if kind is not None:
+                value.type = kind
+            if shape is not None:  # that of a scalar is false
+                value.shape = shape
 
 
 def _forget_shapes(infos: Iterable[onnx.ValueInfoProto]) -> None:

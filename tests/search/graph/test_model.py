@@ -711,3 +711,14 @@ def test_axes_of_one_name_may_have_several_sizes(tmp_path: Path) -> None:
     session = plain_session(ir.to_proto(model.graph))
     assert session.run(None, feeds(model))[0].shape == (4, 10)
     assert next(str(dim) for dim in model.graph.graph.inputs[0].shape or ()) == "N", "what is one size keeps its name"
+
+
+def test_inference_tells_the_shape_of_scalars_too() -> None:
+    nodes = [helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0), helper.make_node("Mul", ["x", "sum"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    model = ir.from_proto(proto)
+    cleaning.settle_shapes(model)
+    assert [node.outputs[0].shape for node in model.graph] == [ir.Shape([]), ir.Shape([2, 3])]
