@@ -52,7 +52,7 @@ def inspect(
         InputError: a file is missing or none of these; or the float model, a rule or the target cannot be used.
         TargetError: a plan, and TensorRT or its GPU is not here.
     """
-    from evaluators.engine_files import is_float_onnx
+    from evaluators.engine_files import FLOAT_ONNX, onnx_kind
     from studies.inspect.engine_report import EngineReport
 
     if against_profile is not None and against is None:
@@ -60,11 +60,10 @@ def inspect(
             "--against-profile was given without --against. Give --against with the engine of that profile."
         )
     alone = Path(file).is_file() and profile is None and against is None
-    if alone and is_float_onnx(Path(file)):
+    kind = onnx_kind(Path(file)) if alone else ""
+    if kind == FLOAT_ONNX or (changes and kind):
         return layers_of(change_config(SearchConfig(str(file), ""), changes))
     engine = _read(file, profile)
-    if alone and changes and engine.kind.startswith("ONNX"):
-        return layers_of(change_config(SearchConfig(str(file), ""), changes))
     if changes:
         rows = {row.key: row for row in options_of("inspect")}
         raise ConfigError(

@@ -40,15 +40,15 @@ def read_engine_file(path: Path, *, profile: Path | None = None, inspect_plan: I
     return found if profile is None else _with_times(found, profile)
 
 
-def is_float_onnx(path: Path) -> bool:
-    """Whether it is an ONNX file that asks for no INT8, which its ops alone tell."""
+def onnx_kind(path: Path) -> str:
+    """What kind of ONNX file it is, as its ops alone tell; empty for another file, or one that cannot be read."""
     owner = kind_of_file(path)
     try:
         nodes = onnx.load(str(path), load_external_data=False).graph.node
-    except Exception:  # another kind of file, or one that cannot be read
-        return False
+    except Exception:  # whoever reads it says what is wrong
+        return ""
     shipped = owner is None or owner.name in BACKENDS.shipped
-    return shipped and bool(nodes) and onnx_layers.kind_of({node.op_type for node in nodes}) == onnx_layers.FLOAT_ONNX
+    return onnx_layers.kind_of({node.op_type for node in nodes}) if shipped and nodes else ""
 
 
 def read_engine_built_here(path: Path, kind: str) -> EngineFile:
