@@ -17,8 +17,8 @@ from search.forecast import acquisition
 from search.solver import blocks
 from search.solver.blocks import Tied
 from search.solver.elimination import eliminator
+from search.solver.hull import HullPoint
 from search.solver.limited import within
-from search.solver.relaxation import HullPoint
 from search.solver.solve import best_new, front, minima
 from search.space.changes import Changes
 from search.space.layout import Codes, Costs, Layout, Precisions

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from search.solver.relaxation import HullPoint
+from search.solver.hull import HullPoint
 from search.space.changes import Changes
 from search.space.layout import Codes, Costs, Layout, Precisions
 

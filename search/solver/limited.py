@@ -13,7 +13,8 @@ import numpy as np
 from search.errors import SolverError
 from search.solver import integer_program as program
 from search.solver.cuts import Cutter
-from search.solver.relaxation import LOOKED_AT, Both, Relaxation, Relaxed
+from search.solver.hull import Both
+from search.solver.relaxation import LOOKED_AT, Relaxation, Relaxed
 from search.solver.solve import solver_of
 from search.space.layout import Codes, Pairwise
 

@@ -13,11 +13,11 @@ from itertools import islice
 import numpy as np
 
 from search.errors import SolverError, UnfinishedError
+from search.solver import hull
 from search.solver import integer_program as program
-from search.solver import relaxation
 from search.solver.cuts import Cutter
 from search.solver.elimination import Eliminator, eliminator
-from search.solver.relaxation import Both, HullPoint
+from search.solver.hull import Both, HullPoint
 from search.space.layout import Codes, Pairwise
 from search.space.structure import Structure, Terms
 
@@ -159,24 +159,22 @@ def front(
     extent = both.measure_extent(ends)
     if extent.all():
         # Of all that have the least of one cost, the one with the least of the other.
-        ends = _solve_weightings(
-            both, np.where(np.eye(2) > 0, 1.0, relaxation.NEGLIGIBLE) / extent, time_limit_s, exact
-        )
+        ends = _solve_weightings(both, np.where(np.eye(2) > 0, 1.0, hull.NEGLIGIBLE) / extent, time_limit_s, exact)
         extent = both.measure_extent(ends)
     if not extent.all():
         return [ends[1] if extent[1] else ends[0]]
     points, gaps = ends, [(ends[0], ends[1])]
     while gaps and len(points) < most:
-        gaps.sort(key=lambda gap: -relaxation.width(gap, extent))
+        gaps.sort(key=lambda gap: -hull.width(gap, extent))
         tried, gaps = gaps[: min(AT_ONCE, most - len(points))], gaps[min(AT_ONCE, most - len(points)) :]
-        weights = np.array([relaxation.weights(gap, extent) for gap in tried])
+        weights = np.array([hull.weights(gap, extent) for gap in tried])
         for gap, weight, point in zip(
             tried, weights, _solve_weightings(both, weights, time_limit_s, exact), strict=True
         ):
-            if weight @ relaxation.costs(gap[0]) - weight @ relaxation.costs(point) > relaxation.NEGLIGIBLE:
+            if weight @ hull.costs(gap[0]) - weight @ hull.costs(point) > hull.NEGLIGIBLE:
                 points.append(point)
                 gaps += [(gap[0], point), (point, gap[1])]
-    return relaxation.corners(points, extent)
+    return hull.corners(points, extent)
 
 
 def _cheapest_change(

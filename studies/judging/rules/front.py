@@ -66,10 +66,7 @@ def _knocked_out(lat: Floats, los: Floats, latency_band: float, band: Floats) ->
     out = np.empty(len(lat), bool)
     beaten = _beaten_in_latency(lat, los, latency_band, band)
     beaten |= _plainly_beaten_in_loss(lat, los, latency_band, band)
-    # What `_beaten_in_loss` asks of one row, asked of any two: False if that cannot be True.
-    end = np.searchsorted(lat, lat * (1 + latency_band), side="right")
-    result: Bools = (_prefix_minima(los + band)[end] < los) & (_prefix_minima(los)[end] + band < los)
-    if (~beaten & result).any():
+    if (~beaten & _maybe_beaten_in_loss(lat, los, latency_band, band)).any():
         beaten |= _beaten_in_loss(lat, los, latency_band, band)
     out[order] = beaten
     return out
@@ -93,6 +90,13 @@ def _plainly_beaten_in_loss(lat: Floats, los: Floats, latency_band: float, band:
     new = uppers < _prefix_minima(uppers)[:-1]
     least = np.maximum.accumulate(np.where(new, np.arange(len(lat)), 0))[end - 1]
     result: Bools = (uppers[least] < los) & (los[least] + band < los)
+    return result
+
+
+def _maybe_beaten_in_loss(lat: Floats, los: Floats, latency_band: float, band: Floats) -> Bools:
+    """What `_beaten_in_loss` asks of one row, asked of any two: False if that cannot be True."""
+    end = np.searchsorted(lat, lat * (1 + latency_band), side="right")
+    result: Bools = (_prefix_minima(los + band)[end] < los) & (_prefix_minima(los)[end] + band < los)
     return result
 
 
