@@ -55,15 +55,11 @@ class Sensitivities:
         return {precision: sum(some) / len(some) for precision, some in errors.items()}
 
     def reasons(self, row: GroupError) -> tuple[str, ...]:
-        """Why a group is sensitive in a precision; empty if it is not.
-
-        Among groups of which none does harm one still has the largest error, and a histogram may look odd: so a sign
-        counts only where the outputs of the network are further off than `min_error`.
-        """
+        """Why a group is sensitive in a precision; empty if it is not."""
         limits, found = self.thresholds, []
         if row.error is None or row.sqnr_db is None:
             return ("not finite",)
-        if row.error < limits.min_error and not _flips_some(row):
+        if not self._does_harm(row):
             return ()
         if row.overlap is not None and row.overlap < limits.min_overlap:
             found.append(f"overlap < {limits.min_overlap:g}")
@@ -75,6 +71,14 @@ class Sensitivities:
             found.append(f"error > {limits.max_error_ratio:g} × mean")
         return tuple(found)
 
+    def _does_harm(self, row: GroupError) -> bool:
+        """Whether the outputs of the network are further off than `min_error`, or classes of several samples change.
+
+        Among groups of which none does harm one still has the largest error, and histograms may look odd: there no
+        sign counts.
+        """
+        return row.error is None or row.error >= self.thresholds.min_error or _flips_some(row)
+
     def is_truncated(self, row: GroupError) -> bool:
         """Whether its activations overlap less than in full, though perhaps not so little that it is sensitive."""
         return row.overlap is not None and row.overlap < self.thresholds.full_overlap
@@ -84,9 +88,11 @@ class Sensitivities:
         return row.sqnr_db is not None and row.sqnr_db < self.thresholds.min_sqnr_db
 
     def verdict(self, row: GroupError) -> str:
-        """`sensitive`, else `truncated`, else `coarse`; empty if a group is none of them."""
+        """`sensitive`, else `truncated`, else `coarse`; empty if a group is none of them, or does no harm."""
         if self.reasons(row):
             return SENSITIVE
+        if not self._does_harm(row):
+            return ""
         return TRUNCATED if self.is_truncated(row) else COARSE if self.is_coarse(row) else ""
 
     def findings(self, row: GroupError) -> tuple[Finding, ...]:

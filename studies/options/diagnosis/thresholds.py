@@ -54,7 +54,7 @@ class Thresholds:
     Attributes:
         max_kl, max_weight_kl: nats; of the activations and of the weights.
         min_overlap, full_overlap: 0 to 1; below the second activations are truncated, below the first it is sensitive.
-        min_error: of the error; below it no sign makes a group sensitive, unless classes of several samples change.
+        min_error: of the error; below it a group has no verdict, unless classes of several samples change.
         max_error_ratio: of the error to its mean over the groups in that precision.
         max_saturated: share of the values outside of what the precision can hold.
         max_tails: share of the values beyond four standard deviations.
@@ -78,7 +78,7 @@ class Thresholds:
     )
     min_error: float = _threshold_field(
         0.001,
-        "Mark no layer as sensitive whose error at the outputs is below this and flips no class.",
+        "Give no layer a verdict whose error at the outputs is below this and flips no class.",
         "SHARE",
     )
     max_error_ratio: float = _threshold_field(

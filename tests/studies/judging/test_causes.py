@@ -198,6 +198,15 @@ def test_thresholds_decide() -> None:
     assert none.table()[0]["causes"] == []
 
 
+@pytest.mark.parametrize("sign", [{"overlap": 0.75}, {"overlap": 0.5}, {"sqnr_db": 12.0}, {"weight_kl": 0.4}])
+def test_what_does_no_harm_has_no_verdict(sign: dict[str, Any]) -> None:
+    groups = {"g000": group_record("g000", "a")}
+    for row, harmful in ((replace(ROW, error=9e-4), False), (replace(ROW, error=9e-4, flipped=0.1), True)):
+        found = Sensitivities("m", (replace(row, **sign),), groups, Thresholds())
+        [shown] = found.table()
+        assert bool(shown["verdict"]) is bool(shown["causes"]) is harmful
+
+
 def test_every_remedy_names_steps_that_there_are() -> None:
     names = {"equalize", "smooth", "ranges", "bias", "narrow", "round", "samples"}
     assert all(set(cause.steps) <= names and cause.steps for cause in CAUSES)
