@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import logging
 import re
 import signal
@@ -348,3 +349,18 @@ def test_examples_of_the_page_run(small: bf.Study, monkeypatch: pytest.MonkeyPat
     for block in found:
         exec(block.replace("trials=61", "trials=4"), names)
     assert len(names["table"]) == 3  # type: ignore[arg-type]
+
+
+@pytest.mark.long
+def test_the_notebook_runs_from_top_to_bottom(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its cells one after the other in one namespace, with the searches of tests, which measure less."""
+    cells = json.loads((ROOT / "examples/notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell.get("outputs") for cell in cells)
+    names: dict[str, Any] = {}
+    for cell in code:
+        exec(compile(cell, "notebook.ipynb", "exec"), names)
+    assert len(names["study"]) == 6
+    assert {"manifest.json", "model.onnx"} <= {path.name for path in (here / "bitfront-notebook/fast").iterdir()}
+    assert (here / "bitfront-notebook/report.html").exists()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("safe answers: ")
