@@ -262,26 +262,32 @@ def _from_batch(value: ir.Value, batch: int | None, path: Path) -> ShapeRequest:
         dims[0] = batch
     if not all(isinstance(dim, int) and dim > 0 for dim in dims):
         shown = "x".join(_spell(dim) for dim in dims)
-        spelling = "x".join(map(str, suggest_shape(value, dims)))
-        rest = all(isinstance(dim, int) for dim in dims[1:])
         raise ModelError(
-            f"loading {path}: input {value.name!r} has the dynamic shape {shown}. Give it a size with "
-            + ("--batch 8 or " if rest else "")
-            + f"--shape {value.name}:{spelling}."
+            f"loading {path}: input {value.name!r} has the dynamic shape {shown}. {advise_shape(value.name, dims)}."
         )
     shape = tuple(dim for dim in dims if isinstance(dim, int))
     return ShapeRequest(shape, shape, shape)
 
 
-def suggest_shape(value: ir.Value, dims: Sequence[object]) -> tuple[int, ...]:
-    """A shape with a plausible size for every dynamic one: of images, a second of sound, or a text."""
-    sizes = [dim if isinstance(dim, int) else None for dim in dims]
-    usual = 128
-    if len(sizes) == 4 and (sizes[1] in (1, 3, 4) or sizes[3] in (1, 3, 4)):
-        usual = 640 if sizes[1:].count(None) == 2 else 320
-    elif len(sizes) == 2 and value.dtype is ir.DataType.FLOAT:
-        usual = 16_000
-    return tuple(size or (usual if axis else 8) for axis, size in enumerate(sizes))
+def advise_shape(name: str | None, dims: Sequence[object]) -> str:
+    """What to write for an input with dynamic sizes: one size, or a range. No size is made up but that of the batch."""
+    batch = 8 if not isinstance(dims[0], int) else dims[0]
+    if all(isinstance(dim, int) for dim in dims[1:]):
+        low, best, high = (_with_size((first, *dims[1:]), "") for first in (1, batch, 2 * batch))
+        return (
+            f"Give the size of the batch with --batch {batch}, or a range of sizes, in which the middle one is timed, "
+            f"with --shape {name}:{low}:{best}:{high}"
+        )
+    one, low, best, high = (_with_size((batch, *dims[1:]), word) for word in ("SIZE", "MIN", "OPT", "MAX"))
+    return (
+        f"Give its sizes with --shape {name}:{one}, or a range of sizes, in which OPT is timed, with "
+        f"--shape {name}:{low}:{best}:{high} (with your own numbers for the words). A search without --shape "
+        "takes these sizes from its data"
+    )
+
+
+def _with_size(dims: Sequence[object], word: str) -> str:
+    return "x".join(str(dim) if isinstance(dim, int) else word for dim in dims)
 
 
 def _spell(dim: object) -> str:

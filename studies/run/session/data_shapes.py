@@ -40,10 +40,14 @@ def with_shapes_of_data(config: SearchConfig, folders: Mapping[str, str] | None 
     without = [name for name in known if config.batch is None and not isinstance(unknown[name][0], int)]
     if without:
         told = ", ".join(f"{name} {'x'.join(map(str, found[name].most))}" for name in without)
+        ranges = " ".join(
+            f"--shape {name}:{_batches_text(8, found[name].least, found[name].most, found[name].most)}"
+            for name in without
+        )
         raise ModelError(
             f"loading {config.model}: expected a size for the batch, which is dynamic in the input"
-            f"{'s' * (len(without) > 1)} {', '.join(without)}. Give it with --batch 8; the other sizes are those of "
-            f"the data: {told}."
+            f"{'s' * (len(without) > 1)} {', '.join(without)}. Give it with --batch 8, or as a range with {ranges}; "
+            f"the other sizes are those of the data: {told}."
         )
     shapes = [_shape_of(name, unknown[name], span, config.batch) for name, span in known.items()]
     return replace(config, shapes=(*config.shapes, *shapes))
@@ -146,6 +150,10 @@ def _has_open_batch(model: Model, name: str) -> bool:
 
 
 def _range_text(spec: TensorSpec, size: int) -> str:
-    """`1x3x224x224:8x3x224x224:16x3x224x224`: from one sample to more than are measured."""
-    shapes = (1, spec.least or spec.shape), (size, spec.shape), (_MOST * size, spec.most or spec.shape)
-    return ":".join("x".join(map(str, (batch, *shape[1:]))) for batch, shape in shapes)
+    return _batches_text(size, (spec.least or spec.shape)[1:], spec.shape[1:], (spec.most or spec.shape)[1:])
+
+
+def _batches_text(size: int, *rows: tuple[int, ...]) -> str:
+    """`1x3x224x224:8x3x224x224:16x3x224x224`: from one sample to more than are measured, of these three sizes."""
+    batches = (1, size, _MOST * size)
+    return ":".join(_shape_text((batch, *row)) for batch, row in zip(batches, rows, strict=True))

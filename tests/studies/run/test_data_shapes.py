@@ -60,7 +60,7 @@ def test_a_search_needs_the_batch_alone_and_remembers_the_rest(here: Path) -> No
     search = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 3)
     refused = invoke(*search)
     assert refused.exit_code == 2
-    assert "dynamic in the input image. Give it with --batch 8" in refused.output
+    assert "dynamic in the input image. Give it with --batch 8, or as a range with --shape image:1x" in refused.output
     assert "those of the data: image 3x8x6" in refused.output
     ok(*search, "--batch", 4)
     ok("resume", "s", "--trials", 4)
