@@ -48,12 +48,12 @@ class OnnxRuntimeBuilder:
         packed_file.write(lowered, out)
         options = self.device.session_options()
         _write_optimized(options, _optimized_path(out), lowered)
-        self._fresh = (out, open_session(self.device, out, options))
+        self._fresh = (out, open_session(self.device, out, options, counts_memory=True))
         return Engine(out, out.stat().st_size)
 
     def build_file(self, graph: ir.Model, out: Path) -> Engine:
         packed_file.write(graph, out)
-        self._fresh = (out, open_session(self.device, out, self.device.session_options()))
+        self._fresh = (out, open_session(self.device, out, self.device.session_options(), counts_memory=True))
         return Engine(out, out.stat().st_size)
 
     def audit(self, engine: Engine, assignment: Assignment) -> Audit:
@@ -71,7 +71,7 @@ class OnnxRuntimeBuilder:
         fresh, self._fresh = self._fresh, None
         if fresh is not None and fresh[0] == path:
             return fresh[1]
-        return open_session(self.device, path, self.device.session_options())
+        return open_session(self.device, path, self.device.session_options(), counts_memory=True)
 
     def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
         options = self.device.session_options()

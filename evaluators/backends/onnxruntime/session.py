@@ -36,15 +36,22 @@ _STRETCHED = 1.05  # wall time over the processor time of the thread that waits 
 
 
 class OnnxRuntimeSession:
-    """One loaded ONNX file. `memory_bytes` is what loading and the first run allocate and keep, on the CPU.
+    """One loaded ONNX file.
+
+    Args:
+        counts_memory: whether `memory_bytes` will be what loading and the first run allocate and keep, on the CPU.
+            Counting collects garbage, for a tenth of a second or more: of no use where nobody asks for it.
 
     Raises:
         TargetError: CUDA was asked for and its provider does not load.
     """
 
-    def __init__(self, device: OnnxRuntimeDevice, model: Path | bytes, options: Any) -> None:
+    def __init__(
+        self, device: OnnxRuntimeDevice, model: Path | bytes, options: Any, counts_memory: bool = False
+    ) -> None:
         self.device = device
-        before = allocated_bytes()
+        self._counts = counts_memory and not device.cuda
+        before = allocated_bytes() if self._counts else 0
         source = _source(model, options) if isinstance(model, Path) else model
         # Nothing that fails on the device may be run on the processor instead, neither now nor later.
         self.session = device.ort.InferenceSession(source, options, providers=device.providers(), enable_fallback=0)
@@ -52,15 +59,15 @@ class OnnxRuntimeSession:
             require_loaded(device.ort, self.session, device.name, device.index)
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.memory_bytes: int | None = None
-        self._loaded_bytes = allocated_bytes() - before
-        self._twin = source if _is_small(source) else None
+        self._loaded_bytes = allocated_bytes() - before if self._counts else 0
+        self._twin = source if self._counts and _is_small(source) else None
         self.types: Mapping[str, str] = {}
         self.notes: tuple[str, ...] = ()
         self._bound: dict[str, Any] = {}
         self._binding: Any = None
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        measures = self.memory_bytes is None and not self.device.cuda
+        measures = self.memory_bytes is None and self._counts
         if measures:
             self._take_scratch(inputs)
         before = allocated_bytes() if measures else 0
@@ -162,12 +169,15 @@ def _source(path: Path, options: Any) -> str | bytes:
     return bytes(message.SerializeToString())
 
 
-def open_session(device: OnnxRuntimeDevice, model: Path | bytes, options: Any) -> OnnxRuntimeSession:
+def open_session(
+    device: OnnxRuntimeDevice, model: Path | bytes, options: Any, counts_memory: bool = False
+) -> OnnxRuntimeSession:
     """A session, with ONNX Runtime's exceptions sorted into what can be done about them.
 
     Args:
         model: an ONNX file, packed or not, or its content.
         options: as `OnnxRuntimeDevice.session_options` makes them.
+        counts_memory: as of the session.
 
     Raises:
         TargetError: the CUDA provider does not load.
@@ -175,7 +185,7 @@ def open_session(device: OnnxRuntimeDevice, model: Path | bytes, options: Any) -
         DeviceError, OutOfMemoryError: the device is out of order, or full.
     """
     try:
-        return OnnxRuntimeSession(device, model, options)
+        return OnnxRuntimeSession(device, model, options, counts_memory)
     except TargetError:
         raise
     except Exception as error:

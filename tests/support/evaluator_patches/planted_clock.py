@@ -28,8 +28,10 @@ LOADED = itertools.count()
 load, real_time, real_block = OnnxRuntimeSession.__init__, OnnxRuntimeSession.time, blocks.time_block
 
 
-def load_planted(session: OnnxRuntimeSession, device: Any, model: Path | bytes, options: Any) -> None:
-    load(session, device, model, options)
+def load_planted(
+    session: OnnxRuntimeSession, device: Any, model: Path | bytes, options: Any, counts_memory: bool = False
+) -> None:
+    load(session, device, model, options, counts_memory)
     growth = 1.1 ** next(LOADED) if "BITFRONT_TEST_EVER_SLOWER" in os.environ else 1.0
     session.planted_ms = planted_ms(model) / device.threads * growth  # type: ignore[attr-defined]
 
