@@ -100,8 +100,9 @@ class Comparison:
         if self.wrapper is not None:
             at_input = self.wrapper.input_fault
             for own in self.wrapper.outputs:
-                lines.append(f"own {wrapper_text.verdict(own, self.threshold_db, at_input is not None)}")
-            lines += [f"own {wrapper_text.input_text(at_input)}"] if at_input is not None else []
+                lines.append(f"own {wrapper_text.verdict(own, self.threshold_db, at_input)}")
+            if at_input is not None:
+                lines.append(f"own {wrapper_text.input_text(at_input, self.wrapper.outputs, self.threshold_db)}")
         return lines
 
     def _where(self) -> str:

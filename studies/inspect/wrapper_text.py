@@ -16,32 +16,43 @@ _LAYOUTS: dict[tuple[int, ...], str] = {
 }
 
 
-def verdict(found: WrapperOutput, threshold_db: float, at_input: bool = False) -> str:
+def verdict(found: WrapperOutput, threshold_db: float, at_input: InputFault | None = None) -> str:
     """What follows for one output, in one sentence.
 
     Args:
-        at_input: whether a fault of an input explains the outputs, which then have none of their own.
+        at_input: the fault of an input that explains the outputs, which then have none of their own.
     """
-    if found.fault is not None and not at_input:
+    if found.fault is not None and at_input is None:
         told = f"{_fault_text(found.fault)}; with that corrected, its SQNR rises from {_db(found.fault.before_db)} to "
         return f"{found.name}: {told}{_db(found.fault.after_db)}"
     level = f"SQNR {_db(found.to_evaluation_db)} against the evaluation, {_db(found.to_float_db)} against FP32"
     if is_near(found, threshold_db):
         return f"{found.name}: no fault was found; it is as close as can be expected after quantization ({level})"
-    cause = "a fault of an input" if at_input else "no single fault"
-    return f"{found.name}: it differs by more than quantization explains ({level}), and {cause} explains the difference"
+    differs = f"{found.name}: it differs by more than quantization explains ({level})"
+    if at_input is None:
+        return f"{differs}, and no single fault explains the difference"
+    much = "" if at_input.after_db >= _near_db(found, threshold_db) else "a part of "
+    return f"{differs}, and a fault of an input explains {much}the difference"
 
 
-def input_text(found: InputFault) -> str:
+def input_text(found: InputFault, outputs: Sequence[WrapperOutput], threshold_db: float) -> str:
     """What was done to an input of the user's own program, in one sentence."""
     rise = f"rises from {_db(found.before_db)} to {_db(found.after_db)}"
-    return f"input {found.input}: {found.cause}; against the model on such inputs, the SQNR of the outputs {rise}"
+    told = f"input {found.input}: {found.cause}; against the model on such inputs, the SQNR of the outputs {rise}"
+    wanted = max(_near_db(each, threshold_db) for each in outputs)
+    if found.after_db >= wanted:
+        return told
+    return f"{told}, where {_db(wanted)} or more would be the whole cause: look for another fault beside it, or one alike"
 
 
 def is_near(found: WrapperOutput, threshold_db: float) -> bool:
     """Whether an output is about as near to the evaluation or to FP32 as these are to each other."""
-    usual = 40.0 - threshold_db  # what is so near is called equal, however near evaluation and FP32 are
-    return found.level_db >= min(found.evaluation_to_float_db - threshold_db, usual)
+    return found.level_db >= _near_db(found, threshold_db)
+
+
+def _near_db(found: WrapperOutput, threshold_db: float) -> float:
+    """From what SQNR on an output is what it should be: however near evaluation and FP32 are, 40 dB are called equal."""
+    return min(found.evaluation_to_float_db, 40.0) - threshold_db
 
 
 def _fault_text(fault: Fault) -> str:
@@ -95,6 +106,7 @@ def _db(value: float) -> str:
 
 def to_json(found: WrapperComparison, threshold_db: float) -> dict[str, Any]:
     """Plain values; what is infinite is null."""
+    fault = found.input_fault
     return {
         "samples": found.samples,
         "outputs": [
@@ -105,17 +117,17 @@ def to_json(found: WrapperComparison, threshold_db: float) -> dict[str, Any]:
                 "evaluation_to_float_db": _finite(each.evaluation_to_float_db),
                 "near": is_near(each, threshold_db),
                 "fault": None if each.fault is None else _fault_json(each.fault),
-                "verdict": verdict(each, threshold_db, found.input_fault is not None),
+                "verdict": verdict(each, threshold_db, fault),
             }
             for each in found.outputs
         ],
-        "input_fault": None if found.input_fault is None else _input_json(found.input_fault),
+        "input_fault": None if fault is None else _input_json(fault, found.outputs, threshold_db),
     }
 
 
-def _input_json(found: InputFault) -> dict[str, Any]:
-    plain = {name: _finite(value) if name.endswith("_db") else value for name, value in vars(found).items()}
-    return {**plain, "verdict": input_text(found)}
+def _input_json(fault: InputFault, outputs: Sequence[WrapperOutput], threshold_db: float) -> dict[str, Any]:
+    plain = {name: _finite(value) if name.endswith("_db") else value for name, value in vars(fault).items()}
+    return {**plain, "verdict": input_text(fault, outputs, threshold_db)}
 
 
 def _fault_json(fault: Fault) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.diagnose.wrapper.fault import Fault, FaultKind, WrapperOutput
+from evaluators.diagnose.wrapper.fault import Fault, FaultKind, InputFault, WrapperOutput
 from search.graph.model import load
-from studies.inspect.wrapper_text import verdict
+from studies.inspect.wrapper_text import input_text, verdict
 from tests.support.command_line import copy_finished, finished, invoke, ok
 from tests.support.input_faults import DEVIATION, MEAN, cut_middle
 from tests.support.networks import plain_session
@@ -137,6 +137,10 @@ def test_every_kind_of_fault_has_its_sentence(facts: dict[str, Any], words: str)
 def test_what_no_fault_explains_is_said(studied: Path) -> None:
     assert "no single fault explains the difference" in verdict(WrapperOutput("y", 2.0, 2.0, 30.0, None), 10.0)
     scaled = WrapperOutput("y", 2.0, 2.0, 30.0, Fault(FaultKind.SCALE, 2.0, 12.0, 12.0, scales=[2.0]))
-    assert "a fault of an input explains the difference" in verdict(scaled, 10.0, at_input=True)
+    exact, rough = (InputFault("x", "it is mirrored", 2.0, after_db) for after_db in (80.0, 19.0))
+    assert "a fault of an input explains the difference" in verdict(scaled, 10.0, exact)
+    assert "a fault of an input explains a part of the difference" in verdict(scaled, 10.0, rough)
+    assert input_text(exact, [scaled], 10.0).endswith("rises from 2.0 dB to 80.0 dB")
+    assert "to 19.0 dB, where 20.0 dB or more would be the whole cause" in input_text(rough, [scaled], 10.0)
     assert "no fault was found" in verdict(WrapperOutput("y", 25.0, 22.0, 30.0, None), 10.0)
     assert "no fault was found" in verdict(WrapperOutput("y", 60.0, 60.0, float("inf"), None), 10.0)
