@@ -42,7 +42,7 @@ def input_text(found: InputFault, outputs: Sequence[WrapperOutput], threshold_db
     wanted = max(_near_db(each, threshold_db) for each in outputs)
     if found.after_db >= wanted:
         return told
-    return f"{told}, where {_db(wanted)} or more would be the whole cause: look for another fault beside it, or one alike"
+    return f"{told}, where the whole cause would reach {_db(wanted)}: look for another fault beside it, or one alike"
 
 
 def is_near(found: WrapperOutput, threshold_db: float) -> bool:
@@ -51,7 +51,7 @@ def is_near(found: WrapperOutput, threshold_db: float) -> bool:
 
 
 def _near_db(found: WrapperOutput, threshold_db: float) -> float:
-    """From what SQNR on an output is what it should be: however near evaluation and FP32 are, 40 dB are called equal."""
+    """From what SQNR on an output is as it should be; 40 dB are called equal, however near evaluation and FP32 are."""
     return min(found.evaluation_to_float_db, 40.0) - threshold_db
 
 

@@ -141,6 +141,6 @@ def test_what_no_fault_explains_is_said(studied: Path) -> None:
     assert "a fault of an input explains the difference" in verdict(scaled, 10.0, exact)
     assert "a fault of an input explains a part of the difference" in verdict(scaled, 10.0, rough)
     assert input_text(exact, [scaled], 10.0).endswith("rises from 2.0 dB to 80.0 dB")
-    assert "to 19.0 dB, where 20.0 dB or more would be the whole cause" in input_text(rough, [scaled], 10.0)
+    assert "to 19.0 dB, where the whole cause would reach 20.0 dB" in input_text(rough, [scaled], 10.0)
     assert "no fault was found" in verdict(WrapperOutput("y", 25.0, 22.0, 30.0, None), 10.0)
     assert "no fault was found" in verdict(WrapperOutput("y", 60.0, 60.0, float("inf"), None), 10.0)
