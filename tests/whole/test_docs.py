@@ -138,6 +138,8 @@ def test_index_links_every_page():
 @pytest.mark.parametrize("verb", VERBS)
 def test_page_lists_exactly_the_options_of_its_verb(verb):
     listed = re.findall(r"^\| `(--[a-z0-9-]+)", page(verb), re.MULTILINE)
+    for names in re.findall(r"^As of \[search\]\(search.md#options\): (.*)\.$", page(verb), re.MULTILINE):
+        listed += re.findall(r"`(--[a-z0-9-]+)`", names)
     assert sorted(listed) == sorted(options(verb) - {"--help", "--help-all"})
     assert all(f"`{metavar}`" in page(verb) for metavar in metavars(verb))
 
