@@ -31,7 +31,7 @@ CAPABILITIES = ROOT / "docs" / "capabilities.md"
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
 TOPICS |= {"recovery", "python", "json", "api", "quickstart", "faq", "glossary", "comparison"}
 TOPICS |= {"handover", "options", "backends", "workers", "targets", "artifacts", "servers", "kubernetes", "guard"}
-TOPICS |= {"monitoring", "capabilities", "install"}
+TOPICS |= {"monitoring", "capabilities", "install", "trust"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
 OTHER_PROGRAMS |= {
     "--scale",
@@ -56,6 +56,8 @@ USERS_OWN = (
     "site/",
     "bitfront.db",
     "photos",
+    "reviews/",
+    "texts/",
     "nvcr.io/",
     "triton/",
     "/work",
@@ -233,6 +235,15 @@ def test_files_and_folders_named_exist(path):
     for token in named:
         if not token.startswith(USERS_OWN) and "NAME" not in token and "VERB" not in token:
             assert (ROOT / token).exists(), token
+
+
+def test_scripts_of_command_lines_exist_and_take_the_options():
+    lines = [line for path in TEXTS for block in blocks(path, "", "text") for line in block.splitlines()]
+    calls = [shlex.split(line) for line in lines if line.startswith("python examples/")]
+    assert calls
+    for _, script, *words in calls:
+        source = read(ROOT / script)
+        assert all(f'"{word}"' in source for word in words if word.startswith("--")), script
 
 
 def test_the_tour_lists_every_folder():
