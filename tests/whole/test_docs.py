@@ -132,6 +132,16 @@ def test_the_page_of_options_is_made_from_their_table():
     assert written == write_reference(), "make it again: python -m bitfront.cli.reference > docs/options.md"
 
 
+def test_every_guide_begins_with_three_steps_and_ends_with_the_next():
+    guides = read(ROOT / "mkdocs.yml").partition("  - Guides:\n")[2].partition("  - Concepts:")[0]
+    pages = re.findall(r": ([\w-]+\.md)$", guides, re.MULTILINE)
+    assert pages
+    for name in pages:
+        text = read(ROOT / "docs" / name)
+        assert re.match(r"# .+\n\n1\. .+\n2\. .+\n3\. .+\n\n", text), name
+        assert re.fullmatch(r"Next: .*\]\([\w-]+\.md\).*\.", text.rstrip().rpartition("\n")[2]), name
+
+
 def test_index_links_every_page():
     for path in PAGES:
         assert path.stem == "index" or f"]({path.name})" in read(ROOT / "docs" / "index.md")
