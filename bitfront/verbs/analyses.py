@@ -245,6 +245,8 @@ def _print_mix(found: MixReport) -> None:
     if cells := found.rescue_cells():
         out.print()
         print_cells(rescue_table.HEADER, cells)
+        if text := rescue_table.rescue_legend(cells):
+            say(f"{text}.")
     out.print()
     print_table(found.group_texts(), mix_report.GROUP_COLUMNS)
     if trials := found.trial_texts():

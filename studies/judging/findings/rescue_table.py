@@ -11,10 +11,15 @@ from studies.judging.rounding import estimate_text, format_fixed, half_width, in
 from studies.options.limits import LOSS, Limits, MetricScale
 from studies.options.quantities import format_elapsed_s
 
-HEADER = ("step", "loss before", "loss after", "95 % interval", "won back", "latency", "seconds")
+HEADER = ("step", "loss", "95 % interval", "won back", "latency", "seconds")
 PLAIN = "plain INT8"
 UNLIMITED = Limits()
 _USUALLY_ALLOWED = 0.01
+_NO_LOSS, _UNSURE = "no loss", "unsure"  # in the column `won back`: short, so that no terminal cuts them
+_WORDS = {
+    _NO_LOSS: "plain INT8 loses nothing that matters, so there is nothing to win back",
+    _UNSURE: "these samples are too few to tell whether plain INT8 loses anything",
+}
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,6 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale, limits: Limits 
     return [
         (
             row.step,
-            _loss(row.before, metric),
             _loss(row.after, metric),
             "" if row.after is None else interval_text(row.after.low, row.after.high, metric),
             _won_back_text(row, rows[0].after, metric, limits),
@@ -100,12 +104,18 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale, limits: Limits 
 
 
 def _won_back_text(row: RescueRow, plain: LossEstimate | None, metric: MetricScale, limits: Limits) -> str:
-    """The share that a row won back; said too where plain INT8 loses nothing, or may do so."""
+    """The share that a row won back, or a word of `rescue_legend` where plain INT8 loses nothing, or may do so."""
     if row.won_back is not None:
         return won_back_text(row.won_back)
     if row.step == PLAIN or plain is None or plain.shows:
         return ""
-    return "too few samples to tell" if may_matter(plain, metric, limits) else "nothing to win back"
+    return _UNSURE if may_matter(plain, metric, limits) else _NO_LOSS
+
+
+def rescue_legend(cells: Sequence[tuple[str, ...]]) -> str:
+    """What a word in the column `won back` means; empty if there is none."""
+    used = {row[HEADER.index("won back")] for row in cells}
+    return "; ".join(f"{word}: {meaning}" for word, meaning in _WORDS.items() if word in used)
 
 
 def may_matter(loss: LossEstimate, metric: MetricScale, limits: Limits) -> bool:

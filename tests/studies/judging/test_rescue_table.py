@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from search.values import LossEstimate, RecoveryRecord, StepRecord
-from studies.judging.findings.rescue_table import rescue_cells, rescue_notes, rescue_rows
+from studies.judging.findings.rescue_table import (
+    HEADER,
+    RescuedPick,
+    rescue_cells,
+    rescue_legend,
+    rescue_notes,
+    rescue_rows,
+)
 from studies.options.limits import Limits, MetricScale
+from studies.show.terminal.text_table import plain_table
 
 TOP1 = MetricScale("top1", "share", ratio=True)
 KEPT = StepRecord("bias", exact=False, kept=True, reason="", final=LossEstimate(0.0, -0.1, 0.1, 15))
@@ -15,14 +23,14 @@ KEPT = StepRecord("bias", exact=False, kept=True, reason="", final=LossEstimate(
 @pytest.mark.parametrize(
     ("loss", "limits", "told", "cell"),
     [
-        (LossEstimate(0.0, -0.2, 0.2, 15), Limits(), "15 samples are too few to tell", "too few samples to tell"),
-        (LossEstimate(0.08, -0.01, 0.17, 180), Limits(), "180 samples are too few", "too few samples to tell"),
-        (LossEstimate(0.0, -0.004, 0.004, 3000), Limits(), "plain INT8 loses nothing there", "nothing to win back"),
+        (LossEstimate(0.0, -0.2, 0.2, 15), Limits(), "15 samples are too few to tell", "unsure"),
+        (LossEstimate(0.08, -0.01, 0.17, 180), Limits(), "180 samples are too few", "unsure"),
+        (LossEstimate(0.0, -0.004, 0.004, 3000), Limits(), "plain INT8 loses nothing there", "no loss"),
         (
             LossEstimate(0.0, -0.004, 0.004, 300),
             Limits(max_drop=0.002),
             "300 samples are too",
-            "too few samples to tell",
+            "unsure",
         ),
     ],
 )
@@ -31,10 +39,21 @@ def test_that_nothing_is_seen_is_not_told_as_that_there_is_nothing(
 ) -> None:
     record = RecoveryRecord("auto", (KEPT,), loss)
     assert any(note.startswith(told) for note in rescue_notes(record, TOP1, limits))
-    assert rescue_cells(rescue_rows(record), TOP1, limits)[1][4] == cell
+    cells = rescue_cells(rescue_rows(record), TOP1, limits)
+    assert cells[1][3] == cell
+    assert rescue_legend(cells).startswith(f"{cell}: ")
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_drop=0.002)])
+def test_the_table_fits_80_columns_whole(limits: Limits) -> None:
+    loss = LossEstimate(0.0, -0.004, 0.004, 300)
+    record = RecoveryRecord("auto", (KEPT,), loss)
+    rows = rescue_rows(record, RescuedPick("best: trial 123", loss, 0.0796), plain_ms=12.3, recovered_ms=12.1)
+    cells = rescue_cells(rows, TOP1, limits)
+    assert plain_table(cells, HEADER).fit(None).width <= 80
 
 
 def test_a_loss_beyond_chance_is_won_back() -> None:
     record = RecoveryRecord("auto", (KEPT,), LossEstimate(0.1, 0.05, 0.15, 300))
-    assert rescue_cells(rescue_rows(record), TOP1)[1][4] == "100 %"
+    assert rescue_cells(rescue_rows(record), TOP1)[1][3] == "100 %"
     assert not any("tell" in note or "win back" in note for note in rescue_notes(record, TOP1))
