@@ -150,7 +150,7 @@ class Builder(Protocol):
         """Write the layers that an engine file runs, so that `evaluators.engine_files` can read them.
 
         Args:
-            out: for the JSON of TensorRT's engine inspector, or an ONNX graph as it is run.
+            out: for the JSON of TensorRT's engine inspector or of an `EngineFile`, or an ONNX graph as it is run.
 
         Returns:
             False if nothing tells them; nothing is written then.

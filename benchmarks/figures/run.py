@@ -110,7 +110,7 @@ def main(names: list[str]) -> dict[str, dict[str, float]]:
 
 
 def machine() -> str:
-    from evaluators.backends.onnxruntime.device import cpu_model, has_vnni
+    from evaluators.backends.processor import cpu_model, has_vnni
 
     return f"{cpu_model()}, {os.cpu_count()} cores, {'with' if has_vnni() else 'without'} VNNI"
 

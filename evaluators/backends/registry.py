@@ -21,6 +21,7 @@ BACKENDS: Extensible[BackendKind] = Extensible(
     shipped={  # `auto` takes the first that may be chosen and has what it needs
         "tensorrt": "evaluators.backends.tensorrt.kind:TensorRTKind",
         "onnxruntime": "evaluators.backends.onnxruntime.kind:OnnxRuntimeKind",
+        "openvino": "evaluators.backends.openvino.kind:OpenVinoKind",
         "fake": "evaluators.backends.fake.kind:FakeKind",
     },
     group="bitfront.backends",
@@ -81,6 +82,13 @@ def choose_backend(name: str) -> str:
             "is ONNX Runtime for a machine with an NVIDIA GPU."
         )
     return usable[0]
+
+
+def choice_text(name: str) -> str:
+    """The backend that `choose_backend` gives, and of `auto` why it is that one; raises as that."""
+    chosen = choose_backend(name)
+    order = ", ".join(kind.name for kind in shipped_kinds() if kind.automatic)
+    return f"{chosen}, the first of {order} that can run here" if name == "auto" else chosen
 
 
 def open_backend(

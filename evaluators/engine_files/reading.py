@@ -58,7 +58,7 @@ def read_engine_built_here(path: Path, kind: str) -> EngineFile:
         kind: what the engine is to be called.
     """
     if _head(path).lstrip()[:1] == b"{":
-        return _read_listing(path, _text(path), kind)
+        return replace(_read_json(path, _text(path)), kind=kind)
     proto = onnx.load(str(path), load_external_data=False)
     return EngineFile(str(path), kind, onnx_layers.read_running_layers(proto))
 

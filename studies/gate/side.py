@@ -70,7 +70,8 @@ def find_side(wanted: WantedSide, url: str, target: str | None, backend: str, ev
     Args:
         url: of the database that studies are looked up in.
         target: which of a study's; None for the first.
-        backend: that the user named. Only then a class that a manifest or a database names is imported.
+        backend: that the user named. Only then a class that a manifest or a database names is imported. It runs files
+            that end as its engines do, where several backends have such files.
         events: told what is waited for.
 
     Raises:
@@ -87,14 +88,15 @@ def find_side(wanted: WantedSide, url: str, target: str | None, backend: str, ev
             "the option "
             "out, or give a study."
         )
-    return _of_folder(wanted, path, backend) if path.is_dir() else _of_file(wanted, path)
+    return _of_folder(wanted, path, backend) if path.is_dir() else _of_file(wanted, path, backend)
 
 
-def _of_file(wanted: WantedSide, path: Path) -> Side:
+def _of_file(wanted: WantedSide, path: Path, backend: str) -> Side:
     if not path.is_file():
         raise ConfigError(f"{wanted.option} {path}: there is no such file. Give an ONNX file or a plan.")
     kind = kind_of_file(path) or kind_named("onnxruntime")
-    return Side(wanted.source, path.absolute(), kind.name)
+    runs_it = backend != "auto" and path.suffix == Path(kind_named(backend).engine_file).suffix
+    return Side(wanted.source, path.absolute(), backend if runs_it else kind.name)
 
 
 def _check_backend(wanted: WantedSide, found: str, named: str) -> None:

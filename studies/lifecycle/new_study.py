@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from evaluators.backends.registry import choose_backend
+from evaluators.backends.registry import choice_text
 from search.errors import ConfigError, RunError, StudyError
 from studies.artifacts.locations import open_artifacts
 from studies.artifacts.shipping import put, put_again, ships
@@ -34,7 +34,7 @@ from studies.store.store import Store, check_usable
 
 def search_new_study(config: SearchConfig, events: SearchEvents, *, replace: bool) -> SearchResult:
     """Make a study and search it; see `bitfront.verbs.search`."""
-    events.note(f"checking inputs for backend {choose_backend(config.backend)}")
+    events.note(f"checking inputs for backend {choice_text(config.backend)}")
     config, slots = crew_of(check_config(config))
     with serve_metrics(events, config.metrics_port) as shown:
         shown.report_time(RunTime(limit_start(), config.time_limit_s))

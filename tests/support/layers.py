@@ -14,6 +14,8 @@ SECOND_LAYER = frozenset(
         "chaos killed interrupts store_processes rescoring gunicorn shared_state fuzz "
         # processes that only build, and TensorRT's own strongly typed builder
         "builders tensorrt_strong "
+        # a whole search with the real OpenVINO
+        "openvino_search "
         # models of gigabytes, and searches that are long for what they show
         "large_models sensitivity_beside pick_biases recovered_search repeatability "
         # files of containers, which change rarely

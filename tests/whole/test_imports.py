@@ -32,6 +32,7 @@ ALLOWED = {
     },
     "tensorrt": {*TENSORRT, f"{RUN_SCRIPT}/tensorrt_engine.py"},
     "cuda": {*TENSORRT, f"{RUN_SCRIPT}/tensorrt_engine.py"},
+    "openvino": {"evaluators/backends/openvino/device.py", f"{RUN_SCRIPT}/openvino_engine.py"},
     "sqlalchemy": STORE,
     "pynvml": {"evaluators/backends/nvidia/discovery.py"},
     "pickle": set[str](),
@@ -40,6 +41,7 @@ ALLOWED = {
 # Installed by extras or not at all, so that a machine without them must be able to import every module.
 OPTIONAL = (
     "onnxruntime",
+    "openvino",
     "tensorrt",
     "cuda",
     "pynvml",

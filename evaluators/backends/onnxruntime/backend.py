@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from evaluators.backends.capabilities.restricted import shipped_capability
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.onnxruntime.builder import OnnxRuntimeBuilder
-from evaluators.backends.onnxruntime.device import NAME, OnnxRuntimeDevice, cpu_model, has_vnni
+from evaluators.backends.onnxruntime.device import NAME, OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, first_line, open_graph, open_session
+from evaluators.backends.processor import cpu_model, one_node, placement_here, read_input, statistic_of, weight_options
 from evaluators.engine import OpenEngine
-from evaluators.lowering.placement import (
-    ONNXRUNTIME_CPU,
-    ONNXRUNTIME_CPU_SYMMETRIC,
-    ONNXRUNTIME_CUDA,
-    PAIR_LIMIT,
-    Placement,
-)
+from evaluators.lowering.placement import ONNXRUNTIME_CUDA, Placement
 from search.errors import ModelError, TargetError
 from search.graph.model import Model, TensorSpec
-from search.values import THREAD_CLOCK, Capability, Ranges, Target
+from search.values import Capability, Ranges, Target
 
 
 class OnnxRuntimeBackend:
@@ -57,23 +50,20 @@ class OnnxRuntimeBackend:
     def target(self) -> Target:
         options = {"threads": str(self.device.threads), "graph_level": "all", "execution": "sequential"}
         if not self.cuda:
-            options |= self._weight_options()
+            options |= weight_options(self.placement)
         return Target(
             backend=NAME,
             device=self._device_name(),
             versions={"onnxruntime": self.device.ort.__version__, "provider": "cuda" if self.cuda else "cpu"},
             options=options,
-            statistic="median" if self.cuda else "mean" if self.device.clock == THREAD_CLOCK else "p20",
+            statistic="median" if self.cuda else statistic_of(self.device.clock),
             relative=not self.cuda,
             clock=self.device.clock,
         )
 
     @property
     def placement(self) -> Placement:
-        if self.cuda:
-            return ONNXRUNTIME_CUDA
-        wanted = ONNXRUNTIME_CPU_SYMMETRIC if self._symmetric else ONNXRUNTIME_CPU
-        return wanted if has_vnni() else replace(wanted, pair_limit=PAIR_LIMIT)
+        return ONNXRUNTIME_CUDA if self.cuda else placement_here(symmetric=self._symmetric)
 
     def _device_name(self) -> str:
         index = self.device.index
@@ -92,13 +82,7 @@ class OnnxRuntimeBackend:
         return shipped_capability("onnxruntime-cuda" if self.cuda else "onnxruntime-cpu")
 
     def knobs(self) -> dict[str, str]:
-        return {"placement": self.placement.name, **self._weight_options()}
-
-    def _weight_options(self) -> dict[str, str]:
-        """How weights are rounded, by name."""
-        limit = self.placement.pair_limit
-        pairs = {} if limit is None else {"weight_pairs": str(limit)}
-        return {"weight_bits": str(self.placement.weight_bits), **pairs}
+        return {"placement": self.placement.name, **weight_options(self.placement)}
 
     @property
     def lock_name(self) -> str:
@@ -118,7 +102,7 @@ class OnnxRuntimeBackend:
             TargetError: it does not load, or does not run.
         """
         try:
-            session = OnnxRuntimeSession(self.device, _one_node(), self.device.session_options())
+            session = OnnxRuntimeSession(self.device, one_node().SerializeToString(), self.device.session_options())
             session.run({"x": np.ones(1, np.float32)})
             session.close()
         except TargetError:
@@ -157,15 +141,6 @@ class OnnxRuntimeBackend:
         return OnnxRuntimeBuilder(self.device, self.placement, model, ranges)
 
 
-def _one_node() -> bytes:
-    """An ONNX file of one Relu on `x`, (1,) float32."""
-    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "check", [x], [y])
-    opset = onnx.helper.make_opsetid("", 13)
-    data: bytes = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()
-    return data
-
-
 # numpy's names of the types that ONNX Runtime calls otherwise; `tensor(int64)` and the like are called alike.
 _NUMPY: Mapping[str, str] = {"float": "float32", "double": "float64"}
 
@@ -186,15 +161,5 @@ def open_engine_file(device: OnnxRuntimeDevice, path: Path, batch: int | None) -
 
 def _read_input(found: Any, path: Path, batch: int | None) -> TensorSpec:
     kind = found.type.removeprefix("tensor(").removesuffix(")")
-    if not found.shape or kind == found.type:
-        raise ModelError(
-            f"opening {path}: expected tensors with a batch axis, but input {found.name!r} is a {found.type} of shape "
-            f"{found.shape}. Export the model with the samples along the first axis."
-        )
-    shape = [batch if place == 0 and not isinstance(dim, int) else dim for place, dim in enumerate(found.shape)]
-    known = tuple(dim for dim in shape if isinstance(dim, int) and dim > 0)
-    if len(known) < len(shape):
-        shown = "x".join(str(dim) for dim in found.shape)
-        fix = "Give --batch." if all(isinstance(dim, int) for dim in shape[1:]) else "Export it with fixed sizes."
-        raise ModelError(f"opening {path}: input {found.name!r} has the dynamic shape {shown}. {fix}")
-    return TensorSpec(found.name, _NUMPY.get(kind, kind), known)
+    dtype = "" if kind == found.type else _NUMPY.get(kind, kind)
+    return read_input(found.name, dtype, found.shape, path, batch)

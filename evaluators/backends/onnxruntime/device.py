@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import platform
-import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from evaluators.backends import processor
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime.cuda import PROVIDER, require_compiled_in
 from search.errors import TargetError
 from search.installation import install_command
-from search.values import THREAD_CLOCK, WALL_CLOCK
+from search.values import WALL_CLOCK
 
 NAME = "onnxruntime"
 # ONNX Runtime's own default, written out so that an exported engine can be run with the same.
@@ -50,7 +47,7 @@ class OnnxRuntimeDevice:
 
     @property
     def clock(self) -> str:
-        """What inferences are timed by. With one thread a session starts no other: the caller's runs everything."""
+        """What inferences are timed by."""
         return clock_of(self.index, self.threads)
 
     def providers(self) -> list[Any]:
@@ -72,9 +69,7 @@ class OnnxRuntimeDevice:
 
 def clock_of(index: int | None, threads: int) -> str:
     """The clock of a target; `index` is CUDA's of the GPU, None for the processor."""
-    # Windows tells the processor time of a thread in steps of 16 ms.
-    one_thread = index is None and threads == 1 and sys.platform != "win32"
-    return THREAD_CLOCK if one_thread else WALL_CLOCK
+    return processor.clock_of(threads) if index is None else WALL_CLOCK
 
 
 def session_settings(threads: int) -> dict[str, Any]:
@@ -105,22 +100,3 @@ def import_onnxruntime() -> Any:
         ) from error
     onnxruntime.set_default_logger_severity(3)
     return onnxruntime
-
-
-def cpu_model() -> str:
-    """The processor's name, for example `AMD EPYC 9754`; without clock or core count."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def has_vnni() -> bool:
-    """Whether UINT8×INT8 products sum in 32 bits. x86 without it adds every two in 16, which limits `weight_pairs`."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return True
-    with suppress(OSError):
-        flags = Path("/proc/cpuinfo").read_text()
-        return "avx512_vnni" in flags or "avx_vnni" in flags
-    return False

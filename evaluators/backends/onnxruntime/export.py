@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from evaluators.backends.kind import SOURCE_FILE, ExportedRun, Recipe
@@ -18,10 +16,8 @@ from evaluators.backends.onnxruntime.device import (
     session_settings,
 )
 from evaluators.backends.run_script import run_script
-from evaluators.forks import refuse_forked, renew_in_children
+from evaluators.forks import GPU, RenewedRun
 from search.values import Target
-
-_left: list[Any] = []  # sessions of parents: ending one would wait for threads that a forked process does not have
 
 
 def script_text(recipe: Recipe, index: int | None) -> str:
@@ -66,46 +62,19 @@ def deployment_code(target: Target, inputs: Any, folder: str) -> str:
 
 def open_export(folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None) -> ExportedRun:
     """As `BackendKind.open_export`."""
-    from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_session
+    from evaluators.backends.onnxruntime.session import meaning_of, open_session
 
     opened = OnnxRuntimeDevice(device or "cpu", threads or int(manifest["target"]["options"].get("threads", 1)))
 
-    def open_one() -> OnnxRuntimeSession:
-        return open_session(opened, folder / SOURCE_FILE, opened.session_options())
+    def open_one() -> ExportedRun:
+        engine = open_session(opened, folder / SOURCE_FILE, opened.session_options())
 
-    return _ExportedEngine(open_one, folder if opened.cuda else None)
+        def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+            try:
+                return dict(zip(engine.outputs, engine.session.run(engine.outputs, dict(inputs)), strict=True))
+            except Exception as error:
+                raise meaning_of(error) from error
 
+        return run
 
-class _ExportedEngine:
-    """Runs a session, and opens it again in a forked process, where its threads are missing and its locks may be held.
-
-    Args:
-        open_one: opens the session.
-        on_gpu: the folder of an engine on a GPU, which no forked process can use; None for one on the processor.
-    """
-
-    def __init__(self, open_one: Callable[[], Any], on_gpu: Path | None) -> None:
-        self._open_one, self._on_gpu = open_one, on_gpu
-        self._pid, self._opening = os.getpid(), Lock()
-        self._session = open_one()
-        renew_in_children(self)
-
-    def renew_after_fork(self) -> None:
-        _left.append(self._session)
-        self._session, self._opening = None, Lock()
-
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        from evaluators.backends.onnxruntime.session import meaning_of
-
-        opened = self._session or self._open_again()
-        try:
-            return dict(zip(opened.outputs, opened.session.run(opened.outputs, dict(inputs)), strict=True))
-        except Exception as error:
-            raise meaning_of(error) from error
-
-    def _open_again(self) -> Any:
-        if self._on_gpu is not None:
-            refuse_forked(self._on_gpu, self._pid)
-        with self._opening:
-            self._session = self._session or self._open_one()
-            return self._session
+    return RenewedRun(open_one, folder, GPU if opened.cuda else None)

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Any
 from evaluators.backends.kind import SOURCE_FILE, BackendKind, Check, ExportedRun, Machine, Recipe
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime.device import NAME
-from search.errors import TargetError
 from search.installation import install_command
 from search.values import EngineSummary, Target
 
 if TYPE_CHECKING:
     from evaluators.engine import Backend, OpenEngine
-
-
-_OUTER_MOVES = 2  # conversions of the input and the output of a network that is INT8 throughout
 
 
 class OnnxRuntimeKind(BackendKind):
@@ -36,10 +32,11 @@ class OnnxRuntimeKind(BackendKind):
 
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:
         from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+        from evaluators.backends.processor import check_threads
 
         backend = OnnxRuntimeBackend(device, **options)
         if not backend.cuda:
-            _check_threads(backend.device.threads)
+            check_threads(backend.device.threads)
         return backend
 
     def open_symmetric(self, device: str, options: Mapping[str, Any]) -> Backend:
@@ -82,14 +79,9 @@ class OnnxRuntimeKind(BackendKind):
         return deployment_code(target, inputs, folder)
 
     def slow_reasons(self, target: Target, engine: EngineSummary | None) -> list[str]:
-        reasons = []
-        if "weight_pairs" in target.options:  # the limit that x86 kernels without VNNI need
-            reasons.append("This processor has no VNNI instructions, so its INT8 kernels are slower than on others")
-        if engine is not None and engine.moves > _OUTER_MOVES:
-            reasons.append(
-                "Conversions surround the operations that run in FP32, which `bitfront show --profile` lists"
-            )
-        return reasons
+        from evaluators.backends import processor
+
+        return processor.slow_reasons(target, engine)
 
     def checks(self, machine: Machine) -> Sequence[Check]:
         """Of its packages, of which exactly one has to be installed."""
@@ -100,15 +92,3 @@ class OnnxRuntimeKind(BackendKind):
         if found:
             return []
         return [Check("onnxruntime", False, "not installed", f"{install_command('cpu')}; it also calibrates.")]
-
-
-def _check_threads(asked: int) -> None:
-    """Refuse threads that would wait for each other: latencies of such a session are those of the waiting."""
-    from evaluators.cores import usable_processors
-
-    most = usable_processors()
-    if asked > most:
-        raise TargetError(
-            f"--threads {asked}: expected at most {most}, the processor threads that this process may run on. "
-            f"Give --threads {most}, or let the process use more cores."
-        )

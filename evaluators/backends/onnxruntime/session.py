@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import gc
 import re
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import psutil
 from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.cuda import require_loaded
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
+from evaluators.backends.processor import allocated_bytes, time_here, time_runs
 from evaluators.engine import Arrays, DeviceError, OutOfMemoryError, RefusedError
 from evaluators.lent_constants import session_source
 from search.errors import TargetError
 from search.graph import packed_file
-from search.values import THREAD_CLOCK
-
-if sys.platform == "win32":
-    resource = None
-else:
-    import resource
 
 _SMALL_BYTES = 4 * 2**20
-_STRETCHED = 1.05  # wall time over the processor time of the thread that waits for all others, busily
 
 
 class OnnxRuntimeSession:
@@ -106,23 +95,7 @@ class OnnxRuntimeSession:
     def time(self, count: int) -> NDArray[np.float64]:
         if self.device.cuda:
             return time_runs(self._run_bound_cuda, count, time.perf_counter_ns)
-        if self.device.clock == THREAD_CLOCK:
-            return time_runs(self._run_bound, count, time.thread_time_ns)
-        return self._time_threads(count)
-
-    def _time_threads(self, count: int) -> NDArray[np.float64]:
-        """Wall time; masked are inferences in which this thread had to wait, or another process took a processor.
-
-        The processor time of all threads would not tell: the kernel adds that of threads which are running now to it
-        only every few milliseconds.
-        """
-        samples, interrupted = np.empty(count), np.empty(count, bool)
-        for i in range(count):
-            switches, own = _forced_switches(), time.thread_time_ns()
-            samples[i] = time_runs(self._run_bound, 1, time.perf_counter_ns)[0]
-            own_ms = (time.thread_time_ns() - own) / 1e6
-            interrupted[i] = _forced_switches() > switches or samples[i] > _STRETCHED * own_ms
-        return np.ma.masked_array(samples, interrupted)
+        return time_here(self._run_bound, count, self.device.clock)
 
     def around(self) -> dict[str, float]:
         return {}
@@ -138,21 +111,6 @@ class OnnxRuntimeSession:
         self._binding = None
         self._bound = {}
         del self.session
-
-
-def time_runs(run: Callable[[], None], count: int, clock_ns: Callable[[], int]) -> NDArray[np.float64]:
-    """(count,) milliseconds of single runs by a clock."""
-    samples = np.empty(count)
-    for i in range(count):
-        start = clock_ns()
-        run()
-        samples[i] = (clock_ns() - start) / 1e6
-    return samples
-
-
-def _forced_switches() -> int:
-    """How often any thread of this process had to give its processor to another one; 0 where that cannot be told."""
-    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _is_small(source: str | bytes) -> bool:
@@ -214,48 +172,3 @@ def meaning_of(error: Exception) -> Exception:
     if re.search(r"CUDA (failure|error)|CUBLAS failure|CUDNN failure", str(error), re.IGNORECASE):
         return DeviceError(message)
     return RefusedError(message)
-
-
-_FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
-
-
-class _Counts(ctypes.Structure):
-    """What glibc's `mallinfo2` returns."""
-
-    _fields_ = [(name, ctypes.c_size_t) for name in _FIELDS]
-
-
-def allocated_bytes() -> int:
-    """Bytes that this process has allocated and not freed, whatever it did before.
-
-    The difference between two calls is what was allocated in between. Resident memory would not tell that: the first
-    engine of a process also loads the program's own code into memory (12.6 MB where a later one took 0.9 MB), and an
-    engine that takes over memory which an earlier one freed looks as if it needed none.
-
-    Where the C library is not glibc 2.33 or later, resident memory is all that can be asked for.
-    """
-    gc.collect()
-    counter = _glibc_counter()
-    return _resident_bytes() if counter is None else counter()
-
-
-@functools.cache
-def _glibc_counter() -> Callable[[], int] | None:
-    try:
-        library = ctypes.CDLL("libc.so.6")
-        mallinfo = library.mallinfo2
-    except (OSError, AttributeError):
-        return None
-    mallinfo.restype = _Counts
-
-    def count() -> int:
-        counts = mallinfo()
-        return int(counts.uordblks + counts.hblkhd)  # from the heaps, and what was mapped for itself
-
-    return count
-
-
-def _resident_bytes() -> int:
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory of earlier sessions must not hide what this one adds
-    return int(psutil.Process().memory_info().rss)

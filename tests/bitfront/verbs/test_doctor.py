@@ -57,10 +57,10 @@ def test_one_backend_decides_the_exit_code() -> None:
     rows = json.loads(alone.stdout)["checks"]
     assert alone.exit_code == (0 if any(row["name"].startswith("backend") and row["good"] for row in rows) else 1)
     assert [row["name"] for row in rows if row["name"].startswith("backend")] == ["backend tensorrt on cuda"]
-    refused = invoke("doctor", "--backend", "openvino")
+    refused = invoke("doctor", "--backend", "coreml")
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
     with pytest.raises(TargetError, match="known are auto, tensorrt, onnxruntime"):
-        doctor("openvino")
+        doctor("coreml")
 
 
 @pytest.mark.parametrize(

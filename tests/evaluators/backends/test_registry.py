@@ -8,7 +8,7 @@ import pytest
 
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
-from evaluators.backends.registry import choose_backend, kind_named, open_backend, shipped_kinds
+from evaluators.backends.registry import choice_text, choose_backend, kind_named, open_backend, shipped_kinds
 from evaluators.cores import usable_processors
 from search.errors import TargetError
 from search.installation import install_command
@@ -31,6 +31,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, *installed: str, gpu: bool) -> None
         (("onnxruntime", "tensorrt"), False, "onnxruntime"),
         (("onnxruntime", "tensorrt"), True, "tensorrt"),
         (("tensorrt",), True, "tensorrt"),
+        (("onnxruntime", "openvino"), False, "onnxruntime"),
+        (("openvino",), False, "openvino"),
     ],
 )
 def test_the_first_with_a_device(
@@ -38,6 +40,8 @@ def test_the_first_with_a_device(
 ) -> None:
     machine(monkeypatch, *installed, gpu=gpu)
     assert choose_backend("auto") == chosen
+    assert choice_text("auto") == f"{chosen}, the first of tensorrt, onnxruntime, openvino that can run here"
+    assert choice_text("fake") == "fake"
 
 
 def test_threads_that_would_wait_for_each_other_are_refused() -> None:
@@ -96,5 +100,5 @@ def test_auto_takes_none_whose_numbers_are_invented(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_backend_that_nobody_registered_is_refused_with_those_there_are() -> None:
-    with pytest.raises(TargetError, match=r"known are auto, tensorrt, onnxruntime, .*package\.module:Class"):
-        kind_named("openvino")
+    with pytest.raises(TargetError, match=r"known are auto, tensorrt, onnxruntime, openvino, .*package\.module:Class"):
+        kind_named("coreml")

@@ -99,7 +99,7 @@ def test_options_of_another_backend_are_refused_all_at_once(here: Path) -> None:
     check_backend_options(config("onnxruntime", threads="2"))
     check_backend_options(SearchConfig.from_json(filed.to_json()))  # what is stored was not given now
     with pytest.raises(TargetError):
-        check_backend_options(SearchConfig("m", "d", "s", backend="openvino"))
+        check_backend_options(SearchConfig("m", "d", "s", backend="coreml"))
 
 
 def test_files_that_tensorrt_options_name(here: Path) -> None:

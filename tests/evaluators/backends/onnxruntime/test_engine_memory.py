@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.backends.onnxruntime.session import allocated_bytes
+from evaluators.backends.processor import allocated_bytes
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.slow

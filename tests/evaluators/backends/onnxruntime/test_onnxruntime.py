@@ -305,7 +305,7 @@ def test_with_several_threads_interrupted_inferences_are_masked(
     own = iter([0, 7_000_000, 0, 7_000_000, 0, 3_000_000])  # in the third it waited
     switches = iter([0, 0, 0, 1, 1, 1])  # in the second some thread lost its processor
     monkeypatch.setattr(time, "thread_time_ns", own.__next__)
-    monkeypatch.setattr("evaluators.backends.onnxruntime.session._forced_switches", switches.__next__)
+    monkeypatch.setattr("evaluators.backends.processor._forced_switches", switches.__next__)
     samples = session.time(3)
     assert np.ma.getmaskarray(samples).tolist() == [False, True, True]
     assert np.ma.getdata(samples).tolist() == [7.0] * 3

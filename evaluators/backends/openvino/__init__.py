@@ -1,0 +1,1 @@
+"""The backend OpenVINO, for the processor."""
