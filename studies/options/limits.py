@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from search.values import Evaluation
 
 # Measures, by the names of their columns in a table of evaluations.
-LATENCY_MS, LOSS, METRIC_VALUE, MEMORY_BYTES = "latency_ms", "loss", "metric_value", "memory_bytes"
+LATENCY_MS, LOSS, METRIC_VALUE = "latency_ms", "loss", "metric_value"
+MEMORY_BYTES, SIZE_BYTES = "memory_bytes", "size_bytes"
 
 UNITS: Mapping[str, Callable[[float], str]] = {
     "ms": quantities.format_ms,
@@ -237,6 +238,19 @@ MAX_MEMORY = register_limit(
         measure=lambda evaluation: evaluation.memory_bytes,
         word="memory",
         help="Largest memory that an engine may use, for example 512MB or 2GiB.",
+        metavar="SIZE",
+        kind=SIZE,
+        unit="bytes",
+    )
+)
+MAX_SIZE = register_limit(
+    Limit(
+        name="max_size_bytes",
+        option="max-size",
+        column=SIZE_BYTES,
+        measure=lambda evaluation: evaluation.size_bytes,
+        word="size",
+        help="Largest size of the engine's file, for example 25MB.",
         metavar="SIZE",
         kind=SIZE,
         unit="bytes",

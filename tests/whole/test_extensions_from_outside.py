@@ -74,19 +74,19 @@ def run(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_an_installed_package_adds_a_limit(here: Path) -> None:
     site = here / "site"
-    install(toy_limit.__file__, site, "bitfront.limits", "max-size", "toy_limit:MAX_SIZE")
+    install(toy_limit.__file__, site, "bitfront.limits", "max-file", "toy_limit:MAX_FILE")
     ok(*FAKE)
-    assert "--max-size" in run(site, "front", "--help").stdout
-    allowed = run(site, "front", "s", "--max-size", "1GB", "--json")
+    assert "--max-file" in run(site, "front", "--help").stdout
+    allowed = run(site, "front", "s", "--max-file", "1GB", "--json")
     assert json.loads(allowed.stdout)["evaluations"], allowed
-    none = run(site, "front", "s", "--max-size", "1B")
+    none = run(site, "front", "s", "--max-file", "1B")
     assert none.returncode == 0, none
-    assert re.search(r"trial 1: size is [\d,]+ × the limit of 1 B", none.stdout), none
+    assert re.search(r"trial 1: file is [\d,]+ × the limit of 1 B", none.stdout), none
 
 
 def test_a_package_that_cannot_be_imported_is_named_with_exit_code_2(here: Path) -> None:
     site = here / "site"
-    install(toy_limit.__file__, site, "bitfront.limits", "max-size", "toy_limit:MISSING")
+    install(toy_limit.__file__, site, "bitfront.limits", "max-file", "toy_limit:MISSING")
     refused = run(site, "status")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused
     assert "loading toy_limit:MISSING" in refused.stderr

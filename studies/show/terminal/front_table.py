@@ -25,6 +25,8 @@ from studies.judging.sentences.evaluations import failure_text
 from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.picks import ties_text
 from studies.judging.standing import Standing
+from studies.options.limits import Limit
+from studies.options.quantities import format_bytes
 from studies.show.front_rows import ordered_points
 from studies.show.terminal.text_table import Column, TextTable
 from studies.store.records import FAILED, OK
@@ -72,6 +74,7 @@ def points_table(
         Column(now.metric.name, right=True, least=8),
         Column("loss", right=True, drop=4),
         Column("final loss", right=True, drop=1),
+        *(Column(limit.word, right=True, drop=5) for limit in _limits_of_bytes(now)),
         Column("limits", drop=2),
         Column("mix", drop=3, shorten=_shorten_mixes),
         Column("notes", note=True),
@@ -128,9 +131,19 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str, shared:
         value_text(point.value, half or shared, now.metric),
         estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),
         _final_cell(now, point),
+        *(_bytes_text(getattr(point, limit.column)) for limit in _limits_of_bytes(now)),
         limits_word(now, point),
         _MIX_LABEL.sub(lambda label: label[0].upper(), mix),
     ]
+
+
+def _limits_of_bytes(now: Standing) -> list[Limit]:
+    """The limits of size and memory that are set: their measures are columns only where they decide."""
+    return [limit for limit, _ in now.limits.rows() if limit.unit == "bytes"]
+
+
+def _bytes_text(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else format_bytes(size_bytes)
 
 
 def _names(now: Standing, point: Point) -> Iterator[str]:

@@ -22,11 +22,11 @@ Arrays = dict[str, NDArray[Any]]
 # What judging needs of every evaluation.
 JUDGED = (
     *("id", "raw_ms", "baseline_ms", "doubts", "metric_value", "loss", "loss_low", "loss_high", "loss_upper"),
-    *("samples", "total_samples", "resemblance", "memory_bytes", "not_obeyed"),
+    *("samples", "total_samples", "resemblance", "size_bytes", "memory_bytes", "not_obeyed"),
 )
 # What is told of a few.
 DETAILS = (
-    *("trial", "digest", "stage", "kind", "artifact", "spread", "size_bytes", "build_s", "total_s"),
+    *("trial", "digest", "stage", "kind", "artifact", "spread", "build_s", "total_s"),
     *("attempts", "opaque", "moves"),
 )
 _STATES = (records.OK, records.FAILED, records.RUNNING)

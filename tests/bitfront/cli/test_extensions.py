@@ -14,7 +14,7 @@ from bitfront.cli.main import VERBS, register_verb
 from search.errors import ConfigError
 from studies.options.limits import LIMITS, Limit, register_limit
 from tests.support.command_line import copy_finished, finished, invoke, ok
-from tests.support.extensions.toy_limit import MAX_SIZE
+from tests.support.extensions.toy_limit import MAX_FILE
 
 TOY = "tests.support.extensions.toy_verb"
 
@@ -44,7 +44,7 @@ def test_the_verb_of_an_installed_package_is_found(greeting: None, monkeypatch: 
 @pytest.fixture
 def largest_engine() -> Iterator[Limit]:
     finished()  # the study that all tests share has no such limit
-    limit = register_limit(MAX_SIZE)
+    limit = register_limit(MAX_FILE)
     yield limit
     del LIMITS[limit.name]
 
@@ -55,13 +55,13 @@ def test_a_registered_limit_is_an_option_of_every_verb_that_judges(
     copy_finished(tmp_path)
     monkeypatch.chdir(tmp_path)
     for verb in ("search", "resume", "front", "export", "report"):
-        assert "--max-size SIZE" in invoke(verb, "--help").stdout, verb
-    found = json.loads(ok("front", "small", "--json", "--max-size", "1B"))
-    assert found["limits"]["max_size_bytes"] == 1
+        assert "--max-file SIZE" in invoke(verb, "--help").stdout, verb
+    found = json.loads(ok("front", "small", "--json", "--max-file", "1B"))
+    assert found["limits"]["max_file_bytes"] == 1
     assert not any(row["feasible"] for row in found["rows"])
-    assert "× the limit of 1 B" in ok("front", "small", "--max-size", "1B")
-    refused = invoke("front", "small", "--max-size", "ten")
+    assert "× the limit of 1 B" in ok("front", "small", "--max-file", "1B")
+    refused = invoke("front", "small", "--max-file", "ten")
     assert refused.exit_code == 2
-    assert "--max-size: expected a size with its unit" in refused.stderr
-    ok("report", "small", "--out", "report.html", "--max-size", "10MB")
-    assert "size ≤ 10 MB" in Path("report.html").read_text(encoding="utf-8")
+    assert "--max-file: expected a size with its unit" in refused.stderr
+    ok("report", "small", "--out", "report.html", "--max-file", "10MB")
+    assert "file ≤ 10 MB" in Path("report.html").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,28 +16,29 @@ from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_
 from studies.options.quantities import Amount
 from studies.options.read_options import read_config
 from studies.store.store import Store
-from tests.support.command_line import copy_finished
-from tests.support.extensions.toy_limit import MAX_SIZE
+from tests.support.command_line import copy_finished, finished, ok
+from tests.support.extensions.toy_limit import MAX_FILE
 
 TOP1 = MetricScale("top1", ratio=True)
 
 
 @pytest.fixture
 def largest_engine() -> Iterator[Limit]:
-    """A limit that bitfront does not ship: the size of the engine's file."""
-    limit = register_limit(MAX_SIZE)
+    """A limit that bitfront does not ship, of a column that one of its own bounds too."""
+    finished()  # the study that all tests share has no such limit
+    limit = register_limit(MAX_FILE)
     yield limit
     del LIMITS[limit.name]
 
 
 def test_a_registered_limit_is_an_option_and_is_stored(largest_engine: Limit) -> None:
-    config = read_config({"model": "m.onnx", "data": "d.npz", "max-size": "10MB"})
-    assert config.limits == {"max_size_bytes": 10_000_000}
+    config = read_config({"model": "m.onnx", "data": "d.npz", "max-file": "10MB"})
+    assert config.limits == {"max_file_bytes": 10_000_000}
     assert SearchConfig.from_json(config.to_json()) == config
-    with pytest.raises(ConfigError, match="--max-size: expected a size with its unit"):
-        read_config({"model": "m.onnx", "data": "d.npz", "max-size": "10"})
-    assert resolve_limits(config.limits, TOP1, 1).to_json()["max_size_bytes"] == 10_000_000
-    assert largest_engine.text(10_000_000, TOP1) == "size ≤ 10 MB"
+    with pytest.raises(ConfigError, match="--max-file: expected a size with its unit"):
+        read_config({"model": "m.onnx", "data": "d.npz", "max-file": "10"})
+    assert resolve_limits(config.limits, TOP1, 1).to_json()["max_file_bytes"] == 10_000_000
+    assert largest_engine.text(10_000_000, TOP1) == "file ≤ 10 MB"
 
 
 def test_a_registered_limit_decides_what_is_feasible(
@@ -49,19 +51,19 @@ def test_a_registered_limit_decides_what_is_feasible(
         now = read_standing(store, study, store.targets.of_study(study.id)[0], Limits())
         sizes = now.table.size_bytes[:]
         bound = int(sizes[now.judgement.feasible].max()) - 1
-        bounded = replace(now, limits=Limits(max_size_bytes=bound))
+        bounded = replace(now, limits=Limits(max_file_bytes=bound))
         assert 0 < bounded.judgement.feasible.sum() < now.judgement.feasible.sum()
         assert bounded.judgement.feasible.tolist() == (now.judgement.feasible & (sizes <= bound)).tolist()
-        nearest = replace(now, limits=Limits(max_size_bytes=1)).judgement.nearest()
-        assert [name for near in nearest for name, _ in near.misses] == ["size"] * len(nearest)
+        nearest = replace(now, limits=Limits(max_file_bytes=1)).judgement.nearest()
+        assert [name for near in nearest for name, _ in near.misses] == ["file"] * len(nearest)
 
 
 def test_a_limit_with_a_name_that_is_taken_is_refused(largest_engine: Limit) -> None:
-    with pytest.raises(ConfigError, match="max_size_bytes"):
+    with pytest.raises(ConfigError, match="max_file_bytes"):
         register_limit(replace(largest_engine, option="max-file"))
     with pytest.raises(ConfigError, match="max_drop"):
         register_limit(replace(largest_engine, name="other", option="max-drop"))
-    with pytest.raises(ConfigError, match="a word of its own, got one of the limit max_size_bytes"):
+    with pytest.raises(ConfigError, match="a word of its own, got one of the limit max_file_bytes"):
         register_limit(replace(largest_engine, name="other", option="max-file"))
 
 
@@ -126,3 +128,16 @@ def test_a_rate_is_of_samples_not_of_batches() -> None:
     given = read_config({"model": "m.onnx", "data": "d.npz", "min-fps": "20000"}).limits
     assert resolve_limits(given, TOP1, 1) == Limits(rate_budget_ms=0.05)
     assert resolve_limits(given, TOP1, 8) == Limits(rate_budget_ms=0.4)  # 0.096 ms of a batch keep it
+
+
+def test_the_size_of_the_engine_is_a_limit_and_then_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_finished(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    rows = {row["mix"]: row for row in json.loads(ok("front", "small", "--json"))["rows"]}
+    assert rows["all int8"]["size_bytes"] < rows["all fp32"]["size_bytes"], "weights of one byte"
+    bound = rows["all fp32"]["size_bytes"] - 1
+    bounded = {row["mix"]: row for row in json.loads(ok("front", "small", "--json", "--max-size", f"{bound}B"))["rows"]}
+    assert (bounded["all int8"]["feasible"], bounded["all fp32"]["feasible"]) == (True, False)
+    header, *_ = ok("front", "small", "--max-size", f"{bound}B").splitlines()
+    assert "size" in header.split()
+    assert "size" not in ok("front", "small").splitlines()[0].split()
