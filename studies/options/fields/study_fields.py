@@ -131,7 +131,7 @@ class StudyFields:
     )
     backend: str = option(
         kinds.BACKEND,
-        "The runtime that builds and runs engines: auto, tensorrt, onnxruntime or fake.",
+        "The runtime that builds and runs engines: auto, tensorrt, onnxruntime, openvino or fake.",
         "auto",
         metavar="NAME",
         verbs=Verbs.RUNNING,
