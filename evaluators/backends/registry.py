@@ -125,7 +125,8 @@ def _check_offers(kind: BackendKind, backend: Backend) -> None:
     for precision, ops in backend.capability().ops.items():
         for op in sorted(ops):
             if why := why_not_written(precision, op):
+                name = precision.label.upper()
                 raise TargetError(
-                    f"opening backend {kind.name}: it offers {precision.name} to {op}, but lowering cannot write "
-                    f"{why}. Leave {op} out of what its `capability` offers in {precision.name}."
+                    f"opening backend {kind.name}: it offers {name} to {op}, but lowering cannot write "
+                    f"{why}. Leave {op} out of what its `capability` offers in {name}."
                 )

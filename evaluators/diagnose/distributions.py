@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from evaluators.lowering.int8.dynamic import dynamic_weight
 from evaluators.measure.output_noise import relative
 from search.graph.grouping import is_constant
 from search.values import Precision
@@ -211,8 +212,9 @@ def weight_divergence(exact: ir.Model, lowered: ir.Model, anchors: Sequence[str]
         None if none of them has a constant weight that is rounded.
     """
     found = [
-        _divergence(weight, read_constant(reader))
+        _divergence(weight, read_constant(reader) if product is None else product)
         for name in anchors
+        for product in [dynamic_weight(lowered.graph.node(name), exact.graph.node(name))]
         for value, reader in zip(exact.graph.node(name).inputs[:2], lowered.graph.node(name).inputs[:2], strict=True)
         if value is not None and is_constant(value) and value.const_value is not None
         for weight in [value.const_value.numpy()]

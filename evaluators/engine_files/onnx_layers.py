@@ -14,6 +14,7 @@ from evaluators.lowering.float_types import precision_of
 from search.values import REFERENCE, Precision
 
 _INT8_KERNELS = ("QLinear", "QGemm", "ConvInteger", "MatMulInteger", "QAttention", "DynamicQuantizeMatMul")
+_OF_ONNX = frozenset({"ConvInteger", "MatMulInteger"})
 _WEIGHTED = ("Conv", "Gemm", "MatMul", "Attention")
 _MOVES = frozenset(
     "QuantizeLinear DequantizeLinear DynamicQuantizeLinear Cast Identity Reshape Flatten Squeeze Unsqueeze Transpose "
@@ -66,8 +67,12 @@ def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def kind_of(ops: set[str]) -> str:
-    """What kind of file has nodes of these ops."""
-    if any(op.startswith(_INT8_KERNELS) for op in ops):
+    """What kind of file has nodes of these ops.
+
+    Products of integers beside Q/DQ are those of a file that is not optimized yet.
+    """
+    written = _OF_ONNX if "DequantizeLinear" in ops else frozenset[str]()
+    if any(op.startswith(_INT8_KERNELS) for op in ops - written):
         return _OPTIMIZED
     if ops & {"QuantizeLinear", "DequantizeLinear"}:
         return "ONNX with Q/DQ"
@@ -109,18 +114,24 @@ def _layer(node: ir.Node, fused: set[ir.Node]) -> Layer:
         weighted=_is_weighted(node),
         attributes=_attributes(node),
         macs=_macs(node),
-        why_not_int8="" if moves or precision is Precision.INT8 else _why_not(node),
+        why_not_int8="" if moves or (precision is not None and precision.quantized) else _why_not(node),
     )
 
 
 def _precision(node: ir.Node) -> Precision | None:
     if node.op_type.startswith(_INT8_KERNELS):
-        return Precision.INT8
+        return Precision.INT8_DYNAMIC if _reads_dynamic(node) else Precision.INT8
     if _is_weighted(node) and _reads_codes(node):
         return Precision.INT8
     types = {precision_of(value.dtype) for value in (*node.inputs, *node.outputs) if value is not None and value.dtype}
     found = [precision for precision in types if precision is not None]
     return min(found, key=lambda precision: precision.rank, default=None)
+
+
+def _reads_dynamic(node: ir.Node) -> bool:
+    """Whether the activations of an INT8 kernel are quantized anew in each inference."""
+    maker = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    return node.op_type == "DynamicQuantizeMatMul" or (maker is not None and maker.op_type == "DynamicQuantizeLinear")
 
 
 def _reads_codes(node: ir.Node) -> bool:

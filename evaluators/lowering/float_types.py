@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from evaluators.lowering.constants import array_of
+from evaluators.lowering.int8.dynamic import DYNAMIC_OPS
 from evaluators.lowering.int8.nodes import Plan, float_inputs
 from evaluators.lowering.placement import NARROW_SAFE, Placement
 from search.graph.element_types import is_float
@@ -35,7 +36,15 @@ def why_not_written(precision: Precision, op: str) -> str:
         return ""
     if precision.dtype != _CODES:
         return f"codes of the type {precision.dtype}: it writes those of {_CODES}"
-    return "" if op in WEIGHTED else f"codes for the operator {op}: it writes them for {', '.join(sorted(WEIGHTED))}"
+    known = WEIGHTED if precision.calibrated else DYNAMIC_OPS
+    return "" if op in known else f"codes for the operator {op}: it writes them for {', '.join(sorted(known))}"
+
+
+def floats_of(precision: Precision, placement: Placement) -> Precision:
+    """What a group in a precision computes in where it computes in floats, if that holds its values."""
+    if not precision.quantized:
+        return precision
+    return placement.float_side if precision.calibrated else REFERENCE  # DynamicQuantizeLinear reads float32 alone
 
 
 def largest_of(dtype: ir.DataType) -> float:
@@ -106,7 +115,7 @@ class FloatTypes:
             return self._free_type(node) if node.op_type in NARROW_SAFE else FLOAT
         if not precision.quantized:
             return float_type(precision)
-        group, side = self._owner[node.name or ""], self._placement.float_side
+        group, side = self._owner[node.name or ""], floats_of(precision, self._placement)
         return float_type(side if self._holds(side, (*group.inputs, *group.skips, *group.tensors)) else REFERENCE)
 
     def _free_type(self, node: ir.Node) -> ir.DataType:

@@ -15,7 +15,7 @@ from onnx import version_converter
 from evaluators.lowering.activations import Activations
 from evaluators.lowering.constants import Edits, Names
 from evaluators.lowering.corrections import correct_constants
-from evaluators.lowering.float_types import FLOAT, FloatTypes
+from evaluators.lowering.float_types import FLOAT, FloatTypes, floats_of
 from evaluators.lowering.int8.onnxruntime_rules import becomes_int8
 from evaluators.lowering.int8.plan import plan
 from evaluators.lowering.placement import DATA_ONLY, SAME_SCALE, Placement
@@ -71,7 +71,7 @@ class Lowered:
 
     def __init__(self, model: Model, assignment: Assignment, ranges: Ranges, placement: Placement) -> None:
         copy = model.graph.clone()
-        floats = {placement.float_side if each.quantized else each for each in assignment.values()}
+        floats = {floats_of(each, placement) for each in assignment.values()}
         newest = max(floats, key=lambda each: each.opset, default=REFERENCE)
         if copy.graph.opset_imports.get("", 0) < newest.opset:
             copy = _at_opset_of(newest, copy)
@@ -134,7 +134,10 @@ class _Lowering:
             node.replace_input_with(i, self._read(node, i, value, dtype))
         precision = self._types.precision(node)
         if node.name in self._anchors and precision is not None and precision.quantized:
-            self._weights.quantize(node, dtype)
+            if precision.calibrated:
+                self._weights.quantize(node, dtype)
+            else:
+                self._weights.quantize_product(node)
         elif dtype is not FLOAT:
             self._weights.narrow(node, range(len(node.inputs)), dtype)
         if node.outputs[0] in self._plan.sums:

@@ -15,6 +15,7 @@ from evaluators.calibration.scales import row_blocks, weight_scales
 from evaluators.lowering.biases import Bias, find_bias
 from evaluators.lowering.constants import Edits, array_of, name_of_form, suffix_of
 from evaluators.lowering.float_types import FLOAT, float_type, largest_of
+from evaluators.lowering.int8.dynamic import write_dynamic
 from evaluators.lowering.int8.nodes import activation_indices
 from evaluators.lowering.placement import DATA_ONLY, Placement
 from search.graph.grouping import is_constant
@@ -96,18 +97,14 @@ class Weights:
         assert weight is not None
         array = array_of(weight)
         axis = channel_axis(node, array)
-        own = _own_scales(self._own.get(node.name or ""), axis, array, self._placement)
-        scales = _scales_of(node, array, axis, self._placement) if own is None else own
+        scales, limits = self._grid(node, array, axis)
         bias = find_bias(node, array, self._owned) if self._placement.int32_bias else None
         if bias is not None:
             others = tuple(i for i in range(array.ndim) if i != axis) if axis is not None else None
             scales = self._quantize_bias(node, bias, scales, np.asarray(~array.any(axis=others)))
         elif len(node.inputs) > 2 and dtype is not FLOAT:
             self.narrow(node, [2], dtype)
-        correction = self._corrections.get(node.name or "")
-        rounding = None if correction is None else correction.rounding
-        limits = symmetric_limits(self._placement.weight_bits) if own is None else (-128, 127)
-        codes = _codes(array, scales, axis, rounding, limits)
+        codes = _codes(array, scales, axis, self._rounding(node), limits)
         name = (
             f"{weight.name}/int8" if not self._same_weight_other_scale(weight, scales) else f"{node.name}/weight/int8"
         )
@@ -117,6 +114,29 @@ class Weights:
             self._edits.constants.add(f"{name}/zero", np.zeros(scales.shape, np.int8)),
         ]
         node.replace_input_with(index, self._dequantize(name, parts, axis, dtype))
+
+    def quantize_product(self, node: ir.Node) -> None:
+        """Make a MatMul or Gemm a product of codes, those of its activations found anew in each inference."""
+        weight = node.inputs[1]
+        assert weight is not None
+        array = array_of(weight)
+        axis = channel_axis(node, array)
+        scales, limits = self._grid(node, array, axis)
+        codes = _codes(array, scales, axis, self._rounding(node), limits)
+        write_dynamic(node, f"{weight.name}/int8", codes if axis else codes.T, scales, self._edits)
+
+    def _grid(
+        self, node: ir.Node, weight: NDArray[Any], axis: int | None
+    ) -> tuple[NDArray[np.float32], tuple[int, int]]:
+        """The scales of a weight, the file's own where it has any, and the lowest and the highest code."""
+        own = _own_scales(self._own.get(node.name or ""), axis, weight, self._placement)
+        if own is not None:
+            return own, (-128, 127)
+        return _scales_of(node, weight, axis, self._placement), symmetric_limits(self._placement.weight_bits)
+
+    def _rounding(self, node: ir.Node) -> NDArray[Any] | None:
+        correction = self._corrections.get(node.name or "")
+        return None if correction is None else correction.rounding
 
     def _same_weight_other_scale(self, weight: ir.Value, scales: NDArray[np.float32]) -> bool:
         """Bias overflow may have widened the scales of one use of a shared weight."""

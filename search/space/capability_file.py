@@ -17,7 +17,7 @@ from search.values import REFERENCE, Precision
 OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _NAME = "name"
 _LOWER = tuple(p.label for p in sorted(Precision) if p is not REFERENCE)
-_QUANTIZED = tuple(p.label for p in sorted(Precision) if p.quantized)
+_CALIBRATED = tuple(p.label for p in sorted(Precision) if p.calibrated)
 
 
 def read_capability_file(path: Path, option: str = "--capabilities") -> CapabilityRules:
@@ -88,7 +88,7 @@ def _problems(data: Mapping[str, Any]) -> Iterable[str]:
 
 def _table_problems(label: str, table: Mapping[str, Any]) -> Iterable[str]:
     checks: dict[str, Callable[[Any], str]] = {OPS: _ops_problem, WITHOUT: _ops_problem}
-    if label in _QUANTIZED:
+    if label in _CALIBRATED:
         checks |= {SYMMETRIC: _switch_problem, **dict.fromkeys(LEAST_SIZES, _size_problem)}
     for key, value in table.items():
         if key not in checks:

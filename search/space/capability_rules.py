@@ -72,7 +72,7 @@ class CapabilityRules:
                 native = "only " + ", ".join(sorted(runs)) if runs else "nothing"
                 raise ConfigError(
                     f"--capabilities {self.name}: [{label}] lists {', '.join(more)}, but {target} runs {native} in "
-                    f"{precision.name}. A file can only remove what the target runs: take "
+                    f"{precision.label.upper()}. A file can only remove what the target runs: take "
                     f"{'it' if len(more) == 1 else 'them'} off the list."
                 )
             left = frozenset(table[OPS]) if OPS in table else runs - frozenset(table.get(WITHOUT, ()))

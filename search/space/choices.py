@@ -101,10 +101,17 @@ class Space:
         return Assignment({g: _nearest(choices, wanted.get(g, REFERENCE)) for g, choices in self.choices.items()})
 
     def baselines(self) -> dict[str, Assignment]:
-        """The uniform assignments by label, FP32 first, without duplicates."""
+        """The uniform assignments by label, FP32 first, without duplicates.
+
+        Without those of precisions between the finest and the coarsest that most groups are not offered: products of a
+        network of convolutions in INT8-DYNAMIC are nearly all FP32, and tell nothing that is worth a build.
+        """
         found: dict[Assignment, str] = {}
         for precision in self.precisions:
-            found.setdefault(self.uniform(precision), precision.label)
+            assignment = self.uniform(precision)
+            run = sum(each is precision for each in assignment.values())
+            if precision in (REFERENCE, self.precisions[-1]) or 2 * run >= len(assignment):
+                found.setdefault(assignment, precision.label)
         return {label: assignment for assignment, label in found.items()}
 
     def lower_pairs(self) -> list[tuple[str, Precision]]:
@@ -159,16 +166,20 @@ def _choice(group: Group, precision: Precision, model: Model, capability: Capabi
     if reason:
         return Choice(precision, False, reason)
     if precision.quantized:
-        reason = _why_not_quantized(group, model, capability, ranges)
+        reason = _why_not_quantized(precision, group, model, capability, ranges)
     else:
         reason = _why_not_held(precision, group, model, ranges)
     return Choice(precision, not reason, reason)
 
 
-def _why_not_quantized(group: Group, model: Model, capability: Capability, ranges: Ranges | None) -> str:
+def _why_not_quantized(
+    precision: Precision, group: Group, model: Model, capability: Capability, ranges: Ranges | None
+) -> str:
     if group.pinned:
         return group.pinned
-    if ranges is not None:
+    if not precision.calibrated and len(group.weight_shape) != 2:
+        return f"its weight is no matrix, but has {len(group.weight_shape)} axes"
+    if precision.calibrated and ranges is not None:
         missing = [name for name in (*group.inputs, *group.skips, group.output) if name not in ranges.tensors]
         if missing:
             return f"calibration has no range for tensor {missing[0]}"

@@ -14,18 +14,20 @@ BASELINE = "baseline:"  # how roles of uniform assignments begin
 class Precision(Enum):
     """What a group computes in; ordered by rank, so that `max` is the coarsest of several.
 
-    The value of a member is its id. The name is that of TensorRT's builder flag, and in lower case the word of
-    `trtexec` and Polygraphy. FP32 is the finest and the reference: a loss is against it, and it adds no noise.
+    The value of a member is its id. The name is that of TensorRT's builder flag where it has one, and in lower case the
+    word of `trtexec` and Polygraphy. FP32 is the finest and the reference: a loss is against it, and it adds no noise.
 
     Attributes:
         id: what databases and digests hold: never renumber, only add.
         rank: 0 for the finest; the numbers may change when a member is added between two others.
         dtype: type of one value, by the name that numpy and TensorRT share.
-        quantized: whether values are integers with a scale, which backends choose in different ways; others are
+        quantized: whether weights are integers with a scale, which backends choose in different ways; others are
             floats, which round alike everywhere.
+        calibrated: whether activations are integers too, on a scale that calibration finds. They are what layers hand
+            on then. Otherwise layers hand on floats; a quantized one finds the scale of what it reads each time.
         largest: the largest finite value; infinite where a scale decides.
         opset: the first of ONNX in which weighted ops, and Q/DQ beside them, take its type as floats; 0 for any.
-        value_bytes: size of one value in memory.
+        value_bytes: size of one value that a layer hands on.
         usual_time: time of a layer against FP32, where a target never measured it: between what GPUs and processors
             gain.
         usual_noise: error that a layer adds to the outputs against INT8, where it was not measured.
@@ -41,6 +43,7 @@ class Precision(Enum):
     rank: int
     dtype: str
     quantized: bool
+    calibrated: bool
     largest: float
     opset: int
     value_bytes: float
@@ -56,6 +59,7 @@ class Precision(Enum):
         "rank": 0,
         "dtype": "float32",
         "quantized": False,
+        "calibrated": False,
         "largest": 3.4028234663852886e38,
         "opset": 0,
         "value_bytes": 4.0,
@@ -71,6 +75,7 @@ class Precision(Enum):
         "rank": 1,
         "dtype": "float16",
         "quantized": False,
+        "calibrated": False,
         "largest": 65504.0,
         "opset": 19,
         "value_bytes": 2.0,
@@ -86,6 +91,7 @@ class Precision(Enum):
         "rank": 2,
         "dtype": "bfloat16",
         "quantized": False,
+        "calibrated": False,
         "largest": 3.3895313892515355e38,
         "opset": 22,
         "value_bytes": 2.0,
@@ -96,11 +102,28 @@ class Precision(Enum):
         "tactic_words": ("bf16",),
         "colour": "#3d86bd",
     }
-    INT8 = {  # noqa: RUF012 - facts, not a value
-        "id": 2,
+    INT8_DYNAMIC = {  # noqa: RUF012 - facts, not a value
+        "id": 4,
         "rank": 3,
         "dtype": "int8",
         "quantized": True,
+        "calibrated": False,
+        "largest": math.inf,
+        "opset": 0,
+        "value_bytes": 4.0,
+        "usual_time": 0.45,
+        "usual_noise": 0.8,
+        "ceiling_db": 30.0,
+        "words": r"(?<![a-z])dynamic int8",
+        "tactic_words": (),
+        "colour": "#2a6aa6",
+    }
+    INT8 = {  # noqa: RUF012 - facts, not a value
+        "id": 2,
+        "rank": 4,
+        "dtype": "int8",
+        "quantized": True,
+        "calibrated": True,
         "largest": math.inf,
         "opset": 0,
         "value_bytes": 1.0,
@@ -123,7 +146,8 @@ class Precision(Enum):
 
     @property
     def label(self) -> str:
-        return self.name.lower()
+        """The word for it on the command line and in tables: `int8`, `int8-dynamic`."""
+        return self.name.lower().replace("_", "-")
 
     @property
     def role(self) -> str:
@@ -142,7 +166,7 @@ class Precision(Enum):
     def parse(cls, text: str) -> Precision:
         """Read `int8`, `FP16`, …; raises ValueError naming the precisions there are."""
         try:
-            return cls[text.strip().upper()]
+            return cls[text.strip().upper().replace("-", "_")]
         except KeyError:
             raise ValueError(f"precision {text!r} is unknown; known are {', '.join(p.label for p in cls)}") from None
 

@@ -37,8 +37,8 @@ class Capability:
         if precision is REFERENCE or op in self.ops.get(precision, ()):
             return ""
         if op in self.withheld.get(precision, ()):
-            return f"the capabilities file {self.withheld_by} offers no {precision.name} to {op}"
-        return f"the target has no {precision.name} kernel for {op}"
+            return f"the capabilities file {self.withheld_by} offers no {precision.label.upper()} to {op}"
+        return f"the target has no {precision.label.upper()} kernel for {op}"
 
     def to_json(self) -> dict[str, Any]:
         native = {

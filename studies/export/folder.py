@@ -163,7 +163,7 @@ def write_layer_files(folder: Path, work: Work, engine: Path, assignment: Assign
 
 def find_reasons(choices: Iterable[ChoiceRecord], assignment: Assignment) -> dict[str, str]:
     """Group id → why the assignment does not ask for INT8; groups that it asks for in INT8 have none."""
-    int8 = {choice.group: choice for choice in choices if choice.precision.quantized}
+    int8 = {choice.group: choice for choice in choices if choice.precision.calibrated}
     return {
         group: _reason(int8.get(group), precision) for group, precision in assignment.items() if not precision.quantized
     }

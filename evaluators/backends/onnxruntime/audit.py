@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -11,21 +11,29 @@ import onnx_ir as ir
 
 from evaluators.lowering.constants import name_of_form
 from evaluators.lowering.float_types import NARROW, precision_of
+from evaluators.lowering.int8.dynamic import PRODUCT
 from search.graph.grouping import is_constant
 from search.graph.model import Model
 from search.values import REFERENCE, Assignment, AuditRow, Precision
 
-_INT8_KERNELS = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger"})
+_DYNAMIC_KERNEL = "DynamicQuantizeMatMul"
+_INT8_KERNELS = frozenset(
+    {"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger", _DYNAMIC_KERNEL}
+)
 _KERNELS = _INT8_KERNELS | {"Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
 _WRITTEN = (*NARROW, ir.DataType.INT8)  # types that lowering writes weights in
-# What ONNX Runtime's optimizers append to the name of the node, or of the tensor, that a kernel comes from.
-_SUFFIX = re.compile(r"(_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/?|/MatmulTransposeFusion/?|_pre_q|_nchwc)+$")
+# What lowering and ONNX Runtime's optimizers append to the name of the node or tensor that a kernel comes from.
+_SUFFIX = re.compile(
+    r"(_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/?|/MatmulTransposeFusion/?|_pre_q|_nchwc"
+    rf"|{re.escape(PRODUCT)}(\.\d+)?)+$"
+)
 _PREFIX = re.compile(r"^(InsertedPrecisionFreeCast_|FusedBack_|fused )+")
 
 
 def audit_rows(optimized: onnx.GraphProto, model: Model, assignment: Assignment) -> tuple[AuditRow, ...]:
     """What the optimized graph runs for each group, found by its weight or by what optimizers leave of its names."""
     types = {tensor.name: ir.DataType(tensor.data_type) for tensor in optimized.initializer}
+    dynamic = {name for node in optimized.node if node.op_type == "DynamicQuantizeLinear" for name in node.output}
     groups, owners = model.groups, owners_of(model)
     got: dict[str, list[tuple[Precision, str]]] = {}
     for node in optimized.node:
@@ -33,7 +41,7 @@ def audit_rows(optimized: onnx.GraphProto, model: Model, assignment: Assignment)
             continue
         owned_by = owner_of(node, owners)
         if owned_by is not None:
-            got.setdefault(owned_by, []).append((_precision_of(node, types), node.op_type))
+            got.setdefault(owned_by, []).append((_precision_of(node, types, dynamic), node.op_type))
     rows = []
     for group in groups:
         # Of several kernels (shared weights, or a split op) one that does not obey is the answer.
@@ -107,8 +115,14 @@ def original_name(name: str) -> str:
     return _PREFIX.sub("", _SUFFIX.sub("", name))
 
 
-def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType]) -> Precision:
-    """By its kernel, else the coarsest type of floats among its constants."""
+def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType], dynamic: Container[str]) -> Precision:
+    """By its kernel and where the codes that it reads come from, else the coarsest type of floats among its constants.
+
+    Args:
+        dynamic: names of the codes that are made anew in each inference.
+    """
+    if node.op_type == _DYNAMIC_KERNEL or node.input[0] in dynamic:
+        return Precision.INT8_DYNAMIC
     if node.op_type in _INT8_KERNELS:
         return Precision.INT8
     found = (precision_of(types.get(name)) for name in node.input)

@@ -11,10 +11,10 @@ import onnx
 
 from search.values import LayerTime
 
-MOVES = frozenset({"Cast", "DequantizeLinear", "MemcpyFromHost", "MemcpyToHost", "QuantizeLinear"}) | {
-    "ReorderInput",
-    "ReorderOutput",
-}
+MOVES = frozenset(
+    "Cast DequantizeLinear DynamicQuantizeLinear MemcpyFromHost MemcpyToHost QuantizeLinear ReorderInput "
+    "ReorderOutput".split()
+)
 _KERNEL = "_kernel_time"
 
 

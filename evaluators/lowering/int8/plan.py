@@ -17,7 +17,7 @@ def plan(graph: ir.Graph, model: Model, assignment: Assignment, placement: Place
     """Decide which tensors of `graph` (a clone of the model's, same node names) are INT8."""
     nodes = {node.name: node for node in graph}
     result = Plan()
-    groups = [group for group in model.groups if assignment[group.id].quantized]
+    groups = [group for group in model.groups if assignment[group.id].calibrated]
     for group in groups:
         for name in group.anchors:
             result.reads.update((nodes[name], i) for i in activation_indices(nodes[name]))

@@ -99,6 +99,8 @@ class Mix:
         new_names: first output → name, of nodes that the file has no name for, or one that another node has too.
         lower: makes the graph that was measured, with quantization and casts in it.
         weight_bits: width of the codes of INT8 weights.
+        made_static: how many layers are INT8 here whose activations the mix quantizes anew in each inference, which
+            none of the tools writes.
     """
 
     source: Source
@@ -108,6 +110,7 @@ class Mix:
     new_names: Mapping[str, str]
     lower: Callable[[], ir.Graph]
     weight_bits: int = 8
+    made_static: int = 0
 
     def layers_in(self, precision: Precision) -> tuple[MixGroup, ...]:
         return tuple(layer for layer in self.layers if layer.precision is precision)
@@ -198,6 +201,8 @@ def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
     """
     problem, ledger = work.problem, work.ledger
     ranges = ledger.ranges().for_mix(assignment)
+    dynamic = {group: Precision.INT8 for group, p in assignment.items() if p.quantized and not p.calibrated}
+    assignment = assignment.replace(dynamic)
     written = Placement.from_json(work.bench.keeper.description.placement)
     placement = replace(written, before_activations=False)  # other tools write Q/DQ, which has none there
     (target,) = target_names.names([ledger.target.target])
@@ -213,6 +218,7 @@ def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
         new_names=nodes.new_names,
         lower=partial(_lower, model, assignment, ranges, placement),
         weight_bits=placement.weight_bits,
+        made_static=len(dynamic),
     )
 
 

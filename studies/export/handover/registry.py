@@ -7,6 +7,7 @@ from pathlib import Path
 
 from search.errors import ConfigError
 from search.extensions import Extensible
+from search.values import Precision
 from studies.export.handover.mix import Handover, Mix
 
 HANDOVERS: Extensible[Handover] = Extensible(
@@ -63,6 +64,11 @@ def write_handovers(folder: Path, mix: Mix, names: Sequence[str]) -> list[str]:
         What a tool cannot be told of the mix, one sentence each.
     """
     notes = []
+    if mix.made_static:
+        notes.append(
+            f"{mix.made_static} of the layers run in {Precision.INT8_DYNAMIC.label} in the mix. They are handed over "
+            f"as {Precision.INT8.label} on calibrated ranges, so their loss is not the one that was measured"
+        )
     for name in names:
         handover = HANDOVERS.make(name)
         entry = folder / handover.name

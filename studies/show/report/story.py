@@ -72,7 +72,7 @@ def build_story(now: Standing) -> Story:
 
 def _points(now: Standing) -> Iterator[tuple[str, Point]]:
     for precision, row in now.measures.uniform_rows:
-        yield precision.name, now.point(row)
+        yield precision.label.upper(), now.point(row)
     best = best_point(now)
     if best is not None:
         yield "bitfront", best

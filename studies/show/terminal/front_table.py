@@ -43,7 +43,7 @@ LIMIT_WORDS: Mapping[Verdict, tuple[str, str]] = {
 
 _LABELS = [each.label.upper() for each in sorted(Precision, key=lambda each: -each.rank)]
 
-_MIX_LABEL = re.compile("|".join(each.label for each in Precision))
+_MIX_LABEL = re.compile("|".join(each.label for each in sorted(Precision, key=lambda each: -len(each.label))))
 
 
 def front_table(now: Standing, mixes: Mapping[int, str]) -> TextTable:

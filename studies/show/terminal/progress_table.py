@@ -54,7 +54,7 @@ def progress_table(now: Standing, last: int) -> TextTable:
 def _rows(now: Standing, last: int) -> Iterator[tuple[str, Point | None, str]]:
     """Name, evaluation and style of each row."""
     for precision, base in now.measures.uniform_rows:
-        yield precision.name, now.point(base), BASELINE_STYLE
+        yield precision.label.upper(), now.point(base), BASELINE_STYLE
     yield "best", best_point(now), BEST_STYLE
     for row in np.flatnonzero(now.table.id == last):
         yield "last", now.point(int(row)), ""

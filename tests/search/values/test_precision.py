@@ -15,8 +15,8 @@ from search.space.layout import make_layout
 from search.values import Assignment, Precision
 from tests.support.command_line import DATABASE, ok, write_inputs
 
-FP32, FP16, BF16, INT8 = Precision
-KEPT_IDS = {"fp32": 0, "fp16": 1, "bf16": 3, "int8": 2}
+FP32, FP16, BF16, DYNAMIC, INT8 = Precision
+KEPT_IDS = {"fp32": 0, "fp16": 1, "bf16": 3, "int8-dynamic": 4, "int8": 2}
 
 
 def test_ids_are_as_they_were_stored() -> None:
@@ -29,7 +29,7 @@ def test_ids_are_as_they_were_stored() -> None:
 def test_every_precision_has_every_fact() -> None:
     for precision in Precision:
         assert {name for name in Precision.__annotations__ if not name.startswith("_")} <= vars(precision).keys()
-    for fact in ("id", "rank", "colour", "dtype"):
+    for fact in ("id", "rank", "colour", "words"):
         assert len({getattr(precision, fact) for precision in Precision}) == len(Precision)
     assert [precision.largest for precision in Precision if not precision.quantized] == [
         float(ml_dtypes.finfo(precision.dtype).max) for precision in Precision if not precision.quantized
@@ -40,7 +40,15 @@ def test_precisions_compare_by_rank() -> None:
     assert BF16.id > INT8.id
     assert sorted([INT8, BF16, FP32, FP16]) == [FP32, FP16, BF16, INT8]
     assert max(BF16, INT8) is INT8
-    assert FP16 < BF16 <= BF16 < INT8
+    assert FP16 < BF16 <= BF16 < DYNAMIC < INT8
+
+
+def test_labels_are_read_back() -> None:
+    assert [Precision.parse(precision.label) for precision in Precision] == list(Precision)
+    assert Precision.parse(" INT8-Dynamic ") is DYNAMIC
+    mix = Assignment({"g000": DYNAMIC, "g001": INT8})
+    assert mix.to_json() == {"g000": "int8-dynamic", "g001": "int8"}
+    assert Assignment.from_json(mix.to_json()) == mix
 
 
 def test_digests_of_assignments_hold_ids() -> None:
