@@ -1,7 +1,8 @@
 """Applying the corrections of INT8 to the float constants of a graph, before they are quantized.
 
-An op whose group does not run in INT8 keeps its constants. A constant that several ops read is copied for each op that
-has a correction of its own.
+An op whose group does not run in INT8 keeps its constants. So does one in INT8-DYNAMIC, which has another error: on an
+encoder that is hard for INT8 the corrections of static INT8 made 0.017 of its outputs' error of 0.008. A constant that
+several ops read is copied for each op that has a correction of its own.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def _in_int8(
     for group in groups:
         for anchor in group.anchors:
             correction = corrections.get(anchor)
-            if correction is None or not assignment[group.id].quantized:
+            if correction is None or not assignment[group.id].calibrated:
                 continue
             found = find_constants(nodes[anchor], group.nodes)
             if found is None:
@@ -190,7 +191,7 @@ def corrected_model(model: Model, assignment: Assignment, ranges: Ranges, placem
         ModelError: an op has no place for what its correction changes.
     """
     corrections = ranges.recovery.corrections_in(assignment)
-    wanted = {a for g in model.groups if assignment[g.id].quantized for a in g.anchors if a in corrections}
+    wanted = {a for g in model.groups if assignment[g.id].calibrated for a in g.anchors if a in corrections}
     if not wanted:
         return model.graph
     copy = model.graph.clone()

@@ -104,7 +104,9 @@ class Weights:
             scales = self._quantize_bias(node, bias, scales, np.asarray(~array.any(axis=others)))
         elif len(node.inputs) > 2 and dtype is not FLOAT:
             self.narrow(node, [2], dtype)
-        codes = _codes(array, scales, axis, self._rounding(node), limits)
+        correction = self._corrections.get(node.name or "")
+        rounding = None if correction is None else correction.rounding
+        codes = _codes(array, scales, axis, rounding, limits)
         name = (
             f"{weight.name}/int8" if not self._same_weight_other_scale(weight, scales) else f"{node.name}/weight/int8"
         )
@@ -122,7 +124,7 @@ class Weights:
         array = array_of(weight)
         axis = channel_axis(node, array)
         scales, limits = self._grid(node, array, axis)
-        codes = _codes(array, scales, axis, self._rounding(node), limits)
+        codes = _codes(array, scales, axis, None, limits)
         write_dynamic(node, f"{weight.name}/int8", codes if axis else codes.T, scales, self._edits)
 
     def _grid(
@@ -133,10 +135,6 @@ class Weights:
         if own is not None:
             return own, (-128, 127)
         return _scales_of(node, weight, axis, self._placement), symmetric_limits(self._placement.weight_bits)
-
-    def _rounding(self, node: ir.Node) -> NDArray[Any] | None:
-        correction = self._corrections.get(node.name or "")
-        return None if correction is None else correction.rounding
 
     def _same_weight_other_scale(self, weight: ir.Value, scales: NDArray[np.float32]) -> bool:
         """Bias overflow may have widened the scales of one use of a shared weight."""

@@ -169,7 +169,7 @@ def recover(
         )
     given = subject.given
     if given.own:
-        if all(given.own.owns(group) for group in given.groups if int8[group.id].quantized):
+        if all(given.own.owns(group) for group in given.groups if int8[group.id].calibrated):
             return ranges, RecoveryRecord(asked, notes=("all INT8 is the file's own, which is left as it is",))
         steps = [step for step in steps if not step.exact]  # they would change the constants that the file quantized
     with held_folder() as folder:
@@ -218,8 +218,8 @@ def correct_mix(
 
 def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
     choices = make_space(subject.given, subject.capability, ranges, subject.keep).choices
-    quantized = {g: c.precision for g, some in choices.items() for c in some if c.precision.quantized and c.offered}
-    return Assignment({group: quantized.get(group, REFERENCE) for group in choices})
+    static = {g: c.precision for g, some in choices.items() for c in some if c.precision.calibrated and c.offered}
+    return Assignment({group: static.get(group, REFERENCE) for group in choices})
 
 
 class _Recovery:

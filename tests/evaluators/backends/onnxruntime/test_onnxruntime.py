@@ -385,8 +385,9 @@ def test_the_target_names_what_changes_speed(backend: OnnxRuntimeBackend) -> Non
     assert OnnxRuntimeBackend(threads=2).target().fingerprint != target.fingerprint
 
 
-def test_the_cpu_offers_int8_and_fp32_only(backend: OnnxRuntimeBackend) -> None:
-    assert backend.capability().precisions == (FP32, INT8)
+def test_the_cpu_offers_fp32_and_int8_only(backend: OnnxRuntimeBackend) -> None:
+    assert backend.capability().precisions == (FP32, Precision.INT8_DYNAMIC, INT8)
+    assert backend.capability().ops[Precision.INT8_DYNAMIC] == {"Gemm", "MatMul"}
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu:0", "cuda:x", ""])
