@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
+_LEAST_SHARE = 0.05  # of a model's multiply-adds, in a precision that is for products alone
 _FACTORS = frozenset({"BatchNormalization", "Div", "Mul"})  # whose constants must not be cut off
 
 
@@ -154,10 +155,13 @@ def make_space(
             cannot run.
     """
     kept = _match_keep_rules(model.groups, capability, keep)
-    choices = {}
-    for group in model.groups:
-        natural = tuple(_choice(group, p, model, capability, ranges) for p in capability.precisions)
-        choices[group.id] = _apply_rule(group, natural, kept[group.id]) if group.id in kept else natural
+    natural = {
+        g.id: tuple(_choice(g, p, model, capability, ranges) for p in capability.precisions) for g in model.groups
+    }
+    for precision in capability.precisions:
+        if precision.quantized and not precision.calibrated:
+            natural = _only_for_much(precision, model.groups, natural)
+    choices = {g.id: _apply_rule(g, natural[g.id], kept[g.id]) if g.id in kept else natural[g.id] for g in model.groups}
     return Space(choices, _variables(model.groups, choices, granularity))
 
 
@@ -170,6 +174,22 @@ def _choice(group: Group, precision: Precision, model: Model, capability: Capabi
     else:
         reason = _why_not_held(precision, group, model, ranges)
     return Choice(precision, not reason, reason)
+
+
+def _only_for_much(
+    precision: Precision, groups: Sequence[Group], choices: Mapping[str, tuple[Choice, ...]]
+) -> dict[str, tuple[Choice, ...]]:
+    """The choices without a precision that only a little of the model's work could run in, as the head of a CNN."""
+    work = {group.id: group.multiply_adds for group in groups}
+    run = sum(work[group] for group, some in choices.items() for c in some if c.precision is precision and c.offered)
+    share = run / max(sum(work.values()), 1.0)
+    if share >= _LEAST_SHARE:
+        return dict(choices)
+    reason = f"layers that can take it are {share:.1%} of the multiply-adds, below {_LEAST_SHARE:.0%}: it gains nothing"
+    return {
+        group: tuple(Choice(precision, False, reason) if c.precision is precision and c.offered else c for c in some)
+        for group, some in choices.items()
+    }
 
 
 def _why_not_quantized(

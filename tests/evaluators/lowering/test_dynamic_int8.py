@@ -169,14 +169,14 @@ def test_only_products_with_a_constant_matrix_are_offered_it() -> None:
     assert "int8-dynamic" in space.baselines()
 
 
-def test_a_network_of_convolutions_has_no_baseline_of_it() -> None:
-    """Its last layer may still be chosen in it."""
-    space = make_space(loaded("residual"), OnnxRuntimeBackend().capability(), ranged("residual"))
-    assert space.precisions == (FP32, DYNAMIC, INT8)
+def test_networks_of_convolutions_are_spared_it() -> None:
+    """Its uniform assignment is nearly FP32 there, and its head is hardly any of the work."""
+    capability = OnnxRuntimeBackend().capability()
+    space = make_space(loaded("residual"), capability, ranged("residual"))
+    assert space.precisions == (FP32, INT8)
     assert list(space.baselines()) == ["fp32", "int8"]
-    bare = shipped_capability("onnxruntime-cpu")
-    without_gemm = read_capability_rules('[int8-dynamic]\nwithout = ["Gemm"]\n', "mine", "mine").narrow(bare, "a CPU")
-    assert make_space(loaded("residual"), without_gemm, ranged("residual")).precisions == (FP32, INT8)
+    head = next(group.id for group in loaded("residual").groups if group.op == "Gemm")
+    assert space.choices[head][1].reason.endswith("of the multiply-adds, below 5%: it gains nothing")
 
 
 def test_targets_that_do_not_run_it_refuse_it() -> None:
