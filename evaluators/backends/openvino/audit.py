@@ -12,8 +12,13 @@ from evaluators.backends.onnxruntime.audit import Owners, owners_of
 from search.graph.model import Model
 from search.values import Assignment, AuditRow, LayerTime, Precision
 
-_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "u8": "int8"}
-_PRECISIONS = {word: p for word, dtype in _TYPES.items() for p in Precision if p.dtype == dtype}
+_PRECISIONS = {
+    "f32": Precision.FP32,
+    "f16": Precision.FP16,
+    "bf16": Precision.BF16,
+    "i8": Precision.INT8,
+    "u8": Precision.INT8,
+}
 _WEIGHTED = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul"})
 _GENERATED = "Subgraph"  # code that is generated for several ops: of single elements, moves, and small products
 _MOVES = frozenset({"Convert", "Reorder"})
