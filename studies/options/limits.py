@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from search.errors import ConfigError
@@ -22,9 +23,7 @@ from studies.options.value_kinds import AMOUNT, DROP, LATENCY, RATE, SIZE
 if TYPE_CHECKING:
     from search.values import Evaluation
 
-# Measures, by the names of their columns in a table of evaluations.
-LATENCY_MS, LOSS, METRIC_VALUE = "latency_ms", "loss", "metric_value"
-MEMORY_BYTES, SIZE_BYTES = "memory_bytes", "size_bytes"
+LATENCY_MS, LOSS, METRIC_VALUE = "latency_ms", "loss", "metric_value"  # columns in a table of evaluations
 
 UNITS: Mapping[str, Callable[[float], str]] = {
     "ms": quantities.format_ms,
@@ -230,32 +229,23 @@ ACCURACY_LIMIT = register_limit(
         early="value",
     )
 )
-MAX_MEMORY = register_limit(
-    Limit(
-        name="max_memory_bytes",
-        option="max-memory",
-        column=MEMORY_BYTES,
-        measure=lambda evaluation: evaluation.memory_bytes,
-        word="memory",
-        help="Largest memory that an engine may use, for example 512MB or 2GiB.",
-        metavar="SIZE",
-        kind=SIZE,
-        unit="bytes",
+for _word, _help in (
+    ("memory", "Largest memory that an engine may use, for example 512MB or 2GiB."),
+    ("size", "Largest size of the engine's file, for example 25MB."),
+):
+    register_limit(
+        Limit(
+            name=f"max_{_word}_bytes",
+            option=f"max-{_word}",
+            column=f"{_word}_bytes",
+            measure=attrgetter(f"{_word}_bytes"),
+            word=_word,
+            help=_help,
+            metavar="SIZE",
+            kind=SIZE,
+            unit="bytes",
+        )
     )
-)
-MAX_SIZE = register_limit(
-    Limit(
-        name="max_size_bytes",
-        option="max-size",
-        column=SIZE_BYTES,
-        measure=lambda evaluation: evaluation.size_bytes,
-        word="size",
-        help="Largest size of the engine's file, for example 25MB.",
-        metavar="SIZE",
-        kind=SIZE,
-        unit="bytes",
-    )
-)
 MIN_FPS = register_limit(
     Limit(
         name="rate_budget_ms",
