@@ -182,7 +182,8 @@ def test_every_problem_is_named_in_one_error(tmp_path):
         "precision 'fp64' is unknown; known are fp32, fp16, bf16, int8",
         "expected REGEX=PRECISION, got 'nothing'",
         f"'space' in {path}: there is no such option",
-        "--backend: expected one of auto, tensorrt, onnxruntime, openvino, fake, got 'onnxruntim'; did you mean onnxruntime?",
+        "--backend: expected one of auto, tensorrt, onnxruntime, openvino, fake, got 'onnxruntim'; did you mean "
+        "onnxruntime?",
         "--shape: 'x' is given twice",
         "MODEL is missing",
         "--data is missing",
