@@ -18,7 +18,7 @@ from search.space.choices import Space
 from search.values import REFERENCE, Assignment, Precision
 
 ALL = "all"  # the pattern that every group matches
-_RULE = re.compile(r"(.+?)=(\w+)\s*(?:,|$)")
+_RULE = re.compile(r"(.+?)=([\w-]+)\s*(?:,|$)")
 _FORMS = (
     "write all=int8 or 'REGEX=fp16,REGEX=int8', or give a JSON file: a manifest, or an object with nodes or groups as "
     "keys and precisions as values"

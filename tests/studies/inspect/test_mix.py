@@ -82,6 +82,16 @@ def test_rules_may_be_longer_than_the_name_of_a_file(residual: Model, cpu: Space
     assert set(found.assignment.values()) == {INT8}
 
 
+def test_every_precision_may_be_named(residual: Model) -> None:
+    space = make_space(residual, CPU)
+    for precision in Precision:
+        rule = f"all={precision.label}"
+        try:
+            read_mix(rule, residual.groups, space)
+        except ConfigError as error:  # no layer can run in it, but it was read
+            assert f"can run in {precision.label} here" in str(error)
+
+
 def test_what_a_group_is_not_offered_becomes_the_next_higher_with_a_note(residual: Model) -> None:
     space = make_space(residual, GPU)
     given = read_mix("all=int8", residual.groups, space)
