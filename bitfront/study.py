@@ -275,7 +275,7 @@ class Study:
         table = front_table(self._now, self._read.mixes)
         fitted = table.fit(shutil.get_terminal_size((_WIDTH, 24)).columns)
         lines = [line.rstrip() for line, _ in fitted.lines()]
-        below = [*fitted.sentences(), limits_legend(table), *(f"{text}." for text in self._sentences())]
+        below = [*fitted.sentences(), limits_legend(fitted), *(f"{text}." for text in self._sentences())]
         return "\n".join([f"{self._title()}:", *lines, *(text for text in below if text)])
 
     def _sentences(self) -> list[str]:

@@ -85,8 +85,8 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
     """
     if now.details.target_name:
         say(f"Target {now.details.number}: {now.details.target_name}; give --target to see another.")
-    table = front_table(now, mixes)
-    print_fitted(table.fit(terminal_width()))
+    table = front_table(now, mixes).fit(terminal_width())
+    print_fitted(table)
     if text := limits_legend(table):
         say(text, style="dim")
     if now.picks.best is None and why_none:

@@ -143,11 +143,12 @@ def _print_front(
 
 
 def _print_table(table: TextTable) -> None:
-    from bitfront.printing.output import print_text_table, say
+    from bitfront.printing.output import print_fitted, say, terminal_width
     from studies.show.terminal.front_table import limits_legend
 
-    print_text_table(table)
-    if text := limits_legend(table):
+    fitted = table.fit(terminal_width())
+    print_fitted(fitted)
+    if text := limits_legend(fitted):
         say(text, style="dim")
 
 

@@ -28,6 +28,23 @@ def final_loss_text(now: Standing, point: Point) -> str:
     return f"{text}, {now.metric.name} {worst_text(final.value, final.value_bound, now.metric)}"
 
 
+def final_value_text(now: Standing, point: Point) -> str:
+    """The metric on the final split and what it is at worst: `42.5 dB, ≥ 41.0 dB`.
+
+    The value alone where there are too few samples for a bound; empty if it was not scored.
+    """
+    final, metric = point.final, now.metric
+    if not final.scored or final.value is None or final.loss is None:
+        return ""
+    if final.bound is None or not math.isfinite(final.bound):
+        return metric.text(final.value, 3)
+    spread = final.bound - final.loss
+    if spread <= 0:
+        return metric.text(final.value)
+    worst = final.value - spread if metric.higher_is_better else final.value + spread
+    return f"{value_text(final.value, spread, metric)}, {worst_text(final.value, worst, metric)}"
+
+
 def final_text(now: Standing, point: Point) -> str:
     """`final_loss_text`, and what it says of the limits; empty if it was not scored."""
     final = point.final

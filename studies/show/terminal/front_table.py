@@ -22,13 +22,13 @@ from studies.judging.rounding import (
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.evaluations import failure_text
-from studies.judging.sentences.final_split import final_loss_text
+from studies.judging.sentences.final_split import final_loss_text, final_value_text
 from studies.judging.sentences.picks import ties_text
 from studies.judging.standing import Standing
 from studies.options.limits import Limit
 from studies.options.quantities import format_bytes
 from studies.show.front_rows import ordered_points
-from studies.show.terminal.text_table import Column, TextTable
+from studies.show.terminal.text_table import Column, FittedTable, TextTable
 from studies.store.records import FAILED, OK
 
 BEST_STYLE, BASELINE_STYLE, MISSED_STYLE = "bold green", "cyan", "yellow"
@@ -71,9 +71,7 @@ def points_table(
         Column("× FP32", right=True),
         Column("samples/s", right=True, drop=6),
         *(Column(name, right=True, drop=5) for level in levels for name in (f"level {level}", "built in")),
-        Column(now.metric.name, right=True, least=8),
-        Column("loss", right=True, drop=4),
-        Column("final loss", right=True, drop=1),
+        *_score_columns(now),
         *(Column(limit.word, right=True, drop=5) for limit in _limits_of_bytes(now)),
         Column("limits", drop=2),
         Column("mix", drop=3, shorten=_shorten_mixes),
@@ -88,14 +86,27 @@ def points_table(
     ]
     styles = {place: style for place, point in enumerate(points) if (style := _style(now, point))}
     below = (doubtful,) if doubtful else ()
-    return TextTable(columns, rows, key=1, styles=styles, below=below).without_empty("final loss", "limits", "notes")
+    table = TextTable(columns, rows, key=1, styles=styles, below=below)
+    return table.without_empty(_score_columns(now)[-1].header, "limits", "notes")
 
 
-def limits_legend(table: TextTable) -> str:
-    """What the words in the column `limits` mean; empty if there is none."""
-    if "limits" not in table.header:
+def _score_columns(now: Standing) -> list[Column]:
+    """The metric and the loss; of a metric that compares with FP32 the metric alone, whose loss says nothing more."""
+    name = now.metric.name
+    if now.metric.relative:
+        return [Column(name, right=True), Column(f"final {name}", right=True, drop=1)]
+    return [
+        Column(name, right=True, least=8),
+        Column("loss", right=True, drop=4),
+        Column("final loss", right=True, drop=1),
+    ]
+
+
+def limits_legend(table: FittedTable) -> str:
+    """What the words in the column `limits` mean; empty if that is not shown."""
+    if "limits" not in table.headers:
         return ""
-    place = table.header.index("limits")
+    place = table.headers.index("limits")
     used = {row[place] for row in table.rows}
     parts = [f"{word} = {meaning}" for word, meaning in LIMIT_WORDS.values() if word in used]
     return f"limits: {'; '.join(parts)}." if parts else ""
@@ -120,7 +131,6 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str, shared:
         shared: half of an interval, by which a value is rounded that has none of its own.
     """
     timed = point.latency_ms is not None
-    half = half_width(point.loss_low, point.loss_high)
     return [
         ", ".join(_names(now, point)),
         str(point.trial),
@@ -128,9 +138,7 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str, shared:
         speedup_text(point.speedup, doubtful=point.speedup_doubtful) if timed else "",
         rate_text(point.samples_per_s),
         *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
-        value_text(point.value, half or shared, now.metric),
-        estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),
-        _final_cell(now, point),
+        *_score_cells(now, point, shared),
         *(_bytes_text(getattr(point, limit.column)) for limit in _limits_of_bytes(now)),
         limits_word(now, point),
         _MIX_LABEL.sub(lambda label: label[0].upper(), mix),
@@ -155,10 +163,16 @@ def _names(now: Standing, point: Point) -> Iterator[str]:
         yield point.baseline.upper()
 
 
-def _final_cell(now: Standing, point: Point) -> str:
-    if now.final.unscorable[point.row]:
-        return "NaN or infinity"
-    return final_loss_text(now, point)
+def _score_cells(now: Standing, point: Point, shared: float) -> list[str]:
+    """Below `_score_columns`."""
+    metric, half = now.metric, half_width(point.loss_low, point.loss_high)
+    final_of = final_value_text if metric.relative else final_loss_text
+    final = "NaN or infinity" if now.final.unscorable[point.row] else final_of(now, point)
+    if metric.relative:
+        low, high = (None, None) if point.value is None else (point.value - half, point.value + half)
+        return [estimate_text(point.value, low, high, metric), final]
+    loss = estimate_text(point.loss, point.loss_low, point.loss_high, metric)
+    return [value_text(point.value, half or shared, metric), loss, final]
 
 
 def _front_notes(now: Standing, point: Point) -> Iterator[str]:

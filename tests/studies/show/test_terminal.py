@@ -52,6 +52,26 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Standing, Mixes]:
         return now, Mixes(store.evaluations.assignments(target))
 
 
+def test_of_a_metric_that_compares_with_fp32_the_value_itself_is_shown(judged: tuple[Standing, Mixes]) -> None:
+    now, mixes = judged
+    relative = replace(now)
+    relative.__dict__["metric"] = MetricScale("sqnr", "dB", relative=True)  # as the property keeps it
+    headers = front_table(relative, mixes).header
+    assert "loss" not in headers
+    assert "final loss" not in headers
+    cells = front_table(relative, mixes).rows[0]
+    assert " ± " in cells[headers.index("sqnr")]
+
+
+def test_the_legend_explains_only_a_column_that_is_shown(judged: tuple[Standing, Mixes]) -> None:
+    now, mixes = judged
+    table = front_table(now, mixes)
+    assert limits_legend(table.fit(None)).startswith("limits: ")
+    narrow = table.fit(30)
+    assert "limits" not in narrow.headers
+    assert limits_legend(narrow) == ""
+
+
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_every_line_fits_and_every_row_is_one(judged: tuple[Standing, Mixes], width: int) -> None:
     now, mixes = judged
@@ -60,7 +80,7 @@ def test_every_line_fits_and_every_row_is_one(judged: tuple[Standing, Mixes], wi
         lines = [line for line, _ in fitted.lines()]
         assert all(cell_len(line) <= width for line in lines)
         assert len(lines) == 1 + len(table.rows)
-        for sentence in (*fitted.sentences(), limits_legend(table)):
+        for sentence in (*fitted.sentences(), limits_legend(fitted)):
             broken = wrap_text(sentence, width)
             assert " ".join(broken) == sentence, "only at spaces, and nothing is lost"
             assert all(cell_len(line) <= width for line in broken)
