@@ -167,7 +167,7 @@ def test_resume_takes_new_limits(studied: Path) -> None:
     assert "no evaluation keeps the limits; the nearest:" in said
     assert front("small")["limits"] == {
         "latency_budget_ms": 1e-06, "max_drop": None, "accuracy_limit": None, "max_memory_bytes": None,
-        "rate_budget_ms": None,
+        "max_size_bytes": None, "rate_budget_ms": None,
     }  # fmt: skip
     refused = invoke("export", "small", "--out", "engine")
     assert (refused.exit_code, "The nearest: trial" in refused.stderr) == (2, True)
