@@ -291,7 +291,7 @@ def dynamic(folder: Path) -> Path:
 
 
 def test_a_dynamic_batch_needs_a_size(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="--batch 8, or a range .* --shape image:1x3x16x16:8x3x16x16:16x3x16x16"):
+    with pytest.raises(ModelError, match=r"--batch 8, or a range .* --shape image:1x3x16x16:8x3x16x16:16x3x16x16"):
         load(dynamic(tmp_path))
 
 
