@@ -212,7 +212,10 @@ class Standing:
         if self.final.unscorable[row]:
             return Verdict.FAILS
         if not self.final.tried_rows[row]:
-            return Verdict.UNCONFIRMED
+            is_reference = self.table.role[row] == REFERENCE.role and not self.limits.needs_reference
+            # Its loss is 0 on whatever samples: nothing has to be scored for that.
+            known = is_reference and self.limits and self.judgement.feasible[row]
+            return Verdict.SURELY if known else Verdict.UNCONFIRMED
         if not self.limits:
             return Verdict.UNLIMITED
         if not self.judgement.keeps_final[row]:

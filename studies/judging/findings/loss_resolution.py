@@ -73,7 +73,7 @@ def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
     Nothing is said of the final samples where they showed that the recommended mix keeps the limits.
     """
     best = best_point(now)
-    kept = best is not None and best.final.verdict is Verdict.SURELY
+    kept = best is not None and best.final.scored and best.final.verdict is Verdict.SURELY
     few = [each for each in found if each.allowed is not None and each.needed and not (kept and each.split == "final")]
     if not few or few[0].allowed is None:
         return ""

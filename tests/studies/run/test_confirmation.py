@@ -117,7 +117,7 @@ def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
     assert now.picks.best == 0, "uniform FP32, where nothing faster holds"
     assert {"2", "3", "4"} <= lines(store).keys()
     assert final_notes(now)[0] == (
-        "none of the 3 candidates keeps the limits on the final split; trial 0 is recommended instead (unseen)"
+        "none of the 3 candidates keeps the limits on the final split; trial 0 is recommended instead (kept)"
     )
     assert int(now.table.trial[find_row(now, None, None)]) == 0
 
