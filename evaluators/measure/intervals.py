@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-Z95 = 1.959963984540054  # two-sided 95 % and 99 % points of the normal distribution
-Z99 = 2.5758293035489004
+Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 RESAMPLES = 1000
 
 

@@ -10,7 +10,6 @@ from search.values import Answer, AuditRow, LayerTime
 from studies.options.quantities import format_ms, format_percent
 from studies.store.records import GroupRecord
 
-ORDERS = ("order", "time")
 GROUPS, MOVES, OTHER = "groups", "moves", "other"
 
 

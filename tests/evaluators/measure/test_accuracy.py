@@ -19,7 +19,7 @@ from evaluators.measure.accuracy import (
     reference_accuracy,
     subset_size,
 )
-from evaluators.measure.intervals import Z99, paired_interval
+from evaluators.measure.intervals import paired_interval
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.contract import Metric
 from evaluators.metrics.registry import BUILT_IN
@@ -107,8 +107,8 @@ def test_candidates_near_the_limit_are_looked_at_again_after_twice_as_many(fp32:
     accuracy = evaluate(near, TOP1, batched(TOTAL, 32, LABELS), fp32, allowed_drop=0.0, subset=64)
     assert accuracy.samples in {128, 256, 512}
     losses = fp32.scores[: accuracy.samples] - accuracy.scores
-    assert paired_interval(losses, ratio=True, z=Z99)[0] > 0
-    assert paired_interval(losses[: accuracy.samples // 2], ratio=True, z=Z99)[0] <= 0
+    assert paired_interval(losses, ratio=True, z=2.5758)[0] > 0
+    assert paired_interval(losses[: accuracy.samples // 2], ratio=True, z=2.5758)[0] <= 0
 
 
 def test_clusters_that_are_alike_need_more_samples_to_stop(fp32: ReferenceScores) -> None:
