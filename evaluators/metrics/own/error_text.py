@@ -8,21 +8,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.metrics.label_form import rows_shape
 
 _HERE = Path(__file__).parents[1]  # the folder of the code that calls the user's
+_MOST_NAMED = 4  # outputs
 
 
 def own_error_text(error: Exception, arguments: Sequence[Any]) -> str:
-    """The line of the user's file that raised, what the labels were, and what to do.
+    """The line of the user's file that raised, what the outputs and labels were, and what to do.
 
     Args:
         arguments: what the function was called with: outputs by name first, then the labels where it got any.
     """
     found, labelled = [_line_text(error)], len(arguments) > 1
-    if isinstance(error, KeyError) and arguments and isinstance(arguments[0], Mapping):
+    if arguments and isinstance(arguments[0], Mapping):
         found.append(_outputs_text(error, arguments[0]))
     if labelled:
         found.append(_labels_text(arguments[1], type(error)))
@@ -71,8 +73,12 @@ def _is_ours(file: str) -> bool:
     return _HERE in Path(file).parents
 
 
-def _outputs_text(error: KeyError, outputs: Mapping[str, Any]) -> str:
-    """The names of the outputs, where another name was asked for."""
+def _outputs_text(error: Exception, outputs: Mapping[str, Any]) -> str:
+    """The names of the outputs where another name was asked for, else how they are read and what they hold."""
+    if not isinstance(error, KeyError):
+        arrays = [(name, array) for name, array in outputs.items() if isinstance(array, np.ndarray)][:_MOST_NAMED]
+        parts = [f"outputs[{name!r}] is {array.dtype} of shape {rows_shape(array.shape)}" for name, array in arrays]
+        return f"Here {', '.join(parts)}." if parts else ""
     if error.args and error.args[0] in outputs:
         return ""
     many = "outputs of the model are" if len(outputs) > 1 else "only output of the model is"

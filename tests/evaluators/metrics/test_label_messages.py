@@ -54,6 +54,15 @@ def test_an_own_metric_that_asks_for_an_output_that_is_not_there_is_told_their_n
         metric.scores({"y": SCORES, "z": SCORES}, np.zeros(4, int), count=4)
 
 
+def test_an_own_metric_that_takes_the_outputs_for_an_array_is_told_how_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "an_array.py").write_text(
+        "import numpy\ndef score(outputs, labels):\n    return numpy.mean(outputs, 1)\n"
+    )
+    metric = get_metric(f"{tmp_path}/an_array.py:score")
+    with pytest.raises(MetricError, match=r"Here outputs\['y'\] is float32 of shape \(n, 3\)\."):
+        metric.scores({"y": SCORES}, None, count=4)
+
+
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
