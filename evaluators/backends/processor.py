@@ -1,7 +1,4 @@
-"""What backends on the processor share: its name and kernels, ONNX files, the clock, and what engines allocate.
-
-Verbs that only read a study import it too, so what takes long to import is imported where it is used.
-"""
+"""What backends on the processor share: its name and kernels, ONNX files, the clock, and what engines allocate."""
 
 from __future__ import annotations
 
