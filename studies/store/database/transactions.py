@@ -44,7 +44,7 @@ class Database:
         try:
             with self._connected(action) as connection:
                 yield connection
-        except (BitfrontError, OSError, KeyError):
+        except (BitfrontError, ImportError, OSError, KeyError):
             raise
         except Exception as error:  # reading a value that nobody wrote raises anything
             if damage := self.find_damage():

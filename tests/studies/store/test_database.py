@@ -21,6 +21,7 @@ from search.values import Precision
 from studies.store.database import database, tables
 from studies.store.database.database import artifact_folder, close_optuna, default_url, hide_password
 from studies.store.database.database_url import parse_url
+from studies.store.database.transactions import Database
 from studies.store.store import Store, optuna_storage
 from tests.support import toy_migration
 from tests.support.paths import DATA, ROOT
@@ -324,3 +325,11 @@ def test_a_link_to_a_database_is_the_database(tmp_path: Path) -> None:
     (tmp_path / "other/link.db").symlink_to("../real.db")
     real, link = (parse_url(f"sqlite:///{tmp_path / name}") for name in ("real.db", "other/link.db"))
     assert link == real
+
+
+def test_what_cannot_be_imported_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Database, "find_damage", lambda _: "every value needs the module that is missing")
+    with Store.open(url_of(tmp_path / "a.db"), create=True) as store:
+        store.studies.create(STUDY)
+        with pytest.raises(ModuleNotFoundError, match="missing"), store.database.begin_read("read the study"):
+            raise ModuleNotFoundError("missing")
