@@ -275,8 +275,16 @@ class BackendKind(ABC):
         return ()
 
     def copy_engine(self, engine: Path, out: Path) -> None:
-        """Copy an engine file of the study into an export."""
-        shutil.copyfile(engine, out)
+        """Copy an engine file of the study into an export.
+
+        Weights that one ONNX file cannot hold go to `NAME.data` beside it.
+        """
+        if self.engine_file != SOURCE_FILE:
+            shutil.copyfile(engine, out)
+            return
+        from search.graph.packed_file import copy_as_onnx
+
+        copy_as_onnx(engine, out)
 
     def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
         """Further files of an export by name, which run its engine or describe how to build it again."""

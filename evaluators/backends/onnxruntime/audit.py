@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -34,7 +34,7 @@ def audit_rows(optimized: onnx.GraphProto, model: Model, assignment: Assignment)
     """What the optimized graph runs for each group, found by its weight or by what optimizers leave of its names."""
     types = {tensor.name: ir.DataType(tensor.data_type) for tensor in optimized.initializer}
     dynamic = {name for node in optimized.node if node.op_type == "DynamicQuantizeLinear" for name in node.output}
-    groups, owners = model.groups, owners_of(model)
+    owners = owners_of(model)
     got: dict[str, list[tuple[Precision, str]]] = {}
     for node in optimized.node:
         if node.op_type not in _KERNELS:
@@ -42,8 +42,15 @@ def audit_rows(optimized: onnx.GraphProto, model: Model, assignment: Assignment)
         owned_by = owner_of(node, owners)
         if owned_by is not None:
             got.setdefault(owned_by, []).append((_precision_of(node, types, dynamic), node.op_type))
+    return answer_rows(got, model, assignment)
+
+
+def answer_rows(
+    got: Mapping[str, Sequence[tuple[Precision, str]]], model: Model, assignment: Assignment
+) -> tuple[AuditRow, ...]:
+    """What runs for each group, from the precisions and names of the kernels that were found of it."""
     rows = []
-    for group in groups:
+    for group in model.groups:
         # Of several kernels (shared weights, or a split op) one that does not obey is the answer.
         asked, kernels = assignment[group.id], got.get(group.id, [])
         disobeying = [kernel for kernel in kernels if kernel[0] != asked]

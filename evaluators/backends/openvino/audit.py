@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluators.backends.layers import Layer, Tensor
-from evaluators.backends.onnxruntime.audit import Owners, owners_of
+from evaluators.backends.onnxruntime.audit import Owners, answer_rows, owners_of
 from search.graph.model import Model
 from search.values import Assignment, AuditRow, LayerTime, Precision
 
@@ -104,14 +104,7 @@ def audit_rows(nodes: Sequence[RuntimeNode], model: Model, assignment: Assignmen
     for owner, node in _kernels(nodes, model):
         if node.precision is not None:
             got.setdefault(owner, []).append((node.precision, node.kernel))
-    rows = []
-    for group in model.groups:
-        # Of several kernels (shared weights, or a split op) one that does not obey is the answer.
-        asked, kernels = assignment[group.id], got.get(group.id, [])
-        disobeying = [kernel for kernel in kernels if kernel[0] != asked]
-        precision, name = min(disobeying or kernels, default=(None, ""))
-        rows.append(AuditRow(group.id, asked, precision, name))
-    return tuple(rows)
+    return answer_rows(got, model, assignment)
 
 
 def _kernels(nodes: Sequence[RuntimeNode], model: Model) -> Iterator[tuple[str, RuntimeNode]]:

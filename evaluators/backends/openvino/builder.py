@@ -43,7 +43,7 @@ class OpenVinoBuilder:
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
         packed_file.write(lowered, out)
-        self._fresh = (out, OpenVinoSession(self.device, out))
+        self._fresh = (out, OpenVinoSession(self.device, out, counts_memory=True))
         return Engine(out, out.stat().st_size)
 
     def build_file(self, graph: ir.Model, out: Path) -> Engine:
@@ -58,7 +58,9 @@ class OpenVinoBuilder:
 
     def load(self, path: Path) -> OpenVinoSession:
         fresh, self._fresh = self._fresh, None
-        return fresh[1] if fresh is not None and fresh[0] == path else OpenVinoSession(self.device, path)
+        if fresh is not None and fresh[0] == path:
+            return fresh[1]
+        return OpenVinoSession(self.device, path, counts_memory=True)
 
     def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
         """OpenVINO tells means since an engine was compiled: of several engines the median is not an interruption's."""

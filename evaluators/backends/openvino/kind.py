@@ -47,12 +47,6 @@ class OpenVinoKind(BackendKind):
 
         import_openvino()
 
-    def copy_engine(self, engine: Path, out: Path) -> None:
-        """Weights that one ONNX file cannot hold go to `NAME.data` beside it."""
-        from search.graph.packed_file import copy_as_onnx
-
-        copy_as_onnx(engine, out)
-
     def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
         from evaluators.backends.openvino.export import script_text
         from evaluators.backends.run_script import RUN_SCRIPT

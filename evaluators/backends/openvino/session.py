@@ -21,10 +21,12 @@ _known_kernels: set[str] = set()  # that an engine of this process has run
 
 
 class OpenVinoSession:
-    """One loaded engine. `memory_bytes` is what compiling and the first run allocate and keep.
+    """One loaded engine.
 
     Args:
         path: of an ONNX file, packed or not.
+        counts_memory: whether `memory_bytes` will be what compiling and the first run allocate and keep. Counting
+            collects garbage and may compile the file once more: of no use where nobody asks for it.
         more: properties beside those of every engine.
 
     Raises:
@@ -35,13 +37,13 @@ class OpenVinoSession:
     types: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
 
-    def __init__(self, device: OpenVinoDevice, path: Path, **more: Any) -> None:
-        self.device, self._path, self._more = device, path, more
-        before = allocated_bytes()
+    def __init__(self, device: OpenVinoDevice, path: Path, counts_memory: bool = False, **more: Any) -> None:
+        self.device, self._path, self._counts = device, path, counts_memory
+        before = allocated_bytes() if counts_memory else 0
         self.compiled, self.outputs = device.compile(path, **more)
         with refusals():
             self.request = self.compiled.create_infer_request()
-        self._loaded_bytes = allocated_bytes() - before
+        self._loaded_bytes = allocated_bytes() - before if counts_memory else 0
         self.memory_bytes: int | None = None
 
     def nodes(self) -> list[RuntimeNode]:
@@ -49,7 +51,7 @@ class OpenVinoSession:
         return read_nodes(self.compiled)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        if self.memory_bytes is None:
+        if self._counts and self.memory_bytes is None:
             return self._run_first(inputs)
         with refusals():
             results = self.request.infer(dict(inputs))
@@ -65,9 +67,9 @@ class OpenVinoSession:
         outputs = self.run(inputs)
         self.memory_bytes = max(0, self._loaded_bytes + allocated_bytes() - before)
         kernels = {node.kernel for node in self.nodes()}
-        if not kernels <= _known_kernels and self._path.is_file():  # it may have been lent for opening alone
+        if not kernels <= _known_kernels:
             _known_kernels.update(kernels)
-            twin = OpenVinoSession(self.device, self._path, **self._more)
+            twin = OpenVinoSession(self.device, self._path, counts_memory=True)
             twin.run(inputs)
             self.memory_bytes = twin.memory_bytes
             twin.close()
