@@ -34,15 +34,14 @@ def final_value_text(now: Standing, point: Point) -> str:
     The value alone where there are too few samples for a bound; empty if it was not scored.
     """
     final, metric = point.final, now.metric
-    if not final.scored or final.value is None or final.loss is None:
+    if not final.scored or final.value is None:
         return ""
-    if final.bound is None or not math.isfinite(final.bound):
+    if final.value_bound is None or not math.isfinite(final.value_bound):
         return metric.text(final.value, 3)
-    spread = final.bound - final.loss
-    if spread <= 0:
+    half = abs(final.value - final.value_bound)
+    if not half:
         return metric.text(final.value)
-    worst = final.value - spread if metric.higher_is_better else final.value + spread
-    return f"{value_text(final.value, spread, metric)}, {worst_text(final.value, worst, metric)}"
+    return f"{value_text(final.value, half, metric)}, {worst_text(final.value, final.value_bound, metric)}"
 
 
 def final_text(now: Standing, point: Point) -> str:
