@@ -44,6 +44,7 @@ class Pace:
 
     Attributes:
         start_s: seconds that the run took before it searched.
+        first_build_s: seconds that building FP32 took while nothing was learnt of the model; 0 where nobody knows.
         pick_s: seconds that correcting the biases of a pick takes beside evaluating it; None if none is corrected.
         cuts_builds: whether builds that take too long are ended, so that one that may end in time costs nothing.
     """
@@ -64,6 +65,7 @@ class Pace:
         self._ended_s: deque[float] = deque(maxlen=_RECENT)
         self._sure_s = 0.0
         self.start_s = 0.0
+        self.first_build_s = 0.0
         self.pick_s: float | None = None
         self.cuts_builds = False
 
@@ -169,7 +171,7 @@ class Pace:
 
     def as_given_s(self, now: Standing) -> float:
         """Seconds that measuring the file as it was given takes, whose build is a first one."""
-        return self._most("whole build") + self.finalists_s(now, 1)
+        return max(self.first_build_s, self._most("whole build")) + self.finalists_s(now, 1)
 
     def timing_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring so many engines takes, in turn with each other and the baseline.

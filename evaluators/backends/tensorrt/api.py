@@ -19,7 +19,6 @@ from search.values import Precision
 
 _FIRST_STRONG = 10
 _FIRST_WITHOUT_WEAK = 11
-_FIRST_WITH_STORED_TIMING_CACHE = (10, 2)
 _MOST_NOTES = 8
 _CUT_CHARS = 300  # of a warning
 _REGION = re.compile(r"ForeignNode\[(.+?)\s*\.\.\.\s*(.+?)\]")
@@ -121,11 +120,6 @@ def instancenorm_notes(trt: Any, model: Model) -> list[str]:
         f"instancenorm: the bindings of TensorRT {trt.__version__} have no switch for it, so InstanceNormalization is "
         "computed by the plugin, whatever --native-instancenorm says"
     ]
-
-
-def keeps_timing_cache(trt: Any) -> bool:
-    """Whether a serialized timing cache can be used again: version 8.6 refuses its own."""
-    return version(trt) >= _FIRST_WITH_STORED_TIMING_CACHE
 
 
 def set_threads(builder: Any, count: int) -> int | None:

@@ -75,7 +75,7 @@ class TensorRTBuilder:
         self._tensors = _float_tensors(model)
         self._inner = _tensors_in_bodies(model)
         self._runtime = api.make_runtime(trt, self.log, check_device)
-        self.timing = timing or TimingCache(trt, knobs.timing_cache)
+        self.timing = timing or TimingCache(knobs.timing_cache)
         self._engine: tuple[Path, Any] | None = None
         self.threads: int | None = None  # that the builder was allowed, once there is one
 

@@ -9,42 +9,71 @@ from typing import Any
 
 from filelock import FileLock
 
-from evaluators.backends.tensorrt import api
-
 _LOCK_S = 60.0  # for other processes to write the file; each takes milliseconds
 
 
 class TimingCache:
     """One cache object for all builds of a process, and, where the version can read it again, a file for the next.
 
-    TensorRT 8.6 refuses a cache that was serialized in between, so there it lives in memory only.
+    Each build begins with what other processes have written by then. TensorRT 8.6 refuses a serialized cache that has
+    times of a region which Myelin compiled, and says so only when it is read: such a cache is not written, though what
+    others wrote without one is still read.
 
     The file only saves time. Once it cannot be read or written, builds continue what is in memory, `notes` say why,
     and this process leaves the file alone: trying again may take long, and one that cannot be read may hold more than
     would be written over it.
     """
 
-    def __init__(self, trt: Any, file: Path | None) -> None:
-        self._file = file if api.keeps_timing_cache(trt) else None
-        self._usable = api.keeps_timing_cache(trt)
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
         self._config: Any = None
         self._cache: Any = None
         self._kept = 0
+        self._seen: tuple[int, int] | None = None  # time and size of the file as it was read or written last
         self.notes: tuple[str, ...] = ()
 
     def use_in(self, config: Any) -> None:
         if self._cache is None:
-            self._cache = config.create_timing_cache(self._read_file())
             self._config = config  # what made the cache has to outlive it
+        self._learn_from_file()
+        if self._cache is None:
+            self._cache = config.create_timing_cache(b"")
         if not config.set_timing_cache(self._cache, ignore_mismatch=False):
             self._cache = config.create_timing_cache(b"")  # of another device or version: measured anew
             self._config = config
             config.set_timing_cache(self._cache, ignore_mismatch=False)
 
     def serialize(self) -> bytes | None:
+        """What is known, for another process; None where it could not be read again."""
         if self._cache is None:
             return self._read_file() or None  # nothing was built in this process yet
-        return bytes(self._cache.serialize()) if self._usable else None
+        data = bytes(self._cache.serialize())
+        return data if self._read(data) is not None else None
+
+    def _read(self, data: bytes) -> Any:
+        """The cache that was serialized so; None where this version takes only a part of it, or nothing."""
+        found = self._config.create_timing_cache(data)
+        return found if found is not None and len(bytes(found.serialize())) >= len(data) else None
+
+    def _learn_from_file(self) -> None:
+        """Take over what other processes wrote since this one looked last."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        data = self._read_file()
+        found = self._read(data) if data else None
+        if self._cache is None:
+            self._cache = found
+        elif found is not None:
+            self._cache.combine(found, ignore_mismatch=False)
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            found = self._file.stat() if self._file is not None else None
+        except OSError:
+            return None
+        return None if found is None else (found.st_mtime_ns, found.st_size)
 
     def keep(self) -> None:
         """Write the file when something was added, together with what another process added meanwhile."""
@@ -53,6 +82,7 @@ class TimingCache:
             return
         try:
             self._kept = self._merge_into(self._file, data)
+            self._seen = self._stamp()
         except (OSError, NotImplementedError) as error:  # the latter is filelock's, where files cannot be locked
             self._give_up("kept", error)
 
@@ -70,8 +100,8 @@ class TimingCache:
         """How many bytes the file has then."""
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{file}.lock", timeout=_LOCK_S, mode=0o666):  # other users must be able to open it too
-            if file.exists():
-                other = self._config.create_timing_cache(file.read_bytes())
+            other = self._read(file.read_bytes()) if file.exists() else None
+            if other is not None:
                 self._cache.combine(other, ignore_mismatch=False)
                 data = self.serialize() or data
             _replace(file, data)

@@ -111,6 +111,7 @@ def _by_first_build(work: Work) -> LevelChoice:
         first_s = work.bench.keeper.ask().builds.build_first(work.problem.space.uniform(REFERENCE))
     except EvaluatorError as error:
         return LevelChoice(START_LEVEL, f"the first build failed, so the time of a higher level is not known ({error})")
+    work.pace.first_build_s = first_s
     return choose_level(first_s, study_s(work.problem.config))
 
 
