@@ -22,7 +22,7 @@ def test_worlds_import_nothing_of_the_models_that_they_judge() -> None:
         assert not [module for module in modules if module.startswith(("search.forecast", "search.sampler"))]
 
 
-@pytest.mark.parametrize("name", ["branching_22", "encoder_broken_62", "killers_60"])
+@pytest.mark.parametrize("name", ["branching_22", "encoder_broken_62", "killers_60", "between_60"])
 def test_a_world_is_the_same_at_every_call_and_loses_what_its_recipe_says(name: str) -> None:
     world = catalogue.make(name)
     uniform = np.array(list(world.baselines.values()))
@@ -31,7 +31,7 @@ def test_a_world_is_the_same_at_every_call_and_loses_what_its_recipe_says(name: 
     assert np.array_equal(again.measures(uniform)[0], ms)
     assert (np.diff(ms) < 0).all()
     assert loss[0] == 0
-    assert loss[2] == pytest.approx(catalogue.WORLDS[name].worst, abs=0.01)
+    assert loss[-1] == pytest.approx(catalogue.WORLDS[name].worst, abs=0.01)
 
 
 def test_a_mixed_opaque_region_runs_in_its_highest_precision() -> None:
@@ -54,6 +54,16 @@ def test_products_of_activations_have_no_int8_and_uniform_int8_runs_their_region
     rows[1, region[0]] = 1
     whole, mixed = latency.by_group(rows)[:, region].sum(axis=1)
     assert mixed > 1.5 * whole
+
+
+def test_a_fourth_precision_errs_between_fp16_and_int8() -> None:
+    world = catalogue.make("between_60")
+    assert list(world.baselines) == ["fp32", "fp16", "bf16", "int8"]
+    assert world.alone is not None
+    assert world.alone.shape == (60, 4)
+    assert (np.diff(world.alone, axis=1) > 0).mean() > 0.95
+    loss = world.measures(np.array(list(world.baselines.values())))[1]
+    assert loss[1] < loss[2] < loss[3] / 3
 
 
 def test_a_run_of_equal_precision_takes_by_its_ends() -> None:

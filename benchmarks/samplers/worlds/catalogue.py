@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.samplers.simulator import MEASURED, PRECISIONS
+from benchmarks.samplers.simulator import MEASURED
 from benchmarks.samplers.simulator.noise import Noise
 from benchmarks.samplers.simulator.problem import TIE_BAND, Problem
 from benchmarks.samplers.worlds import graphs, latency, loss
@@ -18,7 +18,7 @@ from benchmarks.samplers.worlds.latency import Latency
 from benchmarks.samplers.worlds.loss import Loss
 from search.space.choices import Choice, Space, Variable
 from search.space.layout import Layout, Precisions, make_layout
-from search.values import LayerTime
+from search.values import LayerTime, Precision
 
 Floats = NDArray[np.float64]
 _PROFILED, _SENSED = 0.08, 0.2  # relative errors of a profile's layers and of sensitivities
@@ -36,6 +36,7 @@ class Recipe:
         opaque: what an opaque region does whose precisions are mixed.
         shown: whether profiles time the groups inside of opaque regions.
         products: whether products of activations have no INT8; then uniform INT8 has them in FP16.
+        between: whether there is a fourth precision, between FP16 and INT8; it stands as BF16, whose place that is.
         killers: groups that make most of the loss, and that amplify one another.
         noise: of measurements, with the tie band that a study would measure under it.
     """
@@ -47,6 +48,7 @@ class Recipe:
     opaque: str = "slowest"
     shown: bool = False
     products: bool = False
+    between: bool = False
     killers: int = 0
     noise: Noise = field(default_factory=Noise)
     tie_band: float = TIE_BAND
@@ -55,6 +57,7 @@ class Recipe:
 # Losses that no study can tell from none, and measurements as of a busy machine with few samples.
 _LOSSLESS, _NOISY, _WIDE_BAND = 0.0005, Noise(latency_sd=0.02, samples=300), 0.035
 _PRODUCTS = ("scores", "context")  # of activations
+_FOUR = (*MEASURED[:-1], Precision.BF16, MEASURED[-1])
 WORLDS = {
     "branching_22": Recipe(graphs.branching, 22),
     "residual_60": Recipe(graphs.residual, 60),
@@ -77,6 +80,7 @@ WORLDS = {
     "alike_401": Recipe(graphs.alike, 401),
     "loud_60": Recipe(graphs.residual, 60, noise=Noise(latency_sd=0.05, samples=200), tie_band=0.085),
     "killers_60": Recipe(graphs.residual, 60, killers=3),
+    "between_60": Recipe(graphs.residual, 60, between=True),
 }
 
 
@@ -98,24 +102,24 @@ def make(name: str) -> Problem:
     recipe = WORLDS[name]
     rng = np.random.default_rng([recipe.groups, *name.encode()])
     graph = recipe.graph(recipe.groups, rng)
-    layout = _layout(graph, _PRODUCTS if recipe.products else ())
+    layout = _layout(graph, _FOUR if recipe.between else MEASURED, _PRODUCTS if recipe.products else ())
     took = latency.make(graph, layout, recipe.opaque, rng)
-    truth = Truth(took, loss.make(graph, recipe.tangled, recipe.worst, recipe.killers, rng))
+    truth = Truth(took, loss.make(graph, recipe.tangled, recipe.worst, recipe.killers, rng, recipe.between))
     groups = len(graph.names)
-    codes = {precision.label: layout.codes_of(layout.space.uniform(precision)) for precision in MEASURED}
+    codes = {precision.label: layout.codes_of(layout.space.uniform(precision)) for precision in layout.palette}
     profiles = {
         precision: _profile(graph, truth.latency, precisions, recipe.shown, rng)
-        for precision, precisions in zip(MEASURED, layout.uniforms, strict=True)
+        for precision, precisions in zip(layout.palette, layout.uniforms, strict=True)
     }
     problem = Problem(name, layout, truth, truth.loss.output_error, codes, profiles, recipe.noise)
-    alone = _alone(truth.loss, groups, rng)
+    alone = _alone(truth.loss, groups, len(layout.palette), rng)
     return replace(problem, alone=alone, work=np.array(graph.work), tie_band=recipe.tie_band)
 
 
-def _layout(graph: Graph, floats: tuple[str, ...]) -> Layout:
-    """The layout where groups of these kinds have no INT8."""
+def _layout(graph: Graph, palette: tuple[Precision, ...], floats: tuple[str, ...]) -> Layout:
+    """The layout where groups of these kinds do not have the last precision."""
     kinds = zip(graph.names, graph.kinds, strict=True)
-    offered = {name: MEASURED[:-1] if kind in floats else MEASURED for name, kind in kinds}
+    offered = {name: palette[:-1] if kind in floats else palette for name, kind in kinds}
     choices = {group: tuple(Choice(precision, True) for precision in some) for group, some in offered.items()}
     space = Space(choices, tuple(Variable(group, (group,), some) for group, some in offered.items()))
     return make_layout(graph.names, graph.edges, space, graph.blocks)
@@ -140,11 +144,11 @@ def _profile(
     return tuple(layers)
 
 
-def _alone(truth: Loss, groups: int, rng: np.random.Generator) -> Floats:
+def _alone(truth: Loss, groups: int, count: int, rng: np.random.Generator) -> Floats:
     """(groups, precisions) output error of each group alone, as some samples estimate it."""
-    rows = np.zeros((groups * PRECISIONS, groups), dtype=np.int8)
+    rows = np.zeros((groups * count, groups), dtype=np.int8)
     places = np.arange(groups)
-    for precision in range(PRECISIONS):
-        rows[places * PRECISIONS + precision, places] = precision
-    error = truth.output_error(rows).reshape(groups, PRECISIONS)
+    for precision in range(count):
+        rows[places * count + precision, places] = precision
+    error = truth.output_error(rows).reshape(groups, count)
     return np.asarray(error * rng.lognormal(0, _SENSED, error.shape))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.samplers.simulator import PRECISIONS
 from benchmarks.samplers.worlds.graphs import Graph
 from search.space.layout import Layout, Precisions
 
@@ -15,7 +14,7 @@ Floats = NDArray[np.float64]
 _OVERHEAD_MS, _FP32_MS = 0.1, 10.0
 _JUMP = 0.08  # of a run's time, up or down, by its ends and its precision
 _SAVED = 0.16  # of a long run's time that fusing saves
-# Of FP32's time in FP16 and INT8; each world moves them a little.
+# Of FP32's time in FP16 and INT8; each world moves them a little. A precision between takes their geometric mean.
 _GAINS = {"conv": (0.55, 0.34), "gemm": (0.52, 0.32), "depthwise": (0.62, 0.66), "scores": (0.6, 0.8)}
 _MIX_PENALTY = {"slowest": 0.0, "broken": 0.5}
 
@@ -92,24 +91,27 @@ def _fused(precisions: Precisions, jumps: Floats) -> Floats:
 
 def make(graph: Graph, layout: Layout, kind: str, rng: np.random.Generator) -> Latency:
     """The latency of a graph; `kind` of opaque regions is a key of `_MIX_PENALTY`."""
-    nodes = _nodes(graph, rng)
+    count = len(layout.palette)
+    nodes = _nodes(graph, count, rng)
     chains = graph.chains()
-    jumps = [rng.uniform(1 - _JUMP, 1 + _JUMP, (PRECISIONS, len(chain), len(chain))) for chain in chains]
+    jumps = [rng.uniform(1 - _JUMP, 1 + _JUMP, (count, len(chain), len(chain))) for chain in chains]
     typical = float(nodes[:, 1].mean())
     moved = layout.elements / layout.elements.mean()
     each = typical * (0.05 + 0.12 * moved) * rng.lognormal(0, 0.3, len(moved))
-    pair = rng.uniform(0.7, 1.3, (1, PRECISIONS, PRECISIONS)) * (1 - np.eye(PRECISIONS))
+    pair = rng.uniform(0.7, 1.3, (1, count, count)) * (1 - np.eye(count))
     regions = [np.array(members, dtype=np.int64) for members in graph.regions]
     hidden = {int(member) for members in regions for member in members}
-    whole = rng.uniform(0.7, 0.85, (len(regions), PRECISIONS))
+    whole = rng.uniform(0.7, 0.85, (len(regions), count))
     windows = _windows([chain for chain in chains if not hidden.intersection(chain.tolist())], rng)
     return Latency(layout, nodes, chains, jumps, windows, each[:, None, None] * pair, regions, kind, whole)
 
 
-def _nodes(graph: Graph, rng: np.random.Generator) -> Floats:
+def _nodes(graph: Graph, count: int, rng: np.random.Generator) -> Floats:
+    """(groups, precisions), of which there are three, or four with one between FP16 and INT8."""
     own = {kind: np.array(gains) * rng.uniform(0.9, 1.1, 2) for kind, gains in _GAINS.items()}
     own["context"] = own["scores"]
-    gains = np.array([[1.0, *own[kind]] for kind in graph.kinds]) * rng.lognormal(0, 0.08, (len(graph.kinds), 3))
+    by_kind = {kind: [1.0, half, *[(half * eight) ** 0.5] * (count - 3), eight] for kind, (half, eight) in own.items()}
+    gains = np.array([by_kind[kind] for kind in graph.kinds]) * rng.lognormal(0, 0.08, (len(graph.kinds), count))
     nodes = np.array(graph.work)[:, None] * gains
     return np.asarray(nodes * _FP32_MS / nodes[:, 0].sum())
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.samplers.simulator import PRECISIONS
 from benchmarks.samplers.worlds.graphs import Graph
 from search.space.layout import Precisions
 
 Floats = NDArray[np.float64]
 _SAMPLES, _DIRECTIONS = 160, 8
-_FP16 = 0.02  # of INT8's error
+_FP16, _BETWEEN = 0.02, 0.35  # of INT8's error
 _AT_ONCE = 4096
 _DEEP = 50  # groups from which on each amplifies less, so that deep networks are not chaotic
 _BLUR = 0.05  # of a margin: chance that is there without any rounding
@@ -71,13 +70,16 @@ class Loss:
         return shared, own
 
 
-def make(graph: Graph, tangled: float, worst: float, killers: int, rng: np.random.Generator) -> Loss:
+def make(
+    graph: Graph, tangled: float, worst: float, killers: int, rng: np.random.Generator, between: bool = False
+) -> Loss:
     """The loss of a graph.
 
     Args:
         tangled: how strongly errors amplify one another and cancel; 1 is much, 0.3 some.
         worst: share of the answers that all INT8 loses.
         killers: groups that err ten times as much as others, and that amplify what came before them.
+        between: whether there is a precision between FP16 and INT8.
     """
     groups = len(graph.names)
     size = rng.lognormal(0, 1.1, groups) / groups**0.5
@@ -91,22 +93,23 @@ def make(graph: Graph, tangled: float, worst: float, killers: int, rng: np.rando
         second = first + 1 + int(rng.integers(3))
         pushes[second] = -rng.uniform(0.6, 1.0) * pushes[first] + 0.2 * pushes[second]
     rounded = rng.lognormal(np.log(_FP16), 0.5, groups)
-    pushes_by = np.stack([0 * pushes, rounded[:, None] * pushes, pushes], axis=1)
     spread = (0.55 * size) ** 2
-    spreads = np.stack([0 * spread, rounded**2 * spread, spread], axis=1)
     amplified = tangled * min(1.0, _DEEP / groups) * rng.gamma(0.5, 0.12, groups)
     amplified[loud] = 0.5
-    gains = np.stack([np.ones(groups), 1 + 0.02 * amplified, 1 + amplified], axis=1)
     ends = np.array([graph.blocks[i] != graph.blocks[min(i + 1, groups - 1)] for i in range(groups)])
     margins = np.abs(rng.standard_normal(_SAMPLES)) + 0.1
     leanings = rng.standard_normal((_SAMPLES, _DIRECTIONS)) / _DIRECTIONS**0.5
+    middle = [rng.lognormal(np.log(_BETWEEN), 0.3, groups)] if between else []
+    errs = np.stack([np.zeros(groups), rounded, *middle, np.ones(groups)], axis=1)  # relative to INT8
+    gains = 1 + np.array([0.0, _FP16, _BETWEEN, 1.0] if between else [0.0, _FP16, 1.0]) * amplified[:, None]
+    pushes_by, spreads = errs[:, :, None] * pushes[:, None], errs**2 * spread[:, None]
     found = Loss(pushes_by, spreads, gains, ends, 4.0, margins, leanings)
     return _scaled(found, worst)
 
 
 def _scaled(loss: Loss, worst: float) -> Loss:
     """The same with errors of such a size that all INT8 loses `worst`."""
-    lowest = np.full((1, len(loss.pushes)), PRECISIONS - 1, dtype=np.int8)
+    lowest = np.full((1, len(loss.pushes)), loss.pushes.shape[1] - 1, dtype=np.int8)
 
     def of_size(factor: float) -> Loss:
         return Loss(factor * loss.pushes, factor**2 * loss.spreads, loss.gains, loss.ends, loss.room, *_ends(loss))
