@@ -101,11 +101,11 @@ class BuildRequests(Protocol):
     def build_first(self, assignment: Assignment) -> float:
         """Build an assignment, and keep the engine for the evaluation of it; the seconds that the build took, once.
 
-        Before the model is calibrated, ranges are made up: an engine with INT8 serves nothing. Else as `rebuild`.
-        """
+        Before the model is calibrated, ranges are made up: the builder learns, and an engine with INT8 serves nothing.
 
-    def learn_part(self, assignment: Assignment, number: int, count: int) -> None:
-        """Build one of several parts of the model (`cut_part`), from which builders of this device learn."""
+        Raises:
+            EvaluatorError: the engine's builder refuses it.
+        """
 
     def measure_shapes(self) -> Mapping[str, list[int]]:
         """Shapes that only a run tells, by one of the float model on made-up inputs; ModelError where it fails."""

@@ -130,22 +130,26 @@ class Finish:
         """Correct and confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.
 
         So does one that fails a limit on the final split, of which the next pick is looked at while rounds are left.
-        Outputs that are not finite there cost no round: those are few, and are followed to the end.
+        Outputs that are not finite there cost no round: those are few, and are followed to the end. Where the time limit
+        leaves time for some of them, the first are confirmed, and who comes first may be another one then.
         """
         left = _CONFIRMATIONS
+        left_out = 0
         while left:
             now = self._biases.correct(self._read_standing())
             rows = [row for row in finalists.finalist_rows(now) if not now.final.tried_rows[row]]
+            left_out = min(left_out, len(rows))
             if not rows:
-                return
+                break
             engines = [str(now.table.artifact[row]) for row in rows]
             lacking = [not engine or engine not in self._work.ledger.artifacts for engine in engines]
             in_time = self._work.pace.finalists_in_time(now, lacking)
-            if in_time < len(rows):
-                self._tell_left_out(len(rows) - in_time)
-                finalists.confirm(self._work, now, rows[:in_time])
-                return
-            left -= finalists.confirm(self._work, now, rows) == 0
+            left_out = len(rows) - in_time
+            if not in_time:
+                break
+            left -= finalists.confirm(self._work, now, rows[:in_time]) == 0
+        if left_out:
+            self._tell_left_out(left_out)
 
     def _tell_left_out(self, count: int) -> None:
         """With the command that goes on, unless the run ends early: then its last line has it."""

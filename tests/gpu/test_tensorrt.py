@@ -23,7 +23,6 @@ from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
 from search.errors import ConfigError
-from search.graph.parts import cut_part
 from search.values import Answer, Assignment, Precision, TensorRange
 from tests.support.assignments import THREE
 from tests.support.tensorrt.gpu_benches import QUICK, Bench, backend, bench, sqnr
@@ -403,20 +402,6 @@ def test_another_builder_learns_from_the_timing_cache_of_one(tmp_path):
     assert one.timing_cache() == known
     other.build(other.lower(bed.space.uniform(FP32)), tmp_path / "out.plan")
     assert len(file.read_bytes()) == len(known), "it had nothing to time"
-
-
-def test_a_builder_of_the_whole_has_little_to_time_once_others_have_built_its_parts(tmp_path):
-    bed = bench("residual")
-    knobs = replace(backend().builder_knobs, timing_cache=tmp_path / "device.timing", **QUICK)
-    for number in range(3):
-        part = cut_part(bed.model, number, 3)
-        builder = TensorRTBuilder(backend().trt, part, bed.ranges, knobs)
-        chosen = Assignment({group.id: INT8 for group in part.groups})
-        builder.build(builder.lower(chosen), tmp_path / "out.plan")
-    learnt = len(knobs.timing_cache.read_bytes())
-    whole = TensorRTBuilder(backend().trt, bed.model, bed.ranges, knobs)
-    whole.build(whole.lower(bed.space.uniform(INT8)), tmp_path / "out.plan")
-    assert len(knobs.timing_cache.read_bytes()) - learnt < learnt / 2
 
 
 @pytest.mark.parametrize("damage", ["cut short", "empty", "no plan at all", "another version"])

@@ -15,7 +15,6 @@ from evaluators.process.job import discard, discard_on_error
 from evaluators.process.results import Built
 from evaluators.process.tasks.candidate import Candidate
 from evaluators.process.tasks.open_model import OpenModel
-from search.graph.parts import cut_part
 from search.values import Assignment, Evaluation, Stage, is_quantized
 
 
@@ -106,16 +105,6 @@ class Builds:
             seconds = time.perf_counter() - start
         self._first[what] = _First(engine, seconds, opened.job.ranges is not None)
         return seconds
-
-    def learn_part(self, assignment: Assignment, number: int, count: int) -> None:
-        part = cut_part(self._opened.model, number, count)
-        if part is not None:
-            out = self._opened.folder / "part.engine"
-            chosen = Assignment({group.id: assignment[group.id] for group in part.groups})
-            with refusals("building a part of the model", "its builder refuses it"):
-                builder = self._opened.make_builder_of_part(part)
-                builder.build(builder.lower(chosen), out)
-            discard(out)
 
     def measure_shapes(self) -> dict[str, list[int]]:
         model = self._opened.model

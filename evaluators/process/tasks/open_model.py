@@ -117,12 +117,6 @@ class OpenModel:
             self._builder = self.backend.builder(self.model, _make_up_ranges(self.model))
         return self._builder
 
-    def make_builder_of_part(self, part: Model) -> Builder:
-        """A builder of a part of the model, with made-up ranges, that shares what the builder learns."""
-        made = self.backend.builder(part, _make_up_ranges(part))
-        self._builder = None  # so that it is made again: a backend tells options to its last builder alone
-        return made
-
     @property
     def ranges(self) -> Ranges:
         """The calibrated ranges, read from their file; RunError where the model has not been calibrated yet."""

@@ -118,8 +118,8 @@ def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
 
     `best` is the first in line that does not fail there. If the aim is the fastest mix, it is the first that holds
     there surely, or one before it that is faster, keeps the limits surely in the search and was not looked at there
-    yet; if none holds surely, the one that keeps the limits most surely in the search and does not fail there. If all
-    in line fail, it is another row that holds there, then uniform FP32, then the row with the least upper bound of the
+    yet; if none holds surely, the one that keeps the limits most surely in the search and does not fail there, or one
+    as sure and as fast, within the tie band, that holds there. If all in line fail, it is another row that holds there, then uniform FP32, then the row with the least upper bound of the
     loss.
 
     Args:
@@ -229,9 +229,14 @@ def _fastest_first(columns: Candidates, rows: Rows) -> list[int]:
 
 def _by_latency(columns: Candidates, rows: Rows) -> list[int]:
     """Rows by how surely they keep the accuracy limits, in steps, then by latency, then by loss."""
-    steps = np.floor(_STEPS * np.minimum(columns.margin[rows] / columns.bound, 1.0))
-    order = np.lexsort((columns.loss[rows], columns.latency_ms[rows], -steps))
+    order = np.lexsort((columns.loss[rows], columns.latency_ms[rows], -_sureness(columns)[rows]))
     return [int(row) for row in rows[order]]
+
+
+def _sureness(columns: Candidates) -> Floats:
+    """(n,) steps in which rows keep the accuracy limits in the search, more where they do so more surely."""
+    steps: Floats = np.floor(_STEPS * np.minimum(columns.margin / columns.bound, 1.0))
+    return steps
 
 
 def _by_loss(columns: Candidates, rows: Rows) -> Iterator[int]:
@@ -270,8 +275,11 @@ def _fastest_in_line(columns: Candidates, queue: list[int]) -> int:
     """The row of this line that is best if that is the fastest; some of them do not fail on the final split."""
     if (sure := _first_sure(columns, queue)) is not None:
         return sure
-    rows = _by_latency(columns, np.array(queue, np.intp))
-    return _as_sure_and_faster(columns, rows, next(row for row in rows if not columns.fails[row]))
+    rows = [row for row in _by_latency(columns, np.array(queue, np.intp)) if not columns.fails[row]]
+    tied = columns.latency_ties(rows[0]) & (_sureness(columns) == _sureness(columns)[rows[0]])
+    # Nothing tells it from one that the final split was asked about, which is known to hold there.
+    first = next((row for row in rows if columns.holds[row] and tied[row]), rows[0])
+    return _as_sure_and_faster(columns, rows, first)
 
 
 def _fastest_of(columns: Candidates, rows: Rows) -> int:

@@ -45,6 +45,7 @@ class PickBiases:
 
     def __init__(self, work: Work) -> None:
         self._work = work
+        self._told_left_out = False
 
     def note_correction_time(self) -> None:
         """Let the search know how long correcting a pick takes, for what it says of its end."""
@@ -109,6 +110,9 @@ class PickBiases:
         return min(spare_s, max(_LEAST_S, seconds_for(self._work.problem.config) / count))
 
     def _tell_left_out(self) -> None:
+        if self._told_left_out:
+            return
+        self._told_left_out = True
         self._work.events.note(
             "the time limit leaves no time to correct biases for the recommended mixes; to resume the study corrects "
             "them"

@@ -221,6 +221,16 @@ def test_a_faster_one_that_nobody_looked_at_comes_before_what_is_kept_where_the_
     assert best(Aim.FASTEST, latencies, losses, 0.001, band=0.5, **more) == 3, "as fast as it is"
 
 
+def test_one_that_nobody_looked_at_does_not_displace_one_that_holds_and_ties_with_it() -> None:
+    """Both keep the limit surely in the search; on the final split trial 2 holds by its estimate alone."""
+    rows, scored = ([4.0, 1.99, 2.0], [0.0, 0.001, 0.001], 0.0005), marked(3, 2)
+    more = {"limit": 0.01, "fp32": 0, "holds": scored, "final_margin": np.array([np.nan, np.nan, 0.5])}
+    assert best(Aim.FASTEST, *rows, band=0.01, **more) == 2
+    assert best(Aim.FASTEST, *rows, band=0.001, **more) == 1, "it is faster by more than chance"
+    less_sure = [0.0, 0.001, 0.0095]
+    assert best(Aim.FASTEST, rows[0], less_sure, 0.0005, band=0.01, **more) == 1
+
+
 def test_a_doubtful_latency_decides_no_pick_against_one_that_may_be_as_fast() -> None:
     rows, same = ([9.0, 2.0, 2.1, 3.5], [0.0, 0.003, 0.001, 0.0]), {"limit": 0.01, "fp32": 0, "band": 0.1}
     both, first = marked(4, 1, 2), marked(4, 1)

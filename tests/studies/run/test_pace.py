@@ -19,6 +19,7 @@ from studies.events import Quiet
 from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
 from studies.options.read_options import read_config
+from studies.run import finalists
 from studies.run.pace import Pace
 from studies.run.search_result import SearchResult
 from studies.run.stop import UnreachableLimitError
@@ -115,6 +116,21 @@ def test_finalists_that_do_not_fit_are_left_out_and_confirmed_later(
     monkeypatch.chdir(here)
     ok("resume", "s")
     assert finals() >= 1
+
+
+@pytest.mark.parametrize(("count", "left_out"), [(3, ""), (5, "2 finalists are not confirmed")])
+def test_while_there_is_time_for_one_finalist_whoever_comes_first_then_is_confirmed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, count: int, left_out: str
+) -> None:
+    clock = Clock(monkeypatch, 1.0)
+    monkeypatch.setattr(Pace, "finalists_in_time", lambda self, now, lacking: 1)
+    monkeypatch.setattr(finalists, "finalist_rows", lambda now: list(range(count)))
+    search(clock, trials="6", **{"time-limit": "1h"})
+    assert sum(note.startswith("measuring one finalist") for note in clock.notes) == 3
+    assert finals() == 3
+    told = [note for note in clock.notes if "not confirmed" in note]
+    assert len(told) == bool(left_out)
+    assert left_out in " ".join(told)
 
 
 def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) -> None:
