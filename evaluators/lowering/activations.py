@@ -10,11 +10,12 @@ import onnx_ir as ir
 from evaluators.calibration.scales import activation_scale
 from evaluators.lowering.constants import Edits, array_of, name_of_form, suffix_of
 from evaluators.lowering.float_types import FLOAT, FloatTypes, float_type
-from evaluators.lowering.int8.nodes import Plan, hard_sigmoid
+from evaluators.lowering.int8.nodes import Plan, affine_of, hard_sigmoid
 from evaluators.lowering.placement import Placement
 from evaluators.lowering.weights import holdable_scales
 from search.errors import ModelError
 from search.graph.floats.bounds import UNBOUNDED, bounds_of_values, cut
+from search.graph.grouping import is_constant
 from search.values import Ranges, TensorRange
 
 _NOTHING = 1e-30  # magnitudes that no scale spreads over all codes
@@ -34,18 +35,24 @@ class Activations:
         # The types that hold every scale as it is, so that all readers of codes see the same numbers.
         self._exact = {FLOAT, float_type(placement.float_side)}
         self._bounds = {} if placement.symmetric else bounds_of_values(graph)
-        # Name of a root → the constants that hold its scale times a factor, or its zero point, which has no type.
+        # Name of a root → the constants that hold its scale times a factor, or its zero point, which has no type, and
+        # for the codes of a shifted source is as many steps higher, times the factor.
         self._scales: dict[str, dict[ir.Value, tuple[ir.DataType | None, float]]] = {}
+        self._offsets = {value.name or "": offset for value, (_, _, offset) in plan.affine.items()}
+        self._shifted: dict[ir.Value, str] = {}  # whose codes are taken of another value → their names
 
-    def rescale(self, ranges: Ranges) -> set[ir.Value]:
-        """Give the scales and zero points that were added the numbers of other ranges; the constants that changed."""
+    def rescale(self, ranges: Ranges) -> set[ir.Value] | None:
+        """Give the scales and zero points that were added the numbers of other ranges; the constants that changed, or
+        None where nodes would have to change."""
         self._ranges = ranges
         changed = set()
         for root, constants in self._scales.items():
-            scale, zero = self._scale_number(root)
+            scale, zero, shift = self._scale_number(root)
+            if root in self._offsets and (shift is None) is (root in self._shifted.values()):
+                return None
             for constant, (dtype, factor) in constants.items():
                 known = array_of(constant)
-                number = zero if dtype is None else np.asarray(scale * factor, dtype.numpy())
+                number = zero + (shift or 0) * factor if dtype is None else np.asarray(scale * factor, dtype.numpy())
                 array = np.full(known.shape, number, known.dtype)
                 if not np.array_equal(array, known):
                     constant.const_value = ir.tensor(array, name=constant.name)
@@ -104,53 +111,109 @@ class Activations:
         return self._edits.once((value, "q"), lambda: self._insert_q(value))
 
     def _insert_q(self, value: ir.Value) -> ir.Value:
-        read = value if self._types.of(value) in self._exact else self._cast_once(value, FLOAT)
-        # The codes of a HardSigmoid are those of the sum that it became, see `write_hard_sigmoid`.
-        factor = self._plan.sums.get(value, 1.0)
-        scale, zero = self._scale(value, self._types.of(value) if read is value else FLOAT, factor)
+        # The codes of a HardSigmoid are those of the sum that it became, see `_write_hard_sigmoid`.
+        source, factor, is_shifted = value, self._plan.sums.get(value, 1.0), False
+        if value in self._plan.affine and self._scale_number(value.name or "")[2] is not None:
+            source, scaled, _ = self._plan.affine[value]
+            factor, is_shifted = 1 / scaled, True
+            self._shifted[value] = value.name or ""
+        read = source if self._types.of(source) in self._exact else self._cast_once(source, FLOAT)
+        scale, zero = self._scale(value, self._types.of(source) if read is source else FLOAT, factor, is_shifted)
         node = ir.Node("", "QuantizeLinear", [read, scale, zero], num_outputs=1, name=f"{value.name}/q")
         integer = ir.DataType.INT8 if self._placement.is_signed else ir.DataType.UINT8
         return self._edits.insert(node, read, integer)
 
-    def write_hard_sigmoid(self, node: ir.Node) -> None:
-        """Make `clip(α · x + β, 0, 1)` of a dequantized x the sum `x + β ÷ α`, whose quantized range is the clip.
+    def name_results(self) -> None:
+        """Give what reads the codes of another value the name of the value that the codes stand for."""
+        for value in (*self._shifted, *self._plan.sums):
+            result = self._edits.once((value, "dq", FLOAT), lambda value=value: self._dequantize(value, FLOAT))
+            value.name, result.name = self._edits.names.fresh(f"{value.name}/codes"), value.name
 
-        ONNX Runtime adds in INT8, and has no such HardSigmoid. A HardSwish as a sum and a product of codes is faster
-        too, but cost PP-OCRv4's recognizer 7.0 ± 5.6 points (200 lines).
+    def write_by_codes(self, node: ir.Node) -> None:
+        """Make what ONNX Runtime has no INT8 kernel for, or a constant operand, ops between codes, where codes are read
+        and made."""
+        made = node.outputs[0]
+        if made in self._plan.sums:
+            alpha, beta = hard_sigmoid(node)
+            self._become(node, "Add", self._offset(node, beta / alpha))
+        elif not any((node, i) in self._plan.reads for i in range(len(node.inputs))):
+            return
+        elif node.op_type == "HardSwish":
+            self._write_hard_swish(node)
+        elif made in self._plan.stored and node.op_type in ("Add", "Mul") and (found := affine_of(node)) is not None:
+            _, factor, offset = found
+            at = next(i for i, value in enumerate(node.inputs) if value is not None and is_constant(value))
+            node.replace_input_with(at, self._offset(node, offset if node.op_type == "Add" else factor))
+
+    def _write_hard_swish(self, node: ir.Node) -> None:
+        """Make `x · clip(x ÷ 6 + 0.5, 0, 1)` of a dequantized x the product with the sum `x + 3`, whose quantized range
+        is the clip.
+
+        A sum and a product in INT8 take a third of the time that floats take, and cost no more than what a small change
+        of all ranges does: see `benchmarks/results/real_models.md`.
         """
-        (alpha, beta), name = hard_sigmoid(node), f"{node.name}/offset"
-        read, add = node.inputs[0], self._edits.constants.add
+        read, constants, name = node.inputs[0], self._edits.constants, f"{node.name}/gate"
+        offset = self._offset(node, 3.0)
         assert read is not None
+        gate = self._edits.insert(ir.Node("", "Add", [read, offset], num_outputs=1, name=name), read, FLOAT)
+        zero = constants.add(f"{name}/zero", np.asarray(0, np.uint8))
+        for op, limit, dtype in (("QuantizeLinear", 6, ir.DataType.UINT8), ("DequantizeLinear", 1, FLOAT)):
+            scale = constants.add(f"{name}/scale", np.asarray(limit / 255, np.float32))
+            written = ir.Node("", op, [gate, scale, zero], num_outputs=1, name=name)
+            gate = self._edits.insert(written, gate, dtype)
+        self._become(node, "Mul", gate)
+
+    def _offset(self, node: ir.Node, number: float) -> ir.Value:
+        """A dequantized number for an op that reads what `node` reads, exactly that number."""
+        name, add = f"{node.name}/offset", self._edits.constants.add
+        read = next(value for value in node.inputs if value is not None and not is_constant(value))
         parts = [
-            add(name, np.asarray(255, np.uint8)),
-            add(f"{name}/scale", np.asarray(beta / alpha / 255, np.float32)),
-            add(f"{name}/zero", np.asarray(0, np.uint8)),
+            add(name, np.asarray(255 if number > 0 else 0, np.uint8)),
+            add(f"{name}/scale", np.asarray(abs(number) / 255, np.float32)),
+            add(f"{name}/zero", np.asarray(0 if number > 0 else 255, np.uint8)),
         ]
         offset = self._edits.insert(ir.Node("", "DequantizeLinear", parts, num_outputs=1, name=name), read, FLOAT)
         offset.shape = ir.Shape([])
-        node.op_type = "Add"
+        return offset
+
+    @staticmethod
+    def _become(node: ir.Node, op: str, other: ir.Value) -> None:
+        node.op_type = op
         node.attributes.clear()
         node.resize_inputs(2)
-        node.replace_input_with(1, offset)
+        node.replace_input_with(1, other)
 
-    def _scale(self, value: ir.Value, dtype: ir.DataType, factor: float = 1.0) -> tuple[ir.Value, ir.Value]:
-        scale, zero = self._scale_number(self._root_name(value))
+    def _scale(
+        self, value: ir.Value, dtype: ir.DataType, factor: float = 1.0, is_shifted: bool = False
+    ) -> tuple[ir.Value, ir.Value]:
+        scale, zero, shift = self._scale_number(self._root_name(value))
         integer = np.int8 if self._placement.is_signed else np.uint8
-        root = self._plan.root(value).name
+        root, steps = self._plan.root(value).name, int(shift or 0) * is_shifted
         parts = (
             self._edits.constants.add(f"{root}/scale{suffix_of(dtype)}", np.asarray(scale * factor, dtype.numpy())),
-            self._edits.constants.add(f"{root}/zero", np.asarray(zero, integer)),
+            self._edits.constants.add(f"{root}/zero{'/shifted' * is_shifted}", np.asarray(zero + steps, integer)),
         )
-        self._note(value, *parts, dtype, factor)
+        self._note(value, *parts, dtype, factor, is_shifted)
         return parts
 
-    def _note(self, value: ir.Value, scale: ir.Value, zero: ir.Value, dtype: ir.DataType, factor: float = 1.0) -> None:
-        self._scales.setdefault(self._root_name(value), {}).update({scale: (dtype, factor), zero: (None, 1.0)})
+    def _note(
+        self,
+        value: ir.Value,
+        scale: ir.Value,
+        zero: ir.Value,
+        dtype: ir.DataType,
+        factor: float = 1.0,
+        is_shifted: bool = False,
+    ) -> None:
+        noted = {scale: (dtype, factor), zero: (None, float(is_shifted))}
+        self._scales.setdefault(self._root_name(value), {}).update(noted)
 
     def _root_name(self, value: ir.Value) -> str:
         return self._plan.root(value).name or ""
 
-    def _scale_number(self, root: str) -> tuple[float, int]:
+    def _scale_number(self, root: str) -> tuple[float, int, int | None]:
+        """The scale and the zero point of a tensor, and how much higher the zero point is of codes that are taken of
+        what an offset makes the tensor of; None where no code of eight bits is that high."""
         found = self._ranges.tensors.get(root)
         if found is None:
             raise ModelError(
@@ -164,7 +227,21 @@ class Activations:
         if found.magnitude < _NOTHING and math.isfinite(bounds[0]) and math.isfinite(bounds[1]):
             found = TensorRange(*bounds)  # a gate that no sample opened must not open further than it can
         scale, zero = activation_scale(found, signed=self._placement.is_signed, symmetric=symmetric)
-        return float(holdable_scales(np.asarray(scale, np.float32), self._placement)), zero
+        scale = float(holdable_scales(np.asarray(scale, np.float32), self._placement))
+        if not (offset := self._offsets.get(root)):
+            return scale, zero, 0 if offset is not None else None
+        wider, steps = _whole_steps(scale, abs(offset))
+        shift, wider_zero = round(math.copysign(steps, offset)), round(zero * scale / wider)
+        return (wider, wider_zero, shift) if 0 <= wider_zero + shift <= 255 else (scale, zero, None)
+
+
+def _whole_steps(scale: float, offset: float) -> tuple[float, int]:
+    """A scale at or above the given one and how many of its steps an offset is: as it is and the nearest whole number,
+    or so wide that the number is whole, whichever has the smaller mean square of rounding and error of the offset."""
+    nearest, fewer = round(offset / scale), int(offset / scale)
+    wider = float(np.float32(offset / fewer)) if fewer else math.inf
+    as_it_is = scale**2 / 12 + (offset - nearest * scale) ** 2
+    return (wider, fewer) if scale <= wider and wider**2 / 12 < as_it_is else (scale, nearest)
 
 
 def _channels_read(node: ir.Node) -> int | None:

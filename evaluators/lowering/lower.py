@@ -31,7 +31,8 @@ def lower(model: Model, assignment: Assignment, ranges: Ranges, placement: Place
     """Return a new model in which every group runs in its assigned precision.
 
     A pure function: equal arguments give byte-equal models. Inputs and outputs keep names and types; nodes of the
-    clean model keep their names, new ones are named after the tensor they convert.
+    clean model keep their names, new ones are named after the tensor they convert. A Mul or Add by a number may become
+    a part of what quantizes, and is gone then.
 
     Args:
         model: the clean model; not changed.
@@ -113,7 +114,8 @@ class _Lowering:
         self._weights = Weights(self._edits, placement, owner, corrections, model.own.weights)
 
     def rescale(self, ranges: Ranges) -> bool:
-        return self._weights.rescale(self._activations.rescale(ranges))
+        changed = self._activations.rescale(ranges)
+        return changed is not None and self._weights.rescale(changed)
 
     def write(self) -> None:
         nodes = list(self._graph)
@@ -122,6 +124,7 @@ class _Lowering:
             self._rewrite(node)
         for index, value in enumerate(outputs):
             self._keep_output(index, value)
+        self._activations.name_results()
 
     def _rewrite(self, node: ir.Node) -> None:
         dtype = self._types.choose(node)
@@ -140,8 +143,7 @@ class _Lowering:
                 self._weights.quantize_product(node)
         elif dtype is not FLOAT:
             self._weights.narrow(node, range(len(node.inputs)), dtype)
-        if node.outputs[0] in self._plan.sums:
-            self._activations.write_hard_sigmoid(node)
+        self._activations.write_by_codes(node)
         self._rewrite_captures(node)
         self._types.settle(node, dtype)
 

@@ -86,7 +86,7 @@ ONNXRUNTIME_CPU = Placement(
     quantize_outputs=True,
     int32_bias=True,
     followers=SAME_SCALE
-    | frozenset("Add AveragePool Concat GlobalAveragePool HardSigmoid LeakyRelu Mul Sigmoid".split()),
+    | frozenset("Add AveragePool Concat GlobalAveragePool HardSigmoid HardSwish LeakyRelu Mul Sigmoid".split()),
     float_output=frozenset({"Gemm", "MatMul"}),
 )
 # ONNX Runtime rewrites most INT8 activations as UINT8, and runs in float what it then finds between both.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 
 from search.graph.element_types import is_float
 from search.graph.grouping import is_constant
 from search.graph.model import Group
+from search.graph.rewrites.parts import SCALED, SHIFTED, constant_operand
 
 RESIDUAL = frozenset({"Conv", "ConvTranspose"})  # whose kernels add the other branch before they round
 
@@ -23,12 +25,14 @@ class Plan:
         stored: values that exist only quantized: everyone who reads them reads a DQ.
         scale_of: value → the value whose range gives its scale.
         sums: what a HardSigmoid makes whose codes are those of a sum → how many times as large that is, 1 ÷ α.
+        affine: value → what its codes are taken of, and the factor and the offset that make the value of that.
     """
 
     reads: set[tuple[ir.Node, int]] = field(default_factory=set)
     stored: set[ir.Value] = field(default_factory=set)
     scale_of: dict[ir.Value, ir.Value] = field(default_factory=dict)
     sums: dict[ir.Value, float] = field(default_factory=dict)
+    affine: dict[ir.Value, tuple[ir.Value, float, float]] = field(default_factory=dict)
 
     def root(self, value: ir.Value) -> ir.Value:
         while value in self.scale_of:
@@ -58,6 +62,17 @@ def hard_sigmoid(node: ir.Node) -> tuple[float, float]:
     """α and β of a HardSigmoid, `clip(α · x + β, 0, 1)`."""
     alpha, beta = (node.attributes.get(name) for name in ("alpha", "beta"))
     return alpha.as_float() if alpha is not None else 0.2, beta.as_float() if beta is not None else 0.5
+
+
+def affine_of(node: ir.Node) -> tuple[ir.Value, float, float] | None:
+    """What a Mul, Div, Add or Sub by one number reads, its positive factor and its offset; None for other nodes."""
+    found = constant_operand(node)
+    if found is None or found[1].size != 1:
+        return None
+    number, op = found[1].reshape(()), node.op_type
+    factor = float(SCALED[op](np.float32(1), number)) if op in SCALED else 1.0
+    offset = float(SHIFTED[op](np.float32(0), number)) if op in SHIFTED else 0.0
+    return (found[0], factor, offset) if factor > 0 else None
 
 
 def only_user(node: ir.Node) -> ir.Node | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from evaluators.lowering.int8.nodes import Plan, float_inputs, hard_sigmoid, only_user, residual_adds
+from evaluators.lowering.int8.nodes import Plan, affine_of, float_inputs, hard_sigmoid, only_user, residual_adds
 from evaluators.lowering.placement import SAME_SCALE, Placement
 from search.graph.grouping import is_constant
 from search.graph.model import Group
@@ -48,6 +48,33 @@ def quantize_regions(
             if node.op_type == "HardSigmoid":
                 result.sums[node.outputs[0]] = 1 / hard_sigmoid(node)[0]
     _store_float_outputs(groups, nodes, placement, result)
+    if not placement.symmetric:
+        _take_affines(graph, result)
+
+
+def _take_affines(graph: ir.Graph, result: Plan) -> None:
+    """A number that is added to or multiplied with what is then quantized becomes a part of scale and zero point.
+
+    Behind a HardSwish, and behind an input of the model: elsewhere it may be a part of what ONNX Runtime fuses.
+    """
+    for node in graph:
+        found, made = affine_of(node), node.outputs[0]
+        uses = list(made.uses())
+        is_read = bool(uses) and not made.is_graph_output() and all(use in result.reads for use in uses)
+        if found is None or not (is_read or made in result.stored):
+            continue
+        source, factor, offset = found
+        maker = source.producer()
+        if maker is not None and (maker.op_type == "HardSwish" or source in result.affine):
+            if only_user(maker) is not node:
+                continue  # it has codes of its own
+            source, before, shift = result.affine.pop(source, (source, 1.0, 0.0))
+            factor, offset = factor * before, factor * shift + offset
+            result.stored.difference_update(maker.outputs)
+            result.reads.difference_update((node, i) for i in float_inputs(node))
+        elif not source.is_graph_input():
+            continue
+        result.affine[made] = (source, factor, offset)
 
 
 def _last_before_fused(node: ir.Node) -> ir.Node | None:
@@ -94,7 +121,8 @@ def becomes_int8(node: ir.Node, result: Plan) -> bool:
         if all(use in result.reads for use in uses):
             return True
         user = uses[0].node
-        if len(uses) > 1 or not (user.op_type in {"Relu", "Clip", *SAME_SCALE} or _is_folded(user, node)):
+        passes = user.op_type in {"Relu", "Clip", *SAME_SCALE} or user.outputs[0] in result.affine
+        if len(uses) > 1 or not (passes or _is_folded(user, node)):
             return False
         value = user.outputs[0]
 
@@ -122,16 +150,19 @@ def _candidates(graph: ir.Graph, placement: Placement, result: Plan, weighted: l
 def _keeps_scale(node: ir.Node, placement: Placement) -> bool:
     """Whether INT8 passes through a node as it is.
 
-    A Resize that interpolates, or fills up with a number, makes new values; a binary op with a constant would need it
-    quantized too. A HardSigmoid becomes a sum with a positive number, clipped by a range that begins at zero.
+    A Resize that interpolates, or fills up with a number, makes new values; a binary op with a constant of several
+    numbers would need them quantized too. A HardSigmoid becomes a sum with a positive number, clipped by a range that
+    begins at zero, and a HardSwish the product with such a sum.
     """
-    if node.op_type == "HardSigmoid":
+    if node.op_type in ("HardSigmoid", "HardSwish"):
         return not placement.symmetric and all(number > 0 for number in hard_sigmoid(node))
     if node.op_type == "Resize":
         mode, placed = (node.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
         fills = placed is not None and placed.as_string() == "tf_crop_and_resize"
         return not fills and (mode is None or mode.as_string() == "nearest")
-    return node.op_type not in ("Add", "Mul") or len(float_inputs(node)) == 2
+    if node.op_type not in ("Add", "Mul") or len(float_inputs(node)) == 2:
+        return True
+    return not placement.symmetric and affine_of(node) is not None
 
 
 def _store_float_outputs(
