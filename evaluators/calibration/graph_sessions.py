@@ -89,12 +89,12 @@ def _between(graph: ir.Model, given: Sequence[str], wanted: Sequence[str]) -> ir
     """A copy that computes the tensors `wanted`, taking those `given` as inputs, and holds nothing it does not need."""
     copy = graph.clone()
     values = values_by_name(copy)
+    copy.graph.outputs.clear()  # one of them may be given
     for name in given:
         entry = ir.Value(name=name, type=values[name].type)
         values[name].replace_all_uses_with(entry)
         values[name].name = f"{name}/computed"
         copy.graph.inputs.append(entry)
-    copy.graph.outputs.clear()
     copy.graph.outputs.extend(values[name] for name in wanted)
     RemoveUnusedNodesPass()(copy)
     for value in list(copy.graph.inputs):

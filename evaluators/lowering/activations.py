@@ -65,6 +65,15 @@ class Activations:
             return self.quantize(value, dtype)
         return value if self._types.of(value) is dtype else self._cast_once(value, dtype)
 
+    def as_captured(self, value: ir.Value) -> ir.Value:
+        """The value as float32 for the body of an If or Loop: ONNX Runtime 1.32 aborts on silero-vad, where an If alone
+        reads a DQ, and its condition is constant."""
+        found = self.as_float(value, FLOAT)
+        if value not in self._plan.stored:
+            return found
+        node = ir.Node("", "Sum", [found], num_outputs=1, name=f"{value.name}/captured")
+        return self._edits.once((value, "captured"), lambda: self._edits.insert(node, found, FLOAT))
+
     def _cast_once(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         return self._edits.once((value, "cast", dtype), lambda: self._cast(value, dtype))
 
@@ -126,7 +135,7 @@ class Activations:
     def name_results(self) -> None:
         """Give what reads the codes of another value the name of the value that the codes stand for."""
         for value in (*self._shifted, *self._plan.sums):
-            result = self._edits.once((value, "dq", FLOAT), lambda value=value: self._dequantize(value, FLOAT))
+            result = self.quantize(value, FLOAT)
             value.name, result.name = self._edits.names.fresh(f"{value.name}/codes"), value.name
 
     def write_by_codes(self, node: ir.Node) -> None:

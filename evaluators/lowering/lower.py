@@ -171,7 +171,7 @@ class _Lowering:
                     for i in self._types.float_inputs(inside):
                         value = inside.inputs[i]
                         if value is not None and self._types.is_settled(value) and value not in inner:
-                            inside.replace_input_with(i, self._activations.as_float(value, FLOAT))
+                            inside.replace_input_with(i, self._activations.as_captured(value))
 
     def _keep_output(self, index: int, value: ir.Value) -> None:
         """A graph output that changed form keeps its name: the tensor behind it is renamed."""

@@ -90,7 +90,7 @@ def put_batch_first(graph: onnx.GraphProto) -> None:
             graph.node.insert(0, _transpose(value.name, inner, order))
             _reorder(value, [axis, *(i for i in range(len(order)) if i != axis)])
     for value in graph.output:
-        axis = _batch_axis(_dims_of(value), batch)
+        axis = _batch_axis(_dims_of(value), batch, is_any_first=bool(named))
         if axis:
             inner, rank = f"{value.name}/given", len(_dims_of(value))
             _rename(graph, value.name, inner)
@@ -114,9 +114,9 @@ def _dims_of(value: onnx.ValueInfoProto) -> list[int | str]:
     return [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
 
 
-def _batch_axis(dims: Sequence[int | str], batch: Sequence[int | str]) -> int:
-    """The axis that the batch is on, where another size of a fixed number stands first; 0 elsewhere."""
-    if not dims or not isinstance(dims[0], int) or dims[0] in batch:
+def _batch_axis(dims: Sequence[int | str], batch: Sequence[int | str], *, is_any_first: bool = False) -> int:
+    """The axis that the batch is on, where another size of a fixed number stands first, or any other; 0 elsewhere."""
+    if not dims or dims[0] in batch or not (is_any_first or isinstance(dims[0], int)):
         return 0
     return next((axis for axis, dim in enumerate(dims) if axis and dim in batch), 0)
 

@@ -16,8 +16,8 @@ SECOND_LAYER = frozenset(
         "builders tensorrt_strong "
         # a whole search with the real OpenVINO
         "openvino_search "
-        # models of gigabytes, and searches that are long for what they show
-        "large_models sensitivity_beside pick_biases recovered_search repeatability "
+        # models of gigabytes, those of public packages, and searches that are long for what they show
+        "large_models real_models sensitivity_beside pick_biases recovered_search repeatability "
         # files of containers, which change rarely
         "compose docker "
         # benchmarks

