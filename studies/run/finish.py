@@ -130,8 +130,8 @@ class Finish:
         """Correct and confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.
 
         So does one that fails a limit on the final split, of which the next pick is looked at while rounds are left.
-        Outputs that are not finite there cost no round: those are few, and are followed to the end. Where the time limit
-        leaves time for some of them, the first are confirmed, and who comes first may be another one then.
+        Outputs that are not finite there cost no round: those are few, and are followed to the end. With time for some
+        of the picks alone the first are confirmed, and who comes first may be another one then.
         """
         left = _CONFIRMATIONS
         left_out = 0

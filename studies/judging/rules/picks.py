@@ -118,9 +118,9 @@ def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
 
     `best` is the first in line that does not fail there. If the aim is the fastest mix, it is the first that holds
     there surely, or one before it that is faster, keeps the limits surely in the search and was not looked at there
-    yet; if none holds surely, the one that keeps the limits most surely in the search and does not fail there, or one
-    as sure and as fast, within the tie band, that holds there. If all in line fail, it is another row that holds there, then uniform FP32, then the row with the least upper bound of the
-    loss.
+    yet. If none holds surely, it is the one that keeps the limits most surely in the search and does not fail there, or
+    one as sure and, within the tie band, as fast, that holds there. If all in line fail, it is another row that holds
+    there, then uniform FP32, then the row with the least upper bound of the loss.
 
     Args:
         names: of picks by a score, which are made beside the usual ones.

@@ -23,7 +23,7 @@ from studies.run.session.setup import Checked
 from studies.run.session.trusted_functions import remember_functions
 from studies.store.records import FileRecord, StudyRecord, TargetRecord
 from studies.store.store import Store
-from studies.store.target_names import foreign, own
+from studies.store.target_names import foreign, names, own
 from studies.store.target_options import options_of
 
 
@@ -76,9 +76,9 @@ def _unlabelled_text(good: Checked) -> str:
     return unlabelled_text(good.limits, MetricScale.of(good.metric))
 
 
-def optuna_name(study: str, good: Checked) -> str:
-    """What Optuna's study of a target is called."""
-    return f"{study}@{good.target.fingerprint[:12]}"
+def optuna_name(study: str, good: Checked, others: Sequence[TargetRecord] = ()) -> str:
+    """What Optuna's study of a target is called, for optuna-dashboard; unlike those of the study's other targets."""
+    return f"{study}, {names([*(other.target for other in others), good.target])[-1]}"
 
 
 def resolve_config(config: SearchConfig) -> dict[str, Any]:
@@ -165,13 +165,14 @@ def _declarations(metric: Mapping[str, Any]) -> dict[str, Any]:
 
 def add_target(store: Store, study: StudyRecord, good: Checked, progress: SearchEvents) -> None:
     """Let the study have the target that this process is, with the options it was given; once is enough."""
-    known = own(store.targets.of_study(study.id), good.target)
+    others = store.targets.of_study(study.id)
+    known = own(others, good.target)
     if known is None:
         told = resolve_config(good.config)
         if "optimization-level" not in good.config.given:  # that of another target is no matter of this one
             told["optimization_level"] = study.config.get("optimization_level")
         options = options_of(study, told)
-        name = optuna_name(study.name, good)
+        name = optuna_name(study.name, good, others)
         store.targets.add(study.id, good.target, name, capability=good.capability, options=options)
     else:
         progress.note(
