@@ -270,6 +270,17 @@ def test_noise_is_never_believed_below_what_measurements_differ_by():
         assert np.median(np.abs(mean - truth) / latent) < 1.5
 
 
+def test_two_mixes_that_were_forecast_badly_widen_intervals_and_are_believed_all_the_same():
+    prior, others = latency_prior(LAYOUT, engines()), mixes(100, seed=9)
+    known = np.concatenate([np.stack([uniform(p) for p in range(PRECISIONS)]), mixes(2)])
+    expected = LAYOUT.values(prior.mean(), known)
+    odd = expected * np.array([1.0, 1.0, 1.0, 1.3, 0.75])
+    one, even, two = (fit_latency(LAYOUT, prior, known[:n], ms[:n]) for n, ms in ((4, odd), (5, expected), (5, odd)))
+    assert one.tuning == type(one.tuning)(), "one mix tells nothing"
+    assert np.median(two.predict(others)[1] / even.predict(others)[1]) > 1.2
+    assert two.predict_mean(known) == pytest.approx(odd, rel=0.02)
+
+
 # -- loss --------------------------------------------------------------------------------------------------------------
 
 
