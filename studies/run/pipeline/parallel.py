@@ -20,10 +20,10 @@ from evaluators.process.line import STAGE, WAIT
 from evaluators.process.results import Built
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
-from search.values import Evaluation, Stage
+from search.values import Assignment, Evaluation, Stage
 from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
-from studies.run.pipeline.build_hold import BuildHold
+from studies.run.pipeline.build_hold import BuilderProcess, BuildHold
 from studies.run.pipeline.pipeline import Result, Waiting, early_limits
 from studies.run.work import Bench
 from studies.run_clock import count_parts
@@ -83,7 +83,9 @@ class ParallelPipeline:
     A thread for each process does nothing but wait for it. All that is stored, told or decided is so in the thread that
     runs the search, which hears from the others by a queue.
 
-    A builder that has learnt from a uniform assignment, and has its engine, is the one that builds it.
+    A builder that has learnt from a uniform assignment, and has its engine, is the one that builds it, and the one for
+    mixes that have most of their layers in that precision: of a recognizer on an H200 a mix of 26 layers in INT8 took
+    174 s to build where FP16 alone was known.
     """
 
     def __init__(self, bench: Bench, ledger: Ledger, events: SearchEvents) -> None:
@@ -117,14 +119,9 @@ class ParallelPipeline:
         if first:  # the process that measures may have built it before, and has nothing else to do yet
             self._to_measure.put(_ToMeasure(claim, None, early_limits(self._ledger, claim)))
         else:
-            place = self._choose_builder(claim)
+            place = choose_builder(self._bench.builders, list(self._building.values()), claim.assignment)
             self._building[claim.number] = place
             self._to_build[place].put(claim)
-
-    def _choose_builder(self, claim: Claim) -> int:
-        busy = list(self._building.values())
-        knows = [claim.assignment in builder.known for builder in self._bench.builders]
-        return min(range(len(knows)), key=lambda place: (busy.count(place), not knows[place], place))
 
     def wait_finished(self) -> Sequence[Result]:
         """As `Pipeline.wait_finished`; also returns, with nothing, as soon as another claim may be started."""
@@ -258,6 +255,19 @@ class ParallelPipeline:
                 self._news.put(_Waits(claim, value))
 
         return tell
+
+
+def choose_builder(builders: Sequence[BuilderProcess], busy: Sequence[int], assignment: Assignment) -> int:
+    """The place of the builder with least to do; of several the one that has learnt from what is most alike.
+
+    Args:
+        busy: place of a builder, once for each build that it is at or that waits for it.
+    """
+    alike = [
+        max((len(each.items() & assignment.items()) for each in tuple(builder.known)), default=0)
+        for builder in builders
+    ]
+    return min(range(len(alike)), key=lambda place: (busy.count(place), -alike[place], place))
 
 
 class _HeldAtLatency:

@@ -9,17 +9,18 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
+from search.values import Assignment, Precision
 from studies.run.pace import Pace
 from studies.run.pipeline import build_hold
-from studies.run.pipeline.build_hold import BuildHold
-from studies.run.pipeline.parallel import ParallelPipeline
+from studies.run.pipeline.build_hold import BuilderProcess, BuildHold
+from studies.run.pipeline.parallel import ParallelPipeline, choose_builder
 from tests.support.command_line import DATABASE, command, environment, evaluator_processes, invoke, ok, write_inputs
 from tests.support.crashes.kill_and_resume import rows, untold
 from tests.support.forks.processes import evaluators_of, popen
@@ -159,6 +160,17 @@ def wait_until(condition: Any, seconds: float = 300.0) -> None:
 
 
 # -- builds stand still ------------------------------------------------------------------------------------------------
+
+
+def test_a_mix_goes_to_the_builder_that_knows_most_of_it_unless_another_has_less_to_do() -> None:
+    groups = [f"g{number:03d}" for number in range(5)]
+    known = [Assignment(dict.fromkeys(groups, precision)) for precision in (Precision.INT8, Precision.FP16)]
+    builders = [BuilderProcess(cast(EvaluatorProcess, None), {each}) for each in known]
+    mostly_fp16 = known[1].replace({"g001": Precision.INT8})
+    assert choose_builder(builders, [], mostly_fp16) == 1
+    assert choose_builder(builders, [], known[0].replace({"g001": Precision.FP32})) == 0
+    assert choose_builder(builders, [1], mostly_fp16) == 0
+    assert choose_builder([*builders, BuilderProcess(cast(EvaluatorProcess, None))], [0, 1], mostly_fp16) == 2
 
 
 def test_builds_stand_still_while_a_latency_is_measured(tmp_path: Path) -> None:
