@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tests.support.command_line import ok
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Arrays = dict[str, NDArray[Any]]
 CACHE = Path(os.environ.get("BITFRONT_MODELS", Path.home() / ".cache" / "bitfront-models"))
 RAPID = "rapidocr-onnxruntime==1.4.4"
