@@ -127,7 +127,11 @@ def _say_how_to_go_on(name: str, asked: Mapping[str, Any]) -> Iterator[None]:
     config = asked.get("config")
     study, storage = (asked["name"], asked.get("storage")) if config is None else (config.study, config.storage)
     counts = vars(config) if config is not None else asked["changes"] if name == "resume" else {}
-    words = {**{key: counts.get(key) for key in ("gpus", "workers")}, "target": asked.get("target")}
+    words = {
+        **{key: counts.get(key) for key in ("gpus", "workers")},
+        "target": asked.get("target"),
+        "deliver": asked.get("deliver"),
+    }
     more = [word for key, value in words.items() if value is not None for word in (f"--{key}", shlex.quote(str(value)))]
     with resumable(study, storage, _GOES_ON[name], more):
         yield

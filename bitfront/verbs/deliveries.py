@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
+from search.errors import ConfigError
+from search.values import REFERENCE
 from studies.events import Quiet
 from studies.options.quantities import parse_tolerance
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs wor
     from studies.judging.study_lookup import LimitChanges
     from studies.lifecycle.recovered_model import RecoveredModel
     from studies.options.config import SearchConfig
+    from studies.run.search_result import SearchResult
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -145,6 +150,87 @@ def _print_written(written: Path) -> None:
     from bitfront.printing.output import say
 
     say(f"Wrote {written}.")
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a search found, ready to serve.
+
+    Attributes:
+        engine: the export of the best, checked; None where nothing keeps the limits.
+        safe: that of FP32, which a guard falls back to; None where that is the best, or there is no best.
+        report: its file.
+    """
+
+    finished: SearchResult
+    engine: Export | None
+    safe: Export | None
+    report: Path
+
+    @property
+    def storage(self) -> str:
+        """URL of the study's database."""
+        return self.finished.standing.details.storage
+
+
+def check_empty(folder: Path, doing: str, option: str) -> None:
+    """ConfigError, with what was to be done, where a folder holds anything, or is none."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ConfigError(f"{doing}: {folder} is not empty. Remove it, or name another with {option}.")
+
+
+def deliver_best(finished: SearchResult, folder: Path, events: SearchEvents | None) -> Delivery:
+    """Export the best of a search and FP32, check both, and write the report, all into one folder.
+
+    Raises:
+        ArtifactError: a written engine does not work.
+    """
+    now = finished.standing
+    name, best, base = now.study.name, now.picks.best, now.measures.row_of(REFERENCE.role)
+    where: dict[str, Any] = {"storage": now.details.storage, "target": now.target.target.fingerprint, "events": events}
+    engine = None if best is None else export(name, folder / "engine", **where)
+    safe = None
+    if engine is not None and base is not None and int(now.table.trial[base]) not in (-1, engine.trial):
+        safe = export(name, folder / "safe", trial=int(now.table.trial[base]), **where)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = report(name, folder / "report.html", storage=now.details.storage)
+    return Delivery(finished, engine, safe, written)
+
+
+def delivery_json(done: Delivery) -> Mapping[str, Any]:
+    found: dict[str, Any] = {"folder": None, "trial": None, "safe": None}
+    if done.engine is not None:
+        found = {"folder": str(done.engine.folder), "trial": done.engine.trial}
+        found["safe"] = None if done.safe is None else str(done.safe.folder)
+    return {"storage": done.storage, "report": str(done.report), **found}
+
+
+def warn_of_delivery(done: Delivery) -> None:
+    for each in (done.engine, done.safe):
+        if each is not None:
+            warn_of_export(each)
+
+
+def print_delivery(done: Delivery) -> None:
+    """What was found, where it lies, and how it goes into a server and a pipeline."""
+    from bitfront.printing.output import out, say, say_command
+    from bitfront.printing.study_results import print_finished
+    from studies.store.suggestions import command, program
+
+    print_finished(done.finished, exported=True)
+    out.print()
+    now = done.finished.standing
+    if done.engine is not None:
+        print_exported(done.engine)
+    say(f"Report: {done.report}")
+    say_command("Why layers lose:", command("sensitivity", now.study.name, storage=done.storage))
+    if done.engine is not None and done.safe is not None:
+        fast, safe = str(done.engine.folder), str(done.safe.folder)
+        inputs = ", ".join(f"{each[0]!r}: …" for each in now.study.model["inputs"])
+        say_command("In a server:", f"from studies.guard import Guard; guard = Guard.open({fast!r}, {safe!r})")
+        say_command("For each request:", f"outputs = guard.run({{{inputs}}})")
+        words = (shlex.quote(fast), "--against", shlex.quote(safe), "--data", "FRESH.npz", "--max-drop", "1%")
+        say_command("In a pipeline:", " ".join([program(), "gate", *words]))
 
 
 def recover(

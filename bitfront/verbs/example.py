@@ -5,33 +5,31 @@ from __future__ import annotations
 import runpy
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
-from bitfront.verbs.deliveries import export, print_exported, report, warn_of_export
+from bitfront.verbs.deliveries import (
+    Delivery,
+    check_empty,
+    deliver_best,
+    delivery_json,
+    print_delivery,
+    warn_of_delivery,
+)
 from bitfront.verbs.searches import search
 from search.errors import ConfigError
 from studies.options.config import SearchConfig
 from studies.options.quantities import Amount
 
 if TYPE_CHECKING:  # help is made of the signature alone, so what the verb works with is imported inside it
-    from studies.export.export import Export
     from studies.judging.search_events import SearchEvents
-    from studies.run.search_result import SearchResult
 
 _MOST_S = 240.0  # so that all ends within five minutes, even where noisy latencies are measured again
 
 
-@dataclass(frozen=True)
-class Demo:
+class Demo(Delivery):
     """What the demo left behind; `engine` is None where nothing keeps the limit."""
-
-    finished: SearchResult
-    engine: Export | None
-    report: Path
-    storage: str
 
     @property
     def missed_point(self) -> str:
@@ -54,7 +52,7 @@ def demo(
     trials: Annotated[int, Typed("N")] = 24,
     events: SearchEvents | None = None,
 ) -> Demo:
-    """Search the example that comes with bitfront, export the best mix and write the report.
+    """Search the example that comes with bitfront, export the best mix and FP32, and write the report.
 
     The database is the one that every command takes by default in that folder. Nothing is exported where nothing keeps
     the limit.
@@ -64,8 +62,7 @@ def demo(
         trials: How many mixes of precisions are evaluated, at most: the search ends after 4 minutes.
     """
     folder = folder.absolute()
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"running the demo: {folder} is not empty. Remove it, or name another with --out.")
+    check_empty(folder, "running the demo", "--out")
     model, data = write_example(folder)
     storage = f"sqlite:///{folder / 'bitfront.db'}"
     config = SearchConfig(
@@ -79,23 +76,19 @@ def demo(
         batch=16,
     )
     finished = search(config, events)
-    engine = None
-    if finished.standing.picks.best is not None:
-        engine = export("exposures", folder / "engine", storage=storage, events=events)
-    return Demo(finished, engine, report("exposures", folder / "report.html", storage=storage), storage)
+    assert not isinstance(finished, Delivery), "no folder for one was named"
+    done = deliver_best(finished, folder, events)
+    return Demo(done.finished, done.engine, done.safe, done.report)
 
 
 def _demo_json(done: Demo) -> Mapping[str, Any]:
-    found: dict[str, Any] = {"folder": None, "trial": None}
-    if done.engine is not None:
-        found = {"folder": str(done.engine.folder), "trial": done.engine.trial}
-    places = {"storage": done.storage, "report": str(done.report)}
-    return {**places, **found, "missed_point": done.missed_point or None}
+    return {**delivery_json(done), "missed_point": done.missed_point or None}
 
 
 def _warn_of_demo(done: Demo) -> None:
     from bitfront.printing.output import warn
 
+    warn_of_delivery(done)
     if done.missed_point:
         warn(f"THE DEMO DID NOT SHOW ITS POINT, which is that a mix beats every single precision: {done.missed_point}.")
 
@@ -103,16 +96,10 @@ def _warn_of_demo(done: Demo) -> None:
 @prints(demo, json=_demo_json, warn=_warn_of_demo, quiet=True)
 def _print_demo(done: Demo) -> None:
     """What was found, where it lies, and commands that work from the current folder."""
-    from bitfront.printing.output import out, say, say_command
-    from bitfront.printing.study_results import print_finished
+    from bitfront.printing.output import say, say_command
     from studies.store.suggestions import command
 
-    print_finished(done.finished, exported=True)
-    out.print()
-    if done.engine is not None:
-        warn_of_export(done.engine)
-        print_exported(done.engine)
-    say(f"Report: {done.report}")
+    print_delivery(done)
     say(f"Database: {done.report.parent / 'bitfront.db'}")
     say_command("Judge by another limit:", command("front", "exposures", "--max-drop", "3%", storage=done.storage))
 

@@ -8,6 +8,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, asks, prints
+from bitfront.verbs.deliveries import (
+    Delivery,
+    check_empty,
+    deliver_best,
+    delivery_json,
+    print_delivery,
+    warn_of_delivery,
+)
 from search.errors import ConfigError, RunError
 from studies.events import Quiet
 from studies.options.config import SearchConfig, option_rows
@@ -27,13 +35,21 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @clocked_run()
-def search(config: SearchConfig, events: SearchEvents | None = None, *, replace: bool = False) -> SearchResult:
+def search(
+    config: SearchConfig,
+    events: SearchEvents | None = None,
+    *,
+    replace: bool = False,
+    deliver: Annotated[Path | None, Typed("DIR")] = None,
+) -> SearchResult | Delivery:
     """Search for the fastest mix of precisions of a model within your limits of latency and accuracy.
 
     Args:
         config: what to search; its values are checked first.
         events: told what happens.
         replace: If there is a study of this name, delete it first.
+        deliver: New or empty folder. After the search, export the best and FP32 into it, check them, write the report,
+            and say how both engines go behind a guard and a gate.
 
     Raises:
         InputError: before anything was created; or calibration refused the inputs, and the study was taken back.
@@ -41,7 +57,15 @@ def search(config: SearchConfig, events: SearchEvents | None = None, *, replace:
     """
     from studies.lifecycle.new_study import search_new_study
 
-    return search_new_study(config, events or Quiet(), replace=replace)
+    _check_delivery(deliver)
+    found = search_new_study(config, events or Quiet(), replace=replace)
+    return found if deliver is None else deliver_best(found, deliver, events)
+
+
+def _check_delivery(folder: Path | None) -> None:
+    """Before anything takes time."""
+    if folder is not None:
+        check_empty(folder, "delivering what is found", "--deliver")
 
 
 def _read_which(text: str, option: str) -> str | tuple[int, ...]:
@@ -66,9 +90,10 @@ def resume(
     fresh: Annotated[str | None, Typed("NAME", "--as")] = None,
     max_slowdown: Annotated[float | None, Typed("SHARE", read=parse_tolerance)] = None,
     out: Annotated[Path | None, Typed("DIR")] = None,
+    deliver: Annotated[Path | None, Typed("DIR")] = None,
     own_sampler: BaseSampler | None = None,
     events: SearchEvents | None = None,
-) -> SearchResult | Renewal | tuple[Remeasured, ...]:
+) -> SearchResult | Delivery | Renewal | tuple[Remeasured, ...]:
     """Continue a study until it has its number of trials, or a new number of them; or measure or calibrate it again.
 
     Args:
@@ -85,6 +110,7 @@ def resume(
         max_slowdown: With --as: largest allowed increase of the latency against the old engine, for example 3%.
         own_sampler: the sampler of a study that was searched with one that is an object of Python.
         out: With --as: new or empty folder for the new best engine. It is written if the engine passes.
+        deliver: New or empty folder for the best, FP32 and the report, as of `search`.
         events: told what happens.
 
     Returns:
@@ -96,7 +122,9 @@ def resume(
         ConfigError: a change names nothing that there is, or cannot be used.
     """
     if fresh is not None:
-        _refuse_others(changes, ("model", "data", "trust_functions", "max_drop"), "--as", remeasure=remeasure)
+        _refuse_others(
+            changes, ("model", "data", "trust_functions", "max_drop"), "--as", remeasure=remeasure, deliver=deliver
+        )
         from studies.gate.check import GateLimits
         from studies.lifecycle.renewal import renew_study
         from studies.store.store import default_url
@@ -109,10 +137,12 @@ def resume(
         given = "--out" if max_slowdown is None else "--max-slowdown"
         raise ConfigError(f"{given}: this option goes with --as, which calibrates a study again. Leave it out.")
     if remeasure is not None:
-        _refuse_others(changes, ("model", "data", "trust_functions"), "--remeasure")
+        _refuse_others(changes, ("model", "data", "trust_functions"), "--remeasure", deliver=deliver)
         return _measure_again(name, remeasure, changes, storage, target, events or Quiet())
+    _check_delivery(deliver)
     where = (storage, target, new_target)
-    return _join(name, changes, events, where, moved=True, own_sampler=own_sampler)
+    found = _join(name, changes, events, where, moved=True, own_sampler=own_sampler)
+    return found if deliver is None else deliver_best(found, deliver, events)
 
 
 @clocked_run()
@@ -222,6 +252,20 @@ def _print_finished(finished: SearchResult) -> None:
     from bitfront.printing.study_results import print_finished
 
     print_finished(finished)
+
+
+def _delivered_json(done: Delivery) -> Mapping[str, Any]:
+    return {**_result_json(done.finished), "delivered": delivery_json(done)}
+
+
+def _warn_of_delivered(done: Delivery) -> None:
+    warn_of_delivery(done)
+    _warn_of_end(done.finished)
+
+
+@prints(search, resume, kind="Delivery", json=_delivered_json, warn=_warn_of_delivered, quiet=True, tells=True)
+def _print_delivered(done: Delivery) -> None:
+    print_delivery(done)
 
 
 def _remeasured_json(found: Sequence[Remeasured]) -> Mapping[str, Any]:

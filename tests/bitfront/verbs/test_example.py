@@ -92,7 +92,7 @@ def test_the_demo_says_where_it_could_not_show_its_point(tmp_path: Path) -> None
 
     def missed() -> str:
         now = verbs.front("s", storage=url).standing
-        return Demo(SearchResult(now, "", {}, {}), None, tmp_path, url).missed_point
+        return Demo(SearchResult(now, "", {}, {}), None, None, tmp_path).missed_point
 
     with Store.open(url, create=True) as store:
         target = make_study(store, **{"max-drop": "1%"})

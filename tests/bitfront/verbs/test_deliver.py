@@ -1,0 +1,88 @@
+"""`--deliver`: from the search to two engines behind a guard and a gate, in one command."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from studies.guard import Guard
+from tests.support.command_line import invoke, ok, quick, write_inputs
+from tests.support.networks import mobile_cnn
+
+SEARCH = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", "3", "--max-drop", "50%")
+
+
+@pytest.fixture(scope="module")
+def delivered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which a search delivered into `out/put`, and what it printed."""
+    folder = tmp_path_factory.mktemp("delivered")
+    write_inputs(folder / "in", mobile_cnn())
+    with pytest.MonkeyPatch.context() as patch, quick():
+        patch.chdir(folder)
+        return folder, ok(*SEARCH, "--deliver", "out/put")
+
+
+@pytest.fixture
+def here(delivered: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(delivered[0])
+    return delivered[0]
+
+
+def lines_of(delivered: tuple[Path, str]) -> dict[str, str]:
+    pairs = (line.partition(": ") for line in delivered[1].splitlines())
+    return {label: text for label, _, text in pairs}
+
+
+def test_what_is_found_lies_ready_with_a_safe_engine_and_a_report(delivered: tuple[Path, str], here: Path) -> None:
+    assert sorted(path.name for path in Path("out/put").iterdir()) == ["engine", "report.html", "safe"]
+    manifests = [json.loads(Path(f"out/put/{name}/manifest.json").read_text()) for name in ("engine", "safe")]
+    assert manifests[0]["pick"] == "best"
+    assert set(manifests[1]["precision"].values()) == {"fp32"}
+    assert lines_of(delivered)["Report"].endswith("out/put/report.html")
+
+
+def test_the_lines_for_a_server_and_a_pipeline_work_as_they_are_printed(
+    delivered: tuple[Path, str], here: Path
+) -> None:
+    said = lines_of(delivered)
+    names: dict[str, Any] = {}
+    exec(said["In a server"], names)
+    guard: Guard = names["guard"]
+    with np.load("in/data.npz") as data:
+        name = re.findall(r"'(\w+)': …", said["For each request"])
+        outputs = guard.run({each: data[each][:4] for each in name})
+    guard.close()
+    assert outputs
+    program, *words = shlex.split(said["In a pipeline"].replace("FRESH.npz", "in/data.npz"))
+    assert "bitfront" in program
+    judged = invoke(*words)
+    assert judged.exit_code in (0, 1, 3), judged.output
+    assert invoke(*shlex.split(said["Why layers lose"])[1:]).exit_code == 0
+
+
+def test_a_study_that_is_done_delivers_what_it_has(here: Path) -> None:
+    found = json.loads(ok("resume", "s", "--deliver", "again", "--json"))
+    assert found["delivered"]["folder"].endswith("again/engine")
+    assert found["delivered"]["safe"].endswith("again/safe")
+    assert Path(found["delivered"]["report"]).is_file()
+
+
+def test_a_folder_that_holds_something_is_refused_before_anything_is_searched(here: Path) -> None:
+    Path("full").mkdir(exist_ok=True)
+    Path("full/notes.txt").touch()
+    for words in ((*SEARCH[:4], "--study", "other"), ("resume", "s"), ("resume", "s", "--remeasure", "all")):
+        said = invoke(*words, "--deliver", "full")
+        assert (said.exit_code, "--deliver" in said.stderr) == (2, True), said.output
+    assert "other" not in ok("status")
+
+
+def test_where_nothing_keeps_the_limits_the_report_alone_is_written(here: Path) -> None:
+    found = json.loads(ok("resume", "s", "--latency-budget", "0.0001ms", "--deliver", "none", "--json"))
+    assert (found["delivered"]["folder"], found["delivered"]["safe"]) == (None, None)
+    assert [path.name for path in Path("none").iterdir()] == ["report.html"]
