@@ -170,6 +170,7 @@ class TensorRTBuilder:
 
     def _parse(self, data: bytes) -> tuple[Any, Any]:
         builder = self._builder
+        self.timing.use_in(builder.create_builder_config())  # what is said of its file is said of no network either
         self.log.clear()  # of the builder's first words too: they are said of no network
         try:
             return api.parse_network(
