@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -188,13 +189,20 @@ def deliver_best(finished: SearchResult, folder: Path, events: SearchEvents | No
     now = finished.standing
     name, best, base = now.study.name, now.picks.best, now.measures.row_of(REFERENCE.role)
     where: dict[str, Any] = {"storage": now.details.storage, "target": now.target.target.fingerprint, "events": events}
-    engine = None if best is None else export(name, folder / "engine", **where)
-    safe = None
-    if engine is not None and base is not None and int(now.table.trial[base]) not in (-1, engine.trial):
-        safe = export(name, folder / "safe", trial=int(now.table.trial[base]), **where)
+    engine = safe = None
     folder.mkdir(parents=True, exist_ok=True)
-    written = report(name, folder / "report.html", storage=now.details.storage)
-    return Delivery(finished, engine, safe, written)
+    # All or nothing: whoever goes on with an interrupted one names the same folder.
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as made:
+        part = Path(made)
+        if best is not None:
+            engine = export(name, part / "engine", **where)
+        if engine is not None and base is not None and int(now.table.trial[base]) not in (-1, engine.trial):
+            safe = export(name, part / "safe", trial=int(now.table.trial[base]), **where)
+        report(name, part / "report.html", storage=now.details.storage)
+        for path in part.iterdir():
+            path.rename(folder / path.name)
+    engine, safe = (each and replace(each, folder=folder / each.folder.name) for each in (engine, safe))
+    return Delivery(finished, engine, safe, folder / "report.html")
 
 
 def delivery_json(done: Delivery) -> Mapping[str, Any]:

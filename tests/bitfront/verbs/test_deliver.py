@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bitfront.verbs import deliveries
 from studies.guard import Guard
 from tests.support.command_line import invoke, ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
@@ -80,6 +81,19 @@ def test_a_folder_that_holds_something_is_refused_before_anything_is_searched(he
         said = invoke(*words, "--deliver", "full")
         assert (said.exit_code, "--deliver" in said.stderr) == (2, True), said.output
     assert "other" not in ok("status")
+
+
+def test_an_interrupted_one_leaves_nothing_and_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(deliveries, "report", interrupt)
+        stopped = invoke("resume", "s", "--deliver", "late/put")
+    assert "resume s --deliver late/put" in stopped.stderr
+    assert [path.name for path in Path("late").rglob("*")] == ["put"]
+    ok("resume", "s", "--deliver", "late/put")
+    assert Path("late/put/engine/run.py").is_file()
 
 
 def test_where_nothing_keeps_the_limits_the_report_alone_is_written(here: Path) -> None:
