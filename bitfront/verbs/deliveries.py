@@ -175,8 +175,8 @@ class Delivery:
 
 
 def check_empty(folder: Path, doing: str, option: str) -> None:
-    """ConfigError, with what was to be done, where a folder holds anything, or is none."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    """ConfigError, with what was to be done, where a folder holds anything; OSError where it is none."""
+    if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{doing}: {folder} is not empty. Remove it, or name another with {option}.")
 
 
