@@ -175,7 +175,9 @@ class Delivery:
 
 
 def check_empty(folder: Path, doing: str, option: str) -> None:
-    """ConfigError, with what was to be done, where a folder holds anything; OSError where it is none."""
+    """ConfigError, with what was to be done, where a folder holds anything, or is none."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{doing}: {folder}: Not a directory. Name a new or empty folder with {option}.")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{doing}: {folder} is not empty. Remove it, or name another with {option}.")
 
