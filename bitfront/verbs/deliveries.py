@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
-from search.errors import ConfigError
 from search.values import REFERENCE
 from studies.events import Quiet
 from studies.options.quantities import parse_tolerance
@@ -174,14 +173,6 @@ class Delivery:
         return self.finished.standing.details.storage
 
 
-def check_empty(folder: Path, doing: str, option: str) -> None:
-    """ConfigError, with what was to be done, where a folder holds anything, or is none."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{doing}: {folder}: Not a directory. Name a new or empty folder with {option}.")
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{doing}: {folder} is not empty. Remove it, or name another with {option}.")
-
-
 def deliver_best(finished: SearchResult, folder: Path, events: SearchEvents | None) -> Delivery:
     """Export the best of a search and FP32, check both, and write the report, all into one folder.
 
@@ -194,7 +185,7 @@ def deliver_best(finished: SearchResult, folder: Path, events: SearchEvents | No
     engine = safe = None
     folder.mkdir(parents=True, exist_ok=True)
     # All or nothing: whoever goes on with an interrupted one names the same folder.
-    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.absolute().parent) as made:
+    with TemporaryDirectory(prefix=".", dir=folder) as made:
         part = Path(made)
         if best is not None:
             engine = export(name, part / "engine", **where)
@@ -216,6 +207,7 @@ def delivery_json(done: Delivery) -> Mapping[str, Any]:
 
 
 def warn_of_delivery(done: Delivery) -> None:
+    """Print the warnings of both exports, even where nothing else is printed."""
     for each in (done.engine, done.safe):
         if each is not None:
             warn_of_export(each)

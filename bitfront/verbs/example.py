@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bitfront.verbs.command import Typed, prints
 from bitfront.verbs.deliveries import (
     Delivery,
-    check_empty,
     deliver_best,
     delivery_json,
     print_delivery,
@@ -61,8 +60,10 @@ def demo(
         folder: New or empty folder.
         trials: How many mixes of precisions are evaluated, at most: the search ends after 4 minutes.
     """
+    from studies.export import check_folder
+
     folder = folder.absolute()
-    check_empty(folder, "running the demo", "--out")
+    check_folder(folder)
     model, data = write_example(folder)
     storage = f"sqlite:///{folder / 'bitfront.db'}"
     config = SearchConfig(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bitfront.verbs.command import Typed, asks, prints
 from bitfront.verbs.deliveries import (
     Delivery,
-    check_empty,
     deliver_best,
     delivery_json,
     print_delivery,
@@ -65,7 +64,9 @@ def search(
 def _check_delivery(folder: Path | None) -> None:
     """Before anything takes time."""
     if folder is not None:
-        check_empty(folder, "delivering what is found", "--deliver")
+        from studies.export import check_folder
+
+        check_folder(folder, "--deliver")
 
 
 def _read_which(text: str, option: str) -> str | tuple[int, ...]:

@@ -145,20 +145,23 @@ class _Confirmed:
         )
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, option: str = "--out") -> None:
     """Refuse a folder that holds something or cannot be written; creates nothing.
+
+    Args:
+        option: that named it.
 
     Raises:
         ConfigError: it is a file, not empty, or not writable.
     """
-    advice = "Give a new or empty folder with --out."
+    advice = f"Give a new or empty folder with {option}."
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--out {folder}: it is a file. {advice}")
+        raise ConfigError(f"{option} {folder}: it is a file. {advice}")
     if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"--out {folder}: the folder is not empty. {advice}")
+        raise ConfigError(f"{option} {folder}: the folder is not empty. {advice}")
     parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ConfigError(f"--out {folder}: {parent} is not a folder that can be written. {advice}")
+        raise ConfigError(f"{option} {folder}: {parent} is not a folder that can be written. {advice}")
 
 
 def export_evaluation(work: Work, now: Standing, row: int, request: Request, folder: Path) -> Export:

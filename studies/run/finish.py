@@ -138,9 +138,8 @@ class Finish:
         while left:
             now = self._biases.correct(self._read_standing())
             rows = [row for row in finalists.finalist_rows(now) if not now.final.tried_rows[row]]
-            left_out = min(left_out, len(rows))
             if not rows:
-                break
+                return
             engines = [str(now.table.artifact[row]) for row in rows]
             lacking = [not engine or engine not in self._work.ledger.artifacts for engine in engines]
             in_time = self._work.pace.finalists_in_time(now, lacking)

@@ -15,9 +15,8 @@ _LOCK_S = 60.0  # for other processes to write the file; each takes milliseconds
 class TimingCache:
     """One cache object for all builds of a process, and, where the version can read it again, a file for the next.
 
-    Each build begins with what other processes have written by then. TensorRT 8.6 refuses a serialized cache that has
-    times of a region which Myelin compiled, and says so only when it is read: such a cache is not written, though what
-    others wrote without one is still read.
+    Each build begins with what other processes have written by then. What cannot be read again whole is not written:
+    TensorRT 8.6 was seen to refuse a serialized cache with times of a region that Myelin compiled.
 
     The file only saves time. Once it cannot be read or written, builds continue what is in memory, `notes` say why,
     and this process leaves the file alone: trying again may take long, and one that cannot be read may hold more than

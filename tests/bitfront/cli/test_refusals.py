@@ -78,7 +78,7 @@ def test_a_pipe_is_not_replaced_by_a_file(here: Path, arguments: tuple[str, ...]
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("demo", "--out", DATABASE), "Not a directory"),
+        (("demo", "--out", DATABASE), "it is a file"),
         (("demo", "--out", LONG), "File name too long"),
         (("report", "small", "--out", LONG), "File name too long"),
         (("export", "small", "--out", LONG), "File name too long"),

@@ -81,7 +81,7 @@ def test_a_folder_that_holds_something_is_refused_before_anything_is_searched(he
         said = invoke(*words, "--deliver", "full")
         assert (said.exit_code, "--deliver" in said.stderr) == (2, True), said.output
     file = invoke("resume", "s", "--deliver", "full/notes.txt")
-    assert (file.exit_code, "Not a directory" in file.stderr) == (2, True), file.output
+    assert (file.exit_code, "notes.txt: it is a file" in file.stderr) == (2, True), file.output
     assert "other" not in ok("status")
 
 
