@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from itertools import groupby
 
 from studies.options.config import option_rows
@@ -11,39 +10,69 @@ from studies.options.option import Option
 
 _HEAD = """# Options
 
-Every option of a search. The first column is for the command line, and TOML files (`--config`) have the same names. The
-second is for `bitfront.search` [in Python](python.md), which takes plain numbers as numbers, and quantities with a unit
-as texts: `batch=16`, `max_drop=0.01`, `latency_budget="2ms"`. This page is made from the option table; each verb's own
-page says what its options do in detail.
+Every option of [search](search.md), from the option table, under the name that the command line and TOML files
+(`--config`) have. [In Python](python.md) it is written with underscores: plain numbers are given as numbers, quantities
+with a unit as texts: `batch=16`, `max_drop=0.01`, `latency_budget="2ms"`. Other verbs take some of these options, which
+their pages list.
 """
+_PAGES = {  # option → where more is said of it
+    "data": "data.md",
+    "storage": "servers.md",
+    "artifacts": "artifacts.md",
+    "time-limit": "search.md#time-limit",
+    "sensitivity-time": "sensitivity.md#how-it-is-measured",
+    "recover-time": "recovery.md#which-steps-are-kept",
+    "patience": "sampler.md#when-a-search-ends-on-its-own",
+    "backend": "backends.md",
+    "backend-option": "backends.md#options-of-a-backend",
+    "capabilities": "capabilities.md",
+    "batch": "export.md#shapes",
+    "shape": "quickstart.md#dynamic-batch-and-length",
+    "gpus": "workers.md#one-host",
+    "builders": "workers.md#several-builds-at-a-time",
+    "metrics-port": "monitoring.md#a-search",
+    "lease": "workers.md#leases",
+    "metric": "metrics.md",
+    "decode": "metrics.md#boxes",
+    "no-cache": "data.md#functions-and-loaders",
+    "max-samples": "data.md#functions-and-loaders",
+    "preprocess": "data.md#images",
+    "split-seed": "data.md#splits",
+    "calibration": "recovery.md#constants-that-only-int8-uses",
+    "calibration-select": "recovery.md#which-samples",
+    "range": "recovery.md#ranges-by-hand",
+    "calibration-cache": "calibration-cache.md",
+    "recover": "recovery.md",
+    "sampler": "sampler.md",
+    "reward": "sampler.md#reinforcement-learning",
+    "typing": "tensorrt.md#how-an-assignment-is-applied",
+    "optimization-level": "tensorrt.md#optimization-level",
+    "final-optimization-level": "export.md#engines-that-are-built-again",
+    "plugin": "tensorrt.md#plugins",
+    "timing-cache": "tensorrt.md#time",
+    "build-threads": "tensorrt.md#threads",
+}
 
 
 def write_reference() -> str:
     """The page as Markdown: a table for each heading of the option table."""
-    rows = sorted(option_rows(), key=lambda row: _panels().index(row.panel))
+    taken = [row for row in option_rows() if row.name == "quiet" or "search" in row.verbs]
+    panels = list(dict.fromkeys(row.panel for row in taken))
+    rows = sorted(taken, key=lambda row: panels.index(row.panel))
     tables = [_table(panel, list(part)) for panel, part in groupby(rows, key=lambda row: row.panel)]
     return "\n".join([_HEAD, *tables])
 
 
-def _panels() -> list[str]:
-    return list(dict.fromkeys(row.panel for row in option_rows()))
-
-
 def _table(panel: str, rows: list[Option]) -> str:
-    lines = ["| option | in Python | default | verbs | |", "|---|---|---|---|---|", *map(_line, rows)]
+    lines = ["| option | meaning | default |", "|---|---|---|", *map(_line, rows)]
     return "\n".join([f"## {panel}", "", *lines, ""])
 
 
 def _line(row: Option) -> str:
-    typed = row.shown if row.flag or row.argument else f"{row.shown} {row.metavar}"
-    name = row.name.replace("-", "_")
+    typed = f"`{row.shown if row.flag or row.argument else f'{row.shown} {row.metavar}'}`"
+    page = _PAGES.get(row.name, "")
     default = f"`{row.shown_default}`" if row.shown_default else ""
-    return f"| `{typed}` | `{name}` | {default} | {', '.join(_verbs(row))} | {row.help.replace('|', chr(92) + '|')} |"
-
-
-def _verbs(row: Option) -> Iterator[str]:
-    """Verbs that take the option, with links to their pages."""
-    yield from (f"[{verb}]({verb}.md)" for verb in row.verbs)
+    return f"| {f'[{typed}]({page})' if page else typed} | {row.help.replace('|', chr(92) + '|')} | {default} |"
 
 
 if __name__ == "__main__":

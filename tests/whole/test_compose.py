@@ -21,7 +21,7 @@ import yaml
 from studies.store.store import Store, close_optuna, optuna_storage
 from tests.support.command_line import environment, write_inputs
 from tests.support.crashes.shared_study import assert_whole, rows, until
-from tests.support.docs_pages import blocks, parse
+from tests.support.docs_pages import parse
 from tests.support.paths import ROOT
 from tests.support.servers.databases import PASSWORD, free_port, postgresql_url
 
@@ -33,7 +33,8 @@ KUBERNETES = ROOT / "docs" / "kubernetes.md"
 SCRIPTS = {name: DOCKER / name for name in ("one-gpu", "study", "healthy")}
 TOOLS = {"bitfront", "on-gpu"}
 SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
-MANIFESTS = [part for block in blocks(KUBERNETES, "yaml") for part in yaml.safe_load_all(block)]
+FILES = [DOCKER / "kubernetes" / f"{name}.yaml" for name in ("database", "volume", "workers", "export")]
+MANIFESTS = [part for path in FILES for part in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
 
 
 def test_the_compose_file_keeps_to_the_schema() -> None:

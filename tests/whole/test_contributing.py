@@ -14,7 +14,7 @@ from search.graph.model import load
 from studies.options.limits import LIMITS, register_limit
 from tests.support.chains import Chain
 from tests.support.command_line import ok, write_inputs
-from tests.support.docs_pages import read
+from tests.support.docs_pages import blocks, read
 from tests.support.extensions import install
 from tests.support.paths import ROOT
 
@@ -54,13 +54,13 @@ def test_the_sampler_that_is_shown_goes_through_a_search(here: Path) -> None:
     ok(*FAKE, "--sampler", f"{module}:SmallPopulation")
 
 
-def test_the_metric_that_is_shown_gives_a_score_a_sample(here: Path) -> None:
+def test_the_metric_that_is_shown_gives_a_score_a_sample() -> None:
     space: dict[str, object] = {}
-    exec(example("A metric")[1], space)
-    worst = space["worst_error"]
-    values = np.asarray([[1.0, 2.0], [3.0, 7.0]])
-    assert worst({"depth": values}, np.zeros((2, 2))).tolist() == [2.0, 7.0]  # type: ignore[operator]
-    assert worst.higher_is_better is False  # type: ignore[attr-defined]
+    exec(blocks(ROOT / "docs" / "metrics.md", "python")[0], space)
+    within = space["within_one"]
+    logits = np.eye(5)[[0, 1, 4]]
+    assert within({"logits": logits}, np.asarray([1, 1, 2])).tolist() == [1.0, 1.0, 0.0]  # type: ignore[operator]
+    assert within.ratio is True  # type: ignore[attr-defined]
 
 
 def test_the_limit_that_is_shown_is_one() -> None:

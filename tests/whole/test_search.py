@@ -7,6 +7,8 @@ import io
 import json
 import re
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -406,9 +408,8 @@ def recurrent_step(here: Path) -> Path:
 
 def test_a_recurrent_model_is_searched_by_its_sequences(here: Path) -> None:
     step = plain_session(onnx.load(recurrent_step(here)))
-    page = (Path(__file__).parents[2] / "docs/search.md").read_text(encoding="utf-8")
-    code = page.partition("## Recurrent models")[2].partition("```python")[2].partition("```")[0]
-    exec(compile(code, "docs/search.md", "exec"), {})  # writes sequence.onnx
+    script = Path(__file__).parents[2] / "examples/recurrent/unroll.py"
+    subprocess.run([sys.executable, script, "step.onnx", "16"], check=True)  # writes sequence.onnx
     x = np.random.default_rng(0).normal(size=(64, 16, 8)).astype(np.float32)
     state = first = np.zeros((1, 64, 16), np.float32)
     rows = []
