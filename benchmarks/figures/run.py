@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -52,17 +51,6 @@ def bookkeeping(m: Measures) -> list[Figure]:
     ]
 
 
-def busy(m: Measures) -> list[Figure]:
-    names = [key.removesuffix(".ratio") for key in m if key.endswith(".ratio")]
-    rows = []
-    for load in (8, 20):
-        shares = [m[f"{name}.{load}"] for name in names]
-        measured = f"{min(shares):.0%} of the runs of {names[int(np.argmin(shares))]}, {np.mean(shares):.0%} of all"
-        what = f"FP32 ÷ INT8 beside {load} busy processes: within 5 % of without"
-        rows.append(Figure(what, measured, "≥ 95 % of each network's", min(shares) >= 0.95))
-    return rows
-
-
 def database(m: Measures) -> list[Figure]:
     return [Figure("`front` of 10,000 evaluations", f"{m['front_s']:.2f} s", "≤ 1 s", m["front_s"] <= 1)]
 
@@ -79,7 +67,6 @@ FIGURES: dict[str, Callable[[Measures], list[Figure]]] = {
     "obedience": obedience,
     "database": database,
     "bookkeeping": bookkeeping,
-    "busy": busy,
 }
 
 

@@ -1,6 +1,8 @@
 """TensorRT's own choice of precisions, built in a process of its own that search.py starts; prints JSON.
 
-usage: python -m benchmarks.h200.own_choice JOB.json OUT
+usage: python -m benchmarks.h200.own_choice JOB.json OUT [QDQ.onnx]
+
+A model with Q/DQ of its own is built as it is, without the ranges of the study: what another quantizer's file gives.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from search.graph import model as models
 from search.values import Assignment, Precision, Ranges
 
 
-def build(job: Job, out: Path) -> dict[str, Any]:
-    """Write the engine at `out`; what it took, and what the groups run in."""
+def build(job: Job, out: Path, given: Path | None = None) -> dict[str, Any]:
+    """Write the engine at `out`; what it took, and of the study's model what the groups run in."""
     model = models.load(Path(job.model))
     ranges = Ranges.from_json(json.loads(Path(job.ranges or "").read_text()))
     builder: Any = open_backend(job.backend, job.device, job.options).builder(model, ranges)
     start = time.perf_counter()
-    engine = builder.build_free(out)
+    engine = builder.build_free(out, given.read_bytes() if given else None)
     build_s = time.perf_counter() - start
+    if given is not None:
+        return {"build_s": build_s, "size_bytes": engine.size_bytes}
     # Audited against all INT8, of which only what was got counts.
     audit = builder.audit(engine, Assignment({group.id: Precision.INT8 for group in model.groups}))
     got = Counter("opaque" if row.got is None else row.got.label for row in audit.rows)
@@ -34,4 +38,5 @@ def build(job: Job, out: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(build(Job(**json.loads(Path(sys.argv[1]).read_text())), Path(sys.argv[2]))))
+    job, *files = map(Path, sys.argv[1:])
+    print(json.dumps(build(Job(**json.loads(job.read_text())), *files)))

@@ -5,7 +5,8 @@
 
 All engines are timed in turns by one process and scored on the final data, which the search never saw. The search lies
 in WORK and is gone on with where it was stopped. Without a GPU, `--backend onnxruntime` tries everything but
-TensorRT's own choice. Prints a table, and writes it with its figures to WORK/results.json.
+TensorRT's own choice. `--other NAME=FILE.onnx` adds a model that another tool quantized, with the same inputs and
+outputs, built as it is. Prints a table, and writes it with its figures to WORK/results.json.
 """
 
 from __future__ import annotations
@@ -97,12 +98,16 @@ def find_engines(folder: Folder) -> dict[str, Path]:
     return {**engines, "the pick": folder.artifact(str(chosen.artifact))}
 
 
-def build_own_choice(folder: Folder) -> Path:
-    """TensorRT's own choice of precisions, built in a process of its own where it is not there yet."""
-    engine, job = folder.path / "own.plan", folder.path / "job.json"
+def build_own_choice(folder: Folder, name: str = "own", *given: Path) -> Path:
+    """TensorRT's own choice of precisions, built in a process of its own where it is not there yet.
+
+    Args:
+        given: a model with Q/DQ to build in place of the study's.
+    """
+    engine, job = folder.path / f"{name}.plan", folder.path / "job.json"
     if not engine.exists():
         job.write_text(json.dumps(asdict(folder.job(folder.path / "process"))))
-        command = [sys.executable, "-m", "benchmarks.h200.own_choice", str(job), str(engine)]
+        command = [sys.executable, "-m", "benchmarks.h200.own_choice", str(job), str(engine), *map(str, given)]
         subprocess.run(command, cwd=ROOT, check=True)
     return engine
 
@@ -138,12 +143,14 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-drop", default="1%")
     parser.add_argument("--backend", default="tensorrt")
     parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--time-limit", default="none")
+    parser.add_argument("--other", action="append", default=[], metavar="NAME=FILE.onnx")
     return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     given = parsed(words)
-    names = ("data", "calibration-data", "final-data", "metric", "max-drop", "backend")
+    names = ("data", "calibration-data", "final-data", "metric", "max-drop", "backend", "time-limit")
     values = {name: getattr(given, name.replace("-", "_")) for name in names}
     options: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     given.work.mkdir(parents=True, exist_ok=True)
@@ -152,6 +159,8 @@ def main(words: Sequence[str] | None = None) -> None:
     engines = find_engines(folder)
     if given.backend == "tensorrt":
         engines["TensorRT's own choice"] = build_own_choice(folder)
+    for name, _, file in (each.partition("=") for each in given.other):
+        engines[name] = build_own_choice(folder, name, Path(file)) if given.backend == "tensorrt" else Path(file)
     rows = compare_engines(measure_together(folder, engines))
     (folder.path / "results.json").write_text(json.dumps([dict(zip(HEAD, row, strict=True)) for row in rows], indent=1))
     print(table(HEAD, rows))

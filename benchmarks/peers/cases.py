@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from benchmarks.peers import samples
 from benchmarks.peers.samples import Arrays
 from benchmarks.trust import samples as trust_samples
 from benchmarks.trust.studies import EXAMPLE, model_of
+from search.graph.onnx_file import read_input_shapes
 
 DATA = Path(__file__).resolve().parent / "data"
 CALIBRATION = 500  # samples that every method is given
@@ -28,6 +29,7 @@ class Case:
         file: of the float model; in `DATA` where none is given.
         draw: (purpose, samples) → samples of the purpose `calibration` or `evaluation`; of `benchmarks.peers.samples`
             by the network's name where none is given.
+        fitted: samples that calibrate.
     """
 
     name: str
@@ -36,13 +38,20 @@ class Case:
     evaluation: int = 10_000
     file: Path | None = None
     draw: Callable[[str, int], Arrays] | None = None
+    fitted: int = CALIBRATION
 
     @property
     def model(self) -> Path:
         return self.file or DATA / f"{self.name}.onnx"
 
+    @property
+    def batch(self) -> int | None:
+        """That the model takes; None where it leaves it open."""
+        size = next(iter(read_input_shapes(self.model).values()))[0]
+        return size if isinstance(size, int) else None
+
     def calibration(self) -> Arrays:
-        return self._draw("calibration", CALIBRATION)
+        return self._draw("calibration", self.fitted)
 
     def evaluation_samples(self) -> Arrays:
         return self._draw("evaluation", self.evaluation)
@@ -62,7 +71,7 @@ class Case:
         return path
 
 
-CASES: Mapping[str, Case] = {
+CASES: dict[str, Case] = {
     case.name: case
     for case in (
         Case("residual", "residual CNN, ReLU", "top1"),
@@ -87,7 +96,7 @@ def _of_trust(name: str, network: str, kind: str, metric: str, evaluation: int =
 
 
 # No other quantizer is run on these.
-OF_TRUST: Mapping[str, Case] = {
+OF_TRUST: dict[str, Case] = {
     case.name: case
     for case in (
         _of_trust("gated", "residual", "residual CNN, ReLU, squeeze-and-excitation", "top1"),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
+from benchmarks.peers.cases import Case
 from benchmarks.peers.quantizers import Run, count_float_ops
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.process.job import Job
@@ -69,7 +70,7 @@ def job_of(model: Path, calibration: Path, metric: str, folder: Path) -> Job:
         calibration_data=data,
         final_data=data,
         folder=str(folder),
-        batch=_BATCH,
+        batch=Case("", "", metric, file=model).batch or _BATCH,
         metric=metric,
         decode=_DECODERS.get(metric),
     )

@@ -155,24 +155,56 @@ def nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any]
     }
 
 
-def _onnxruntime(model: Path, given: Calibration, out: Path, metric: str, *, method: str) -> None:
-    """ONNX Runtime's static quantization: UINT8 activations, INT8 weights per channel."""
+def _onnxruntime(model: Path, given: Calibration, out: Path, metric: str, *, method: str, reduce: bool = False) -> None:
+    """ONNX Runtime's static quantization: UINT8 activations, INT8 weights per channel.
+
+    Args:
+        reduce: weights of 7 bits, as ONNX Runtime advises for processors without VNNI.
+    """
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory() as folder:
-        prepared = Path(folder) / "prepared.onnx"
-        quant_pre_process(str(model), str(prepared), skip_symbolic_shape=True)
+        prepared = _prepare(model, Path(folder) / "prepared.onnx")
         quantize_static(
             str(prepared),
             str(out),
             _Reader(given.feeds),
             quant_format=QuantFormat.QDQ,
             per_channel=True,
+            reduce_range=reduce,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             calibrate_method=getattr(CalibrationMethod, method),
         )
+
+
+def _prepare(model: Path, out: Path) -> Path:
+    """The model as ONNX Runtime's basic optimizations leave it, of opset 17 where scales per channel do not exist yet.
+
+    `quant_pre_process` does no more, but throws away what it optimized where it does not infer symbolic shapes, and
+    that fails on some models.
+    """
+    from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
+
+    given, options = onnx.load(str(model)), SessionOptions()
+    if next(each.version for each in given.opset_import if not each.domain) < 13:
+        given = onnx.version_converter.convert_version(given, 17)
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(out)
+    InferenceSession(given.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    onnx.save(onnx.shape_inference.infer_shapes(onnx.load(str(out))), str(out))
+    return out
+
+
+def _dynamic(model: Path, given: Calibration, out: Path, metric: str) -> None:
+    """ONNX Runtime's dynamic quantization; its integer convolutions take no signed weights."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = _prepare(model, Path(folder) / "prepared.onnx")
+        convolves = any(node.op_type == "Conv" for node in onnx.load(str(prepared)).graph.node)
+        weights = QuantType.QUInt8 if convolves else QuantType.QInt8
+        quantize_dynamic(str(prepared), str(out), per_channel=not convolves, weight_type=weights)
 
 
 def _quark(model: Path, given: Calibration, out: Path, metric: str, *, recover: bool) -> None:
@@ -190,7 +222,37 @@ def _quark(model: Path, given: Calibration, out: Path, metric: str, *, recover: 
         global_config=QLayerConfig(activation=UInt8Spec(calibration_method=CalibMethod.MinMax), weight=weight),
         algo_config=[CLEConfig(), BiasCorrectionConfig()] if recover else [],
     )
-    ModelQuantizer(config).quantize_model(str(model), str(out), _Reader(given.feeds))
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = _prepare(model, Path(folder) / "prepared.onnx")
+        ModelQuantizer(config).quantize_model(str(prepared), str(out), _Reader(given.feeds))
+
+
+def _for_tensorrt(model: Path, given: Calibration, out: Path, metric: str) -> None:
+    """ONNX Runtime's static quantization as its documentation has it for TensorRT: symmetric, Q/DQ pairs at weights."""
+    from onnxruntime.quantization import CalibrationMethod, QuantType, quantize_static
+
+    options = ("ActivationSymmetric", "WeightSymmetric", "AddQDQPairToWeight", "DedicatedQDQPair")
+    with tempfile.TemporaryDirectory() as folder:
+        quantize_static(
+            str(_prepare(model, Path(folder) / "prepared.onnx")),
+            str(out),
+            _Reader(given.feeds),
+            op_types_to_quantize=["Conv", "Gemm", "MatMul", "Add"],
+            per_channel=True,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod.MinMax,
+            extra_options=dict.fromkeys(options, True) | {"QuantizeBias": False},
+        )
+
+
+def _modelopt(model: Path, given: Calibration, out: Path, metric: str) -> None:
+    """ModelOpt's Q/DQ for TensorRT as it comes, scales and floats in FP32; it opens the model batch by batch."""
+    from modelopt.onnx.quantization import quantize
+
+    samples = {name: np.concatenate([feed[name] for feed in given.feeds]) for name in given.feeds[0]}
+    how = {"quantize_mode": "int8", "calibration_method": "entropy", "calibration_eps": ["cpu"]}
+    quantize(str(model), calibration_data=samples, output_path=str(out), high_precision_dtype="fp32", **how)
 
 
 class _Reader:
@@ -215,17 +277,25 @@ class _Reader:
 
 
 Method = Callable[[Path, Calibration, Path, str], None]
-METHODS: Mapping[str, Method] = {
+METHODS: dict[str, Method] = {
     "nncf-fast": _nncf,
     "nncf-sequential": partial(_nncf, fast=False),
     "nncf-smooth": partial(_nncf, smooth=True),
     "onnxruntime-minmax": partial(_onnxruntime, method="MinMax"),
     "onnxruntime-entropy": partial(_onnxruntime, method="Entropy"),
     "onnxruntime-percentile": partial(_onnxruntime, method="Percentile"),
+    "onnxruntime-reduced": partial(_onnxruntime, method="MinMax", reduce=True),
+    "onnxruntime-dynamic": _dynamic,
     "quark": partial(_quark, recover=False),
     "quark-recover": partial(_quark, recover=True),
 }
-PACKAGES = {"nncf": ("nncf",), "onnxruntime": ("onnxruntime",), "quark": ("amd-quark", "onnxruntime")}
+FOR_TENSORRT: dict[str, Method] = {"onnxruntime-tensorrt": _for_tensorrt, "modelopt": _modelopt}
+PACKAGES = {
+    "modelopt": ("nvidia-modelopt", "onnxruntime"),
+    "nncf": ("nncf",),
+    "onnxruntime": ("onnxruntime",),
+    "quark": ("amd-quark", "onnxruntime"),
+}
 
 
 def count_float_ops(path: Path) -> int:
@@ -239,14 +309,14 @@ def count_float_ops(path: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Quantize an ONNX model by another tool.")
-    parser.add_argument("method", choices=METHODS)
+    parser.add_argument("method", choices=[*METHODS, *FOR_TENSORRT])
     for name in ("model", "calibration", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--metric", default="top1")
     given = parser.parse_args()
     samples = read_calibration(given.model, given.calibration)
     start = time.perf_counter()
-    METHODS[given.method](given.model, samples, given.out, given.metric)
+    (METHODS | FOR_TENSORRT)[given.method](given.model, samples, given.out, given.metric)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     versions = {package: version(package) for package in PACKAGES[given.method.partition("-")[0]]}

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks import RESULTS, ROOT
 from benchmarks.page import write_tables
 from benchmarks.peers import ours, quantizers, tables
-from benchmarks.peers.cases import CALIBRATION, CASES, Case
+from benchmarks.peers.cases import CASES, OF_TRUST, Case
 from benchmarks.peers.quantizers import Run
 from benchmarks.peers.work import FLOAT, CaseWork, Results
 from benchmarks.trust.run import commit
@@ -80,7 +80,7 @@ def run_network(case: Case, methods: Sequence[str], arguments: argparse.Namespac
 
 def about(work: CaseWork) -> dict[str, Any]:
     case = work.case
-    counts = {"samples": case.evaluation, "calibration": CALIBRATION}
+    counts = {"samples": case.evaluation, "calibration": case.fitted}
     return {"kind": case.kind, "metric": case.metric, "value": work.value(FLOAT), **counts}
 
 
@@ -103,7 +103,7 @@ def tell(row: str, figures: dict[str, Any]) -> None:
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="NETWORK")
+    parser.add_argument("--only", nargs="+", choices=[*CASES, *OF_TRUST], default=list(CASES), metavar="NETWORK")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
     parser.add_argument("--work", type=Path, default=ROOT / "proof" / "peers", help="folder of engines and scores")
     parser.add_argument("--out", type=Path, default=STORED)
@@ -116,7 +116,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     arguments = parsed()
     for name in () if arguments.table or arguments.write else arguments.only:
-        run_network(CASES[name], arguments.methods, arguments)
+        run_network((CASES | OF_TRUST)[name], arguments.methods, arguments)
     found = tables.text(Results(arguments.out).read())
     sys.stdout.write(f"{found}\n")
     if arguments.write:

@@ -14,11 +14,51 @@ from benchmarks.peers.detections import Detections, judge_detections
 from benchmarks.trust.fresh import Score, score_outputs
 from benchmarks.trust.scores import Floats, Loss, both_tops, mean_iou, pixels, top1
 
+
+def read_exactly(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
+    """(n,) 1 where a line is read exactly, but for blanks: the best class of each place, without repetitions."""
+    (given,) = outputs.values()
+    best, blank = given.argmax(-1), given.shape[-1] - 1
+    changed = np.diff(best, axis=1, prepend=0) != 0
+    read = [[code for code in row[own] if 0 < code < blank] for row, own in zip(best, changed, strict=True)]
+    return np.array([codes == [c for c in label if c >= 0] for codes, label in zip(read, labels, strict=True)], float)
+
+
+def same_mask(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
+    """(n,) intersection over union with the mask of FP32; of one that is empty on both sides 1.
+
+    An output of no negative numbers is a probability, of which detectors of text take 0.3 and more.
+    """
+    last = list(outputs.values())[-1]
+    mask = (last > (0 if last.min() < 0 else 0.3)).reshape(len(last), -1)
+    wanted = labels.reshape(len(last), -1).astype(bool)
+    union = (mask | wanted).sum(1)
+    found: Floats = np.where(union, (mask & wanted).sum(1) / np.maximum(union, 1), 1.0)
+    return found
+
+
+def same_opinion(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
+    """(n,) 1 less the mean distance to FP32's scores, as a share of the scale from 1 to 5."""
+    found: Floats = 1 - np.abs(next(iter(outputs.values())) - labels).mean(1) / 4
+    return found
+
+
+def same_direction(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
+    """(n,) cosine of the angle to FP32's embedding."""
+    (given,) = outputs.values()
+    found: Floats = (given * labels).sum(1) / np.linalg.norm(given, axis=1) / np.linalg.norm(labels, axis=1)
+    return found
+
+
+REAL = {f"{__name__}:{each.__name__}": each for each in (read_exactly, same_mask, same_opinion, same_direction)}
+for _each in REAL.values():
+    _each.ratio, _each.unit = True, "share"  # type: ignore[attr-defined]
 SCORES: Mapping[str, Score] = {
     "top1": top1,
     "benchmarks.trust.scores:both_tops": both_tops,
     "miou": pixels,
     "map": judge_detections,
+    **REAL,
 }
 _NO_MEANS = ("miou", "map")  # of one number for each sample
 _DRAWS = 200  # of the bootstrap

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.page import table
-from benchmarks.peers.cases import CASES
+from benchmarks.peers.cases import CASES, OF_TRUST
 
 Figures = Mapping[str, Any]
-_NAMES = {
+NAMES = {
     "bitfront-none": "bitfront, calibration alone",
     "bitfront-auto": "bitfront, `--recover auto`",
     "nncf-fast": "NNCF, fast bias correction",
@@ -18,6 +18,8 @@ _NAMES = {
     "onnxruntime-minmax": "ONNX Runtime, minmax",
     "onnxruntime-entropy": "ONNX Runtime, entropy",
     "onnxruntime-percentile": "ONNX Runtime, percentile",
+    "onnxruntime-reduced": "ONNX Runtime, minmax, weights of 7 bits",
+    "onnxruntime-dynamic": "ONNX Runtime, dynamic",
     "quark": "Quark",
     "quark-recover": "Quark, equalization and bias correction",
 }
@@ -25,7 +27,7 @@ _NAMES = {
 
 def text(results: Figures) -> str:
     """All tables of what is done."""
-    networks = [name for name in CASES if name in results["networks"]]
+    networks = [name for name in (*CASES, *OF_TRUST) if name in results["networks"]]
     tables = (float_table, loss_table, best_table, steps_table)
     parts = [each(results, networks) for each in tables]
     return "\n\n".join(part for part in parts if part)
@@ -42,8 +44,8 @@ def float_table(results: Figures, networks: list[str]) -> str:
 def loss_table(results: Figures, networks: list[str]) -> str:
     """A row for every method, a column for every network: points lost, and half the width of the 95 % interval."""
     runs = results["runs"]
-    methods = [method for method in _NAMES if any(f"{name}/{method}" in runs for name in networks)]
-    rows = [[_NAMES[method], *(cell(runs.get(f"{name}/{method}")) for name in networks)] for method in methods]
+    methods = [method for method in NAMES if any(f"{name}/{method}" in runs for name in networks)]
+    rows = [[NAMES[method], *(cell(runs.get(f"{name}/{method}")) for name in networks)] for method in methods]
     return table(["points lost by INT8", *networks], rows)
 
 
@@ -54,7 +56,7 @@ def best_table(results: Figures, networks: list[str]) -> str:
         for name in networks:
             others = results.get("pairs", {}).get(name, {}).get(own)
             if others:
-                rows.append([_NAMES[own], name, *against_best(results["runs"], name, others)])
+                rows.append([NAMES[own], name, *against_best(results["runs"], name, others)])
     return table(["", "network", "best of the others", "ours loses more by", ""], rows)
 
 
@@ -78,7 +80,7 @@ def against_best(runs: Figures, name: str, others: Figures) -> list[str]:
     best = min(foreign, key=lambda other: float(runs[f"{name}/{other}"]["loss"]))
     more = others[best]
     verdict = "better" if more["high"] < 0 else "worse" if more["low"] > 0 else "no difference that can be told"
-    return [_NAMES[best], points(more), verdict]
+    return [NAMES[best], points(more), verdict]
 
 
 def cell(run: Figures | None) -> str:

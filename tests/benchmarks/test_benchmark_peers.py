@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.peers import run, samples, scores, tables, ten_networks
+from benchmarks.peers import run, samples, scores, tables
 from benchmarks.peers.cases import CASES, OF_TRUST
 from benchmarks.peers.detections import Detections, judge_detections
 from benchmarks.peers.scores import Scored
@@ -95,26 +95,6 @@ def test_networks_of_the_trust_benchmark_have_samples_and_a_score(name: str) -> 
     assert not {row.tobytes() for row in fitted[key]} & {row.tobytes() for row in scored[key]}
     found = scores.score(case.model, scored, case.metric)
     assert 0.35 < scores.value_of(case.metric, found) < 0.999
-
-
-def test_a_network_that_recovery_makes_worse_is_told() -> None:
-    def about(low: float, high: float) -> dict[str, Any]:
-        return {"loss": (low + high) / 2, "low": low, "high": high}
-
-    differences = {"mobile": about(-0.03, -0.01), "gated": about(-0.01, 0.01), "heads": about(0.001, 0.003)}
-    runs, steps = {}, [{"name": "ranges", "kept": True}, {"name": "bias", "kept": False}]
-    for name in differences:
-        runs[f"{name}/{ten_networks.PLAIN}"] = row_of(0.02)
-        runs[f"{name}/{ten_networks.RECOVERED}"] = {**row_of(0.01), "steps": steps if name == "mobile" else []}
-    kind = {"kind": "k", "metric": "a.module:both_tops", "value": 0.9, "samples": 10_000}
-    pairs = {name: {ten_networks.RECOVERED: {ten_networks.PLAIN: found}} for name, found in differences.items()}
-    found = ten_networks.text({"runs": runs, "networks": dict.fromkeys(differences, kind), "pairs": pairs})
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found.splitlines()[2:]]
-    assert [row[0] for row in rows] == ["mobile", "gated", "heads"]
-    assert [row[-1] for row in rows] == ["better", "no difference that can be told", "worse"]
-    assert [row[-2] for row in rows] == ["ranges", "nothing", "nothing"]
-    assert rows[0][2] == "both_tops"
-    assert rows[0][7] == "-2.00 ± 1.00"
 
 
 @pytest.mark.slow

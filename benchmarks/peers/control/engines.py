@@ -66,7 +66,7 @@ class Study:
             *("--calibration-data", str(case.calibration_file(data))),
             *("--final-data", str(labelled.final_file(case, data)), "--metric", case.metric, *decode),
             *("--study", _STUDY, "--storage", self._storage, "--backend", "onnxruntime", "--recover", "auto"),
-            *("--batch", str(BATCH), "--max-drop", f"{self.drop:g}", "--trials", str(trials)),
+            *("--batch", str(case.batch or BATCH), "--max-drop", f"{self.drop:g}", "--trials", str(trials)),
             *("--time-limit", time_limit),
         )
         (self.folder / "search.txt").write_text(said)
@@ -118,5 +118,5 @@ class Study:
         """Model, space and builder."""
         ranges = Ranges.from_json(json.loads((self.folder / "engine" / "ranges.json").read_text()))
         backend = OnnxRuntimeBackend(threads=1)
-        model = load(self.case.model, batch=BATCH).scale_constants(ranges.recovery.factors)
+        model = load(self.case.model, batch=self.case.batch or BATCH).scale_constants(ranges.recovery.factors)
         return model, make_space(model, backend.capability(), ranges), backend.builder(model, ranges)

@@ -22,6 +22,7 @@ import onnx
 
 from benchmarks import ROOT
 from benchmarks.example import pinned
+from benchmarks.peers.cases import Case
 from benchmarks.peers.control.engines import BATCH
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession
@@ -30,7 +31,9 @@ from evaluators.measure import latency
 PROCESSES, ROUNDS = 10, 25
 
 
-def measure(files: Mapping[str, Path], samples: Path, processes: int = PROCESSES) -> dict[str, Any]:
+def measure(
+    files: Mapping[str, Path], samples: Path, processes: int = PROCESSES, rounds: int = ROUNDS
+) -> dict[str, Any]:
     """Time files by that many processes, every second one in reversed order.
 
     Returns:
@@ -40,20 +43,21 @@ def measure(files: Mapping[str, Path], samples: Path, processes: int = PROCESSES
     loads = []
     for number in range(processes):
         loads.append(round(os.getloadavg()[0], 2))
-        words = [str(samples), *(f"{name}={path}" for name, path in files.items())]
+        words = [str(samples), "--rounds", str(rounds), *(f"{name}={path}" for name, path in files.items())]
         command = [sys.executable, "-m", "benchmarks.peers.control.timing", *words]
         said = subprocess.run(
             [*command, *(["--reversed"] if number % 2 else [])], cwd=ROOT, capture_output=True, text=True, check=True
         )
         for name, value in json.loads(said.stdout.splitlines()[-1]).items():
             found[name].append(value)
-    return {"ms": found, "load": loads, "rounds": ROUNDS}
+    return {"ms": found, "load": loads, "rounds": rounds}
 
 
 def time_files(files: Mapping[str, Path], samples: Path, rounds: int) -> dict[str, float]:
     """Milliseconds of one inference of a batch, by file, in the order of `files`."""
     with np.load(samples, allow_pickle=False) as file:
-        inputs = {name: file[name][:BATCH] for name in file if name != "labels"}
+        fixed = Case("", "", "", file=next(iter(files.values()))).batch or BATCH
+        inputs = {name: file[name][:fixed] for name in file if name != "labels"}
     device = OnnxRuntimeDevice("cpu", 1)
     with pinned():
         sessions = {name: _open(device, path, inputs) for name, path in files.items()}

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
-# More are rarely needed: in `benchmarks/trust/pick_bounds.py` the first or second in line holds nearly always.
+# More are rarely needed: in `tests/support/simulated_picks.py` the first or second in line holds nearly always.
 MOST_IN_LINE = 6
 # The first in line are the fastest of those whose loss is so many standard errors below the limit in the search. In
 # searches of made-up worlds picks are 0.8 ± 0.4 % faster than with 1.5, and with 1.0 and six of them 1.8 ± 0.5 % slower

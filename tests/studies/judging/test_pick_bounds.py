@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.trust.pick_bounds import BOUNDS, LINES, World, confirmed, fastest_surely, worlds
+from tests.support.simulated_picks import BOUNDS, LINES, World, confirmed, fastest_surely, worlds
 
 
 @pytest.fixture(scope="module")

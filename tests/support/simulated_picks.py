@@ -4,23 +4,19 @@ A world has 38 groups. Each adds noise to the margin of every sample when it run
 the samples whose margin its noise exceeds, so that mixes share flipped samples, as real ones do. A search evaluates
 mixes around the allowed loss on one split, and its candidates are scored on another half as large.
 
-Compared are bounds for the fastest mix that keeps the allowed loss surely, and orders of the line of candidates that
-are looked at on the final split.
-
-usage: python -m benchmarks.trust.pick_bounds [--worlds 100] [--write]
+There are bounds for the fastest mix that keeps the allowed loss surely, and orders of the line of candidates that are
+looked at on the final split. `benchmarks/results/pick_bounds.md` compares them.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.page import table, write_tables
 from evaluators.measure.mean_bounds import sample_losses
 from search.values import bound_level
 from studies.judging.rules.candidates import Aim, Candidates
@@ -31,34 +27,6 @@ from studies.options.limits import Limits
 Floats = NDArray[np.float64]
 GROUPS, MIXES, FP32 = 38, 60, 0
 _SPREAD = 1.0  # of the margins of samples
-COMMAND = "python -m benchmarks.trust.pick_bounds"
-HEADS = (
-    ("bound", "searches with such a mix", "of these true", "slower, mean"),
-    (
-        "order of the six",
-        "picked a mix",
-        "of these true",
-        "called kept",
-        "of these true",
-        "bound holds",
-        "slower, mean",
-    ),
-)
-PAGE = """\
-{count:,} simulated searches whose true losses are known: 38 groups, 60 mixes around the allowed loss whose errors share
-samples, 300 to 2,000 search samples and half as many final ones, allowed losses of 0.5, 1 and 2 points, and FP32 right
-in 73 or 92 % of the samples. Times are compared with the fastest mix that really keeps the limit.
-
-The fastest mix that a bound calls sure in the search, before the final split is used; FP32 where there is none:
-
-{}
-
-`best` takes "Šidák, those that keep the limit". It calls few mixes sure, so most picks depend on the order in which
-candidates are looked at on the final split, where the bounds of verdicts decide what is called kept. "clear ones, then
-by how sure" is what `best` uses:
-
-{}
-"""
 
 
 @dataclass(frozen=True)
@@ -232,48 +200,3 @@ def confirmed(found: World, queue: list[int]) -> Confirmed:
     return Confirmed(
         row, bool(sure), truth <= found.limit, looks[row], truth <= units[row].upper(bound_level(looks[row]))
     )
-
-
-def _slower(found: World, row: int | None) -> float:
-    """How much slower than the fastest mix that keeps the limit in truth, relative."""
-    best = found.latency[found.truth <= found.limit].min()
-    return float(found.latency[FP32 if row is None else row] / best - 1)
-
-
-def _bound_row(made: Sequence[World], name: str) -> list[str]:
-    """One bound: searches with a mix that it calls sure, of these true, and how much slower that is."""
-    rows = [(each, fastest_surely(each, BOUNDS[name])) for each in made]
-    true = [each.truth[row] <= each.limit for each, row in rows if row is not None]
-    slower = float(np.mean([_slower(each, row) for each, row in rows]))
-    return [name, f"{len(true):,}", f"{np.mean(true):.1%}", f"{slower:.0%}"]
-
-
-def _line_row(made: Sequence[World], name: str) -> list[str]:
-    """One order of the line: what is picked, what is called kept, and how much slower that is."""
-    ends = [confirmed(each, LINES[name](each)) for each in made]
-    held = [end for end in ends if end.row is not None]
-    sure = [end for end in held if end.surely]
-    slower = float(np.mean([_slower(each, end.row) for each, end in zip(made, ends, strict=True)]))
-    shares = (np.mean([end.true for end in found]) for found in (held, sure))
-    true, kept = (f"{share:.1%}" for share in shares)
-    covered = f"{np.mean([end.covered for end in held]):.1%}"
-    return [name, f"{len(held):,}", true, f"{len(sure):,}", kept, covered, f"{slower:.0%}"]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", type=int, default=100, help="of each kind")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/results/pick_bounds.md")
-    given = parser.parse_args()
-    kinds = [(n, limit, centre) for centre in (1.4, 0.6) for limit in (0.005, 0.01, 0.02) for n in (300, 1000, 2000)]
-    made = [each for kind in kinds for each in worlds(given.worlds, *kind)]
-    rows = [_bound_row(made, name) for name in BOUNDS], [_line_row(made, name) for name in LINES]
-    tables = [table(heads, found) for heads, found in zip(HEADS, rows, strict=True)]
-    text = PAGE.format(*tables, count=len(made))
-    print(text)
-    if given.write:
-        write_tables("pick_bounds", "Which bound makes picks hold", f"{COMMAND} --write", text)
-
-
-if __name__ == "__main__":
-    main()
