@@ -25,11 +25,12 @@ from search.graph.model import load
 from studies.export import export
 from studies.run.noise import remeasurement
 from studies.run.session import calibration
+from studies.store.database import database
 from studies.store.reading import repeats
 from tests.support.evaluator_jobs import float_labels
 from tests.support.forks.processes import PATCHES, fork_evaluators, forked_processes, run_python
+from tests.support.made_once import copy_tables, empty_database, make_once
 from tests.support.networks import Net, images, save
-from tests.support.optuna_migrations import read_migrations_once
 from tests.support.paths import ROOT
 
 DATABASE = "bitfront.db"
@@ -113,12 +114,26 @@ def quick() -> Iterator[None]:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         patch.setattr(calibration, "BY_DEFAULT", os.environ.get(RECOVER, "none"))
         fork_evaluators(patch)
-        read_migrations_once()
+        make_once()
+        _open_copies(patch)
         patch.setattr(repeats, "BUILDS", 1)
         patch.setattr(repeats, "PROCESSES", 0)
         patch.setattr(remeasurement, "TRIES", 0)
         patch.setattr(export, "default_tolerance", lambda band: 1e9)
         yield
+
+
+def _open_copies(patch: pytest.MonkeyPatch) -> None:
+    """A database that a command makes gets its tables from a file."""
+    empty_database()  # before it would be a copy itself
+    open_engine = database.open_engine
+
+    def open_copy(url: str, *, create: bool, write: bool) -> Any:
+        if create:
+            copy_tables(url)
+        return open_engine(url, create=create, write=write)
+
+    patch.setattr(database, "open_engine", open_copy)
 
 
 @functools.cache

@@ -32,7 +32,7 @@ from bitfront.cli.main import program
 from evaluators.late_imports import import_late
 from studies.store.store import Store, close_optuna, optuna_storage
 from tests.support.forks.processes import MESSAGE_BYTES, READY, be_helped
-from tests.support.optuna_migrations import read_migrations_once
+from tests.support.made_once import make_once
 
 LIBRARIES = ("optuna.storages", "psycopg", "pymysql", "typer._adapters", "scipy.optimize")
 
@@ -91,7 +91,7 @@ def _import_all() -> None:
                 importlib.import_module(found.name)
     for name in LIBRARIES:
         importlib.import_module(name)
-    read_migrations_once()
+    make_once()
 
 
 def _warm_up() -> None:

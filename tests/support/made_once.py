@@ -1,0 +1,115 @@
+"""What libraries make anew at each use is made once a process of tests, and in those that are forked from it.
+
+A command of a test takes half a second of a processor, and a third of that went into the same tables, statements and
+converters as in the command before. A library that does any of it elsewhere is left as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from optuna.storages._rdb import storage
+from sqlalchemy import Engine
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.util import LRUCache
+from typer import _adapters
+
+from studies.store.database.database_url import is_file, parse_url
+from studies.store.store import Store, close_optuna, optuna_storage
+
+_TEMPORARY = tempfile.gettempdir()  # tests point it elsewhere later
+_STATEMENTS: LRUCache[Any, Any] = LRUCache(4000)
+_NO_PART = frozenset(  # of how the value of an option is read
+    "autocompletion callback default default_factory envvar expose_value help hidden is_eager metavar param_decls "
+    "rich_help_panel shell_complete show_choices show_default show_envvar".split()
+)
+
+
+def make_once() -> None:
+    """Migrations of Optuna, SQL of statements on SQLite, and converters of options."""
+    _read_migrations_once()
+    if not hasattr(SQLiteDialect_pysqlite, "bitfront_shares"):
+        SQLiteDialect_pysqlite.bitfront_shares = True
+        _compile_once()
+        _adapters.try_build_adapter = _built_once(_adapters.try_build_adapter)
+
+
+def _read_migrations_once() -> None:
+    """Optuna reads a dozen files three times for every database that it makes."""
+    manager = getattr(storage, "_VersionManager", None)
+    read = getattr(manager, "_create_alembic_script", None)
+    if manager is None or read is None or hasattr(read, "cache_info"):
+        return
+
+    @functools.cache
+    def scripts() -> Any:
+        anywhere = object.__new__(manager)
+        anywhere.url = "sqlite://"  # only what upgrades a database takes it from there
+        return read(anywhere)
+
+    def read_once(_: Any) -> Any:
+        return scripts()
+
+    read_once.cache_info = scripts.cache_info  # type: ignore[attr-defined]
+    scripts()
+    manager._create_alembic_script = read_once
+
+
+def _compile_once() -> None:
+    """Every engine has a cache of its own, by its dialect: all on SQLite that write JSON alike are given one."""
+    made = Engine.__init__
+
+    def facts(dialect: Any) -> tuple[Any, ...]:
+        return type(dialect), dialect._json_serializer, dialect._json_deserializer
+
+    def with_cache(self: Engine, *arguments: Any, **options: Any) -> None:
+        made(self, *arguments, **options)
+        if isinstance(self.dialect, SQLiteDialect_pysqlite):
+            self._compiled_cache = _STATEMENTS
+
+    Engine.__init__ = with_cache  # type: ignore[method-assign]
+    SQLiteDialect_pysqlite.__eq__ = lambda one, other: hasattr(other, "dbapi") and facts(one) == facts(other)
+    SQLiteDialect_pysqlite.__hash__ = lambda dialect: hash(facts(dialect))
+
+
+def _built_once(build: Any) -> Any:
+    """One converter for all options that are read alike: it takes a millisecond, and a search has 65 options."""
+    known: dict[Any, Any] = {}
+
+    def build_once(annotation: Any, parameter_info: Any) -> Any:
+        rest = sorted((name, value) for name, value in vars(parameter_info).items() if name not in _NO_PART)
+        try:
+            key = (annotation, tuple(rest))
+            return known[key] if key in known else known.setdefault(key, build(annotation, parameter_info))
+        except TypeError:  # something that cannot be a key
+            return build(annotation, parameter_info)
+
+    return build_once
+
+
+@functools.cache
+def empty_database() -> Path:
+    """One with our tables and Optuna's. Copy it, do not write to it."""
+    folder = Path(tempfile.mkdtemp(prefix="bitfront-test-", dir=_TEMPORARY))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    url = f"sqlite:///{folder / 'empty.db'}"
+    with Store.open(url, create=True):
+        close_optuna(optuna_storage(url))
+    return folder / "empty.db"
+
+
+def copy_tables(url: str) -> None:
+    """Put tables where an SQLite file is going to be made; elsewhere, and where nothing can be written, do nothing."""
+    parsed = parse_url(url)
+    path = Path(str(parsed.database))
+    if is_file(parsed) and not os.path.lexists(path) and path.parent.is_dir():
+        try:
+            shutil.copyfile(empty_database(), path)
+        except OSError:
+            path.unlink(missing_ok=True)
