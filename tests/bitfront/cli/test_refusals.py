@@ -115,7 +115,7 @@ def run(*arguments: Any, redirected: str = "", **env: str) -> subprocess.Complet
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("arguments", [("front", "small"), ("front", "small", "--json"), ("status",)])
+@pytest.mark.parametrize("arguments", [("front", "small"), ("front", "small", "--json")])
 def test_standard_output_that_is_full(here: Path, arguments: tuple[str, ...]) -> None:
     done = run(*arguments, redirected=">/dev/full")
     assert (done.returncode, done.stderr) == (
@@ -124,7 +124,7 @@ def test_standard_output_that_is_full(here: Path, arguments: tuple[str, ...]) ->
     )
 
 
-@pytest.mark.parametrize("arguments", [("front", "small"), ("front", "small", "--json"), ("status",)])
+@pytest.mark.parametrize("arguments", [("front", "small"), ("front", "small", "--json")])
 def test_standard_output_that_is_closed_is_not_missed(here: Path, arguments: tuple[str, ...]) -> None:
     done = run(*arguments, redirected=">&-")
     assert (done.returncode, done.stderr) == (0, "")

@@ -91,13 +91,14 @@ def fronted(store: Store, target: int, limits: Limits, read: Callable[..., Stand
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "seed"), [*((kind, 0) for kind in KINDS), ("sqlite", 1)])
-def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_front_and_picks_are_those_of_front(kind: str, tmp_path: Path) -> None:
+    """With every tie band on SQLite; servers, which read the same columns, with one."""
     with Store.open(fresh_url(kind, tmp_path), create=True) as store:
         target = make_study(store)
-        many(store, target, 250, seed)
+        many(store, target, 250, seed=0)
         study, sizes = store.studies.load("s"), set()
-        for band in (None, 0.0, 0.01, 0.2):
+        for band in (None, 0.0, 0.01, 0.2) if kind == "sqlite" else (0.01,):
             with begin_write(store.database.engine) as connection:
                 connection.execute(update(tables.TargetRecord).values(latency_band=band))
             for given in LIMITS:
