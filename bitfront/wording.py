@@ -23,7 +23,7 @@ _RULES = (
     (re.compile(r"(?<![\w-])--([a-z][a-z-]*) (\d+\.\d+)(?![\w%])"), lambda found: f"{_name(found[1])}={found[2]}"),
     (re.compile(r"(?<![\w-])--([a-z][a-z-]*) (\d[\w.]*%?)"), lambda found: f'{_name(found[1])}="{found[2]}"'),
     (re.compile(r"(?<![\w-])--([a-z][a-z-]*)"), lambda found: _name(found[1])),
-    (re.compile(r"\bwrite (\d[\d.]*(?:%|ms))(?: or (\d[\d.]*us))?"), lambda found: _quoted(found[1], found[2])),
+    (re.compile(r"\bwrite (\d[\d.]*(?:%|ms))(?: or (\d[\d.]*us))?"), lambda found: _quote(found[1], found[2])),
 )
 
 
@@ -49,9 +49,9 @@ def in_python(text: str, given: Mapping[str, str] | None = None) -> str:
     Args:
         given: what that call has to be given besides the study, see `resume_call`.
     """
-    text = _RESUME.sub(lambda found: _resumed(found[1], given or {}), text)
+    text = _RESUME.sub(lambda found: _write_resume_call(found[1], given or {}), text)
     parts = _COMMAND.split(text)
-    return "".join(part if place % 2 else _rewritten(part) for place, part in enumerate(parts))
+    return "".join(part if place % 2 else _apply_rules(part) for place, part in enumerate(parts))
 
 
 def resume_call(study: str, given: Mapping[str, str]) -> str:
@@ -64,7 +64,7 @@ def resume_call(study: str, given: Mapping[str, str]) -> str:
     return f"bitfront.resume({', '.join([repr(study), *(f'{name}={value}' for name, value in given.items())])})"
 
 
-def _resumed(words: str, given: Mapping[str, str]) -> str:
+def _write_resume_call(words: str, given: Mapping[str, str]) -> str:
     """The call for what follows `bitfront resume` in a command."""
     study, *options = shlex.split(words)
     found: dict[str, str] = {}
@@ -82,7 +82,7 @@ def _value(word: str) -> str:
     return word if word.isdecimal() else repr(word)
 
 
-def _rewritten(text: str) -> str:
+def _apply_rules(text: str) -> str:
     for pattern, write in _RULES:
         text = pattern.sub(write, text)
     return text
@@ -92,5 +92,5 @@ def _name(option: str) -> str:
     return option.replace("-", "_")
 
 
-def _quoted(first: str, second: str | None) -> str:
+def _quote(first: str, second: str | None) -> str:
     return f'write "{first}"' + (f' or "{second}"' if second else "")

@@ -42,9 +42,11 @@ import_late()
 # After these are set, for what they bring in may ask for it.
 from studies.store.store import Store  # noqa: E402
 from tests.support.layers import SECOND_LAYER, SLOW_PLACES, SLOW_TESTS, SLOWEST  # noqa: E402
+from tests.support.made_once import make_once  # noqa: E402
 from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, fresh_url  # noqa: E402
 from tests.support.tensorrt.gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
 
+make_once()
 TESTS = f"{Path(__file__).parent.as_posix()}/"
 
 
@@ -68,8 +70,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of every kind."""
-    return fresh_url(request.param, tmp_path)
+    """A database of every kind that holds no study."""
+    return fresh_url(request.param, tmp_path, with_tables=True)
 
 
 @pytest.fixture

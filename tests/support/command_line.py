@@ -29,7 +29,7 @@ from studies.store.database import database
 from studies.store.reading import repeats
 from tests.support.evaluator_jobs import float_labels
 from tests.support.forks.processes import PATCHES, fork_evaluators, forked_processes, run_python
-from tests.support.made_once import copy_tables, empty_database, make_once
+from tests.support.made_once import copy_tables, empty_database
 from tests.support.networks import Net, images, save
 from tests.support.paths import ROOT
 
@@ -114,7 +114,6 @@ def quick() -> Iterator[None]:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         patch.setattr(calibration, "BY_DEFAULT", os.environ.get(RECOVER, "none"))
         fork_evaluators(patch)
-        make_once()
         _open_copies(patch)
         patch.setattr(repeats, "BUILDS", 1)
         patch.setattr(repeats, "PROCESSES", 0)

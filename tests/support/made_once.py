@@ -16,6 +16,7 @@ from typing import Any
 
 from optuna.storages._rdb import storage
 from sqlalchemy import Engine
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
 from typer import _adapters
@@ -25,6 +26,8 @@ from studies.store.store import Store, close_optuna, optuna_storage
 
 _TEMPORARY = tempfile.gettempdir()  # tests point it elsewhere later
 _STATEMENTS: LRUCache[Any, Any] = LRUCache(4000)
+_ALIKE: tuple[Any, ...] = (SQLiteDialect_pysqlite, PGDialect_psycopg)  # MySQL's know what server it is when connected
+_DONE: list[bool] = []
 _NO_PART = frozenset(  # of how the value of an option is read
     "autocompletion callback default default_factory envvar expose_value help hidden is_eager metavar param_decls "
     "rich_help_panel shell_complete show_choices show_default show_envvar".split()
@@ -32,10 +35,10 @@ _NO_PART = frozenset(  # of how the value of an option is read
 
 
 def make_once() -> None:
-    """Migrations of Optuna, SQL of statements on SQLite, and converters of options."""
+    """Migrations of Optuna, SQL of statements on SQLite and PostgreSQL, and converters of options."""
     _read_migrations_once()
-    if not hasattr(SQLiteDialect_pysqlite, "bitfront_shares"):
-        SQLiteDialect_pysqlite.bitfront_shares = True
+    if not _DONE:
+        _DONE.append(True)
         _compile_once()
         _adapters.try_build_adapter = _built_once(_adapters.try_build_adapter)
 
@@ -62,7 +65,7 @@ def _read_migrations_once() -> None:
 
 
 def _compile_once() -> None:
-    """Every engine has a cache of its own, by its dialect: all on SQLite that write JSON alike are given one."""
+    """Every engine has a cache of its own, by its dialect: all of a kind that write JSON alike are given one."""
     made = Engine.__init__
 
     def facts(dialect: Any) -> tuple[Any, ...]:
@@ -70,12 +73,13 @@ def _compile_once() -> None:
 
     def with_cache(self: Engine, *arguments: Any, **options: Any) -> None:
         made(self, *arguments, **options)
-        if isinstance(self.dialect, SQLiteDialect_pysqlite):
+        if type(self.dialect) in _ALIKE:
             self._compiled_cache = _STATEMENTS
 
     Engine.__init__ = with_cache  # type: ignore[method-assign]
-    SQLiteDialect_pysqlite.__eq__ = lambda one, other: hasattr(other, "dbapi") and facts(one) == facts(other)
-    SQLiteDialect_pysqlite.__hash__ = lambda dialect: hash(facts(dialect))
+    for dialect in _ALIKE:
+        dialect.__eq__ = lambda one, other: type(other) in _ALIKE and facts(one) == facts(other)
+        dialect.__hash__ = lambda one: hash(facts(one))
 
 
 def _built_once(build: Any) -> Any:
@@ -98,10 +102,14 @@ def empty_database() -> Path:
     """One with our tables and Optuna's. Copy it, do not write to it."""
     folder = Path(tempfile.mkdtemp(prefix="bitfront-test-", dir=_TEMPORARY))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    url = f"sqlite:///{folder / 'empty.db'}"
+    make_tables(f"sqlite:///{folder / 'empty.db'}")
+    return folder / "empty.db"
+
+
+def make_tables(url: str) -> None:
+    """Ours and Optuna's, in an empty database."""
     with Store.open(url, create=True):
         close_optuna(optuna_storage(url))
-    return folder / "empty.db"
 
 
 def copy_tables(url: str) -> None:

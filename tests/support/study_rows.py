@@ -28,6 +28,7 @@ from studies.judging.rules.verdicts import STORED, quantile
 from studies.options.read_options import read_config
 from studies.store.database import tables
 from studies.store.store import Store
+from tests.support.made_once import copy_tables, make_tables
 from tests.support.records import METRIC, MODEL, study_record
 from tests.support.servers.databases import mariadb_url, postgresql_url
 
@@ -50,13 +51,20 @@ SERVERS = ["postgresql", "mariadb", *(["given"] if GIVEN else [])]
 KINDS = ["sqlite", *SERVERS]
 
 
-def fresh_url(kind: str, tmp_path: Path) -> str:
-    """An empty database: a file, a new one on a server, or the one given with our tables dropped."""
+def fresh_url(kind: str, tmp_path: Path, *, with_tables: bool = False) -> str:
+    """An empty database: a file, a new one on a server, or the one given with our tables dropped.
+
+    Args:
+        with_tables: it may have empty tables where copying them is quicker than making them.
+    """
     if kind == "sqlite":
-        return f"sqlite:///{tmp_path / 'a.db'}"
+        url = f"sqlite:///{tmp_path / 'a.db'}"
+        if with_tables:
+            copy_tables(url)
+        return url
     if kind == "given":
         return _emptied(str(GIVEN))
-    return postgresql_url() if kind == "postgresql" else mariadb_url()
+    return postgresql_url(make_tables if with_tables else None) if kind == "postgresql" else mariadb_url()
 
 
 def _emptied(url: str) -> str:

@@ -13,7 +13,7 @@ _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "stash_type"})
 
 def uses_halves(model: ir.Model) -> bool:
     """Whether an input, or anything that is stored or computed, is in FP16 or BF16."""
-    values = (v for graph in model.graphs() for v in (*graph.inputs, *graph.initializers.values(), *_made(graph)))
+    values = (v for graph in model.graphs() for v in (*graph.inputs, *graph.initializers.values(), *_outputs(graph)))
     return any(value.dtype in _HALVES for value in values) or any(
         _is_half(name, attribute) for node in every_node(model) for name, attribute in node.attributes.items()
     )
@@ -48,7 +48,7 @@ def widen_halves(model: ir.Model) -> int:
             if value.const_value is not None and value.const_value.dtype in _HALVES:
                 count += 1
                 value.const_value = ir.tensor(value.const_value.numpy().astype(np.float32), name=value.name)
-        for value in (*graph.initializers.values(), *graph.inputs, *_made(graph)):
+        for value in (*graph.initializers.values(), *graph.inputs, *_outputs(graph)):
             if value.dtype in _HALVES and value.type is not None:
                 value.dtype = ir.DataType.FLOAT  # of a sequence too, that of its elements
         for node in graph:
@@ -88,5 +88,5 @@ def _cast(value: ir.Value, to: ir.DataType, name: str | None) -> ir.Node:
     return cast
 
 
-def _made(graph: ir.Graph) -> Iterator[ir.Value]:
+def _outputs(graph: ir.Graph) -> Iterator[ir.Value]:
     return (value for node in graph for value in node.outputs)

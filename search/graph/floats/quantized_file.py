@@ -147,7 +147,7 @@ class Unquantized:
         zero = zero_of(node, 2, node.outputs[0].dtype)
         axis = node.attributes.get_int("axis", 1) or 0
         if x.const_value is None:
-            self._know(node.outputs[0], Form(self._clamped(x, scale, zero), scale, zero, axis))
+            self._know(node.outputs[0], Form(self._clamp_from_zero(x, scale, zero), scale, zero, axis))
             return
         array = x.const_value.numpy()
         steps, offsets = (spread(part, axis, array.shape, node) for part in (scale, zero))
@@ -197,7 +197,7 @@ class Unquantized:
             raise UnreadError
         zero = zero_of(node, place + 1, codes.dtype)
         made.name = f"{codes.name}/float"
-        form = Form(self._clamped(made, scale, zero), scale, zero, 1)
+        form = Form(self._clamp_from_zero(made, scale, zero), scale, zero, 1)
         parts = [form.value, *node.inputs[place : place + 2]]
         again = ir.Node("", "QuantizeLinear", parts, num_outputs=1, name=f"{node.name}/q")
         self._insert(again, node).type = codes.type
@@ -298,7 +298,7 @@ class Unquantized:
             self._constants[made] = codes, steps
         return made
 
-    def _clamped(self, value: ir.Value, scale: Array, zero: Array) -> ir.Value:
+    def _clamp_from_zero(self, value: ir.Value, scale: Array, zero: Array) -> ir.Value:
         """What a Quantize lets through of a computed value: from its zero on, if that is its lowest code.
 
         A limit at a whole number is that of a Clip, as 6 is; any other is what calibration found.

@@ -42,7 +42,7 @@ class Database:
             StudyError: what was read is damaged.
         """
         try:
-            with self._connected(action) as connection:
+            with self._connect(action) as connection:
                 yield connection
         except (BitfrontError, ImportError, OSError, KeyError):
             raise
@@ -55,12 +55,12 @@ class Database:
         """What is damaged, in a sentence that says what to do; empty if nothing is."""
         from studies.store.reading.damage import find_damage  # no good database needs it
 
-        with self._connected("look for damage") as connection:
+        with self._connect("look for damage") as connection:
             found = find_damage(connection)
         return f"the database {self.shown_url} is damaged: {found}. Restore a copy of it." if found else ""
 
     @contextmanager
-    def _connected(self, action: str) -> Iterator[Connection]:
+    def _connect(self, action: str) -> Iterator[Connection]:
         try:
             with report_errors(action, self.url), self.engine.connect() as connection:
                 yield connection

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -83,6 +83,7 @@ class Server:
         self._data = Path(tempfile.mkdtemp(prefix=self._folder.name, dir=_data_folder(in_memory)))
         self._port = free_port()
         self._names = itertools.count()
+        self._templates: dict[Callable[[str], None], str] = {}
         self.database = "main"
         try:
             set_up = {"postgresql": _set_up_postgresql, "mariadb": _set_up_mariadb}[kind]
@@ -112,15 +113,20 @@ class Server:
         scheme = {"postgresql": "postgresql+psycopg", "mariadb": "mysql+pymysql"}[self._kind]
         return f"{scheme}://{USER}:{PASSWORD}@127.0.0.1:{self._port}/{database}"
 
-    def new_database(self, name: str = "") -> str:
-        """Create an empty database; its name."""
+    def new_database(self, name: str = "", template: str = "") -> str:
+        """Create a database, empty or as another one; its name."""
         name = name or f"t{next(self._names)}"
-        self._execute(f"CREATE DATABASE {name}")
+        self._execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
         return name
 
-    def new_url(self) -> str:
-        """The URL of a new, empty database."""
-        return self.url_of(self.new_database())
+    def new_url(self, make_tables: Callable[[str], None] | None = None) -> str:
+        """The URL of a new database: an empty one, or with the tables that were made in the first of its kind."""
+        if make_tables is None or self._kind != "postgresql":  # MariaDB copies no database
+            return self.url_of(self.new_database())
+        if make_tables not in self._templates:
+            self._templates[make_tables] = self.new_database()
+            make_tables(self.url_of(self._templates[make_tables]))
+        return self.url_of(self.new_database(template=self._templates[make_tables]))
 
     def start(self) -> None:
         """Start the server, unless it runs, and wait until it answers."""
@@ -197,9 +203,9 @@ def mariadb_server() -> Iterator[Server]:
     yield from _server("mariadb")
 
 
-def postgresql_url() -> str:
-    """A new, empty database on the PostgreSQL server of this test run. Skips where there is none."""
-    return _shared_or_skip("postgresql").new_url()
+def postgresql_url(make_tables: Callable[[str], None] | None = None) -> str:
+    """A new database, empty or with tables, on the PostgreSQL server of this test run. Skips where there is none."""
+    return _shared_or_skip("postgresql").new_url(make_tables)
 
 
 def mariadb_url() -> str:
