@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,8 @@ import pytest
 from search.values import Ranges, RecoveryRecord, StepRecord
 from studies.artifacts.kept_ranges import KeptRanges
 from studies.events import Quiet
+from tests.support.command_line import environment
+from tests.support.forks.processes import popen
 from tests.support.networks import loaded, observed
 
 KEY, OTHER = "a" * 64, "b" * 64
@@ -96,6 +97,6 @@ def test_processes_that_keep_and_find_at_once_see_whole_files(ranges: Ranges, tm
         "r = observed(loaded('residual')); k = KeptRanges(Path(sys.argv[1]), Quiet(), 9000); "
         "ok = all((k.keep(c * 64, r), k.find('a' * 64) in (None, (r, None)))[1] for c in 'abc' * 20); sys.exit(not ok)"
     )
-    running = [subprocess.Popen([sys.executable, "-c", code, tmp_path]) for _ in range(2)]
+    running = [popen([sys.executable, "-c", code, str(tmp_path)], env=environment()) for _ in range(2)]
     assert [process.wait() for process in running] == [0, 0]
     assert not list(tmp_path.glob("*.draft"))

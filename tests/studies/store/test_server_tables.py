@@ -21,7 +21,9 @@ from studies.store.database import database, tables
 from studies.store.database.database import check_usable, close_optuna, optuna_storage
 from studies.store.store import Store
 from tests.support import toy_migration
+from tests.support.command_line import environment
 from tests.support.docs_pages import blocks
+from tests.support.forks.processes import popen
 from tests.support.paths import ROOT
 from tests.support.servers.databases import mariadb_url
 from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, finish, fresh_url
@@ -55,7 +57,7 @@ def at_once(url: str, *what: str) -> list[str]:
     """What processes say that open a database at the same moment, each to do its own."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     command = [sys.executable, "-c", OPEN, url]
-    children = [subprocess.Popen([*command, one], cwd=ROOT, text=True, **pipes) for one in what]
+    children = [popen([*command, one], cwd=ROOT, env=environment(), text=True, **pipes) for one in what]
     try:
         for child in children:
             assert child.stdout is not None

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import insert
@@ -14,15 +15,17 @@ from sqlalchemy import insert
 from search.errors import RunError, StudyError
 from studies.store.database import database, tables
 from studies.store.store import Store
+from tests.support.command_line import environment
+from tests.support.forks.processes import popen
 from tests.support.paths import ROOT
 from tests.support.study_rows import STUDY, TARGET, assignment, count, finish, measured
 
 pytestmark = pytest.mark.slow
 
 
-def start_child(code: str, *arguments: str) -> subprocess.Popen[str]:
+def start_child(code: str, *arguments: str) -> Any:
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return popen(command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 KILLED = """

@@ -135,6 +135,11 @@ class ForkedProcess:
         # Not closed earlier: another thread may be waiting on it, and its number would be given to another file.
         weakref.finalize(self, os.close, self._ended)
         ours = [told]  # descriptors that only the process needs
+        self.stdin: IO[Any] | None = None
+        if stdin == subprocess.PIPE:
+            stdin, writing = os.pipe()
+            ours.append(stdin)
+            self.stdin = open(writing, "w" if text else "wb")  # noqa: SIM115
         streams = [_opened(stream, place, ours) for place, stream in enumerate((stdin, stdout))]
         self.stdout: IO[Any] | None = self._reader(streams[1])
         streams.append((None, streams[1][1]) if stderr == subprocess.STDOUT else _opened(stderr, 2, ours))
@@ -168,7 +173,7 @@ class ForkedProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for stream in (self.stdout, self.stderr):
+        for stream in (self.stdin, self.stdout, self.stderr):
             if stream is not None:
                 stream.close()
         self.wait()
@@ -192,7 +197,10 @@ class ForkedProcess:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """What it prints until its end, on both streams; raises TimeoutExpired."""
+        """Close what it reads, and give what it prints until its end, on both streams; raises TimeoutExpired."""
+        if self.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.stdin.close()
         end = None if timeout is None else time.monotonic() + timeout
         found: dict[int, bytes] = {}
         with selectors.DefaultSelector() as waiting:
