@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from search.errors import DataError, ModelError
 from search.graph.model import load
 from studies.events import Quiet
 from tests.support.command_line import environment, three_layers, write_inputs
+from tests.support.forks.processes import run_python
 
 NAMES = ("image",)
 
@@ -136,7 +136,7 @@ with InputFiles("s", {place!r}) as files:
     files.write({str(folder / "model.onnx")!r}, {{"image": np.zeros((4, 3, 8, 8), np.float32)}})
     os.kill(os.getpid(), 9)
 """
-    subprocess.run([sys.executable, "-c", write], env=environment(), check=False)
+    run_python([sys.executable, "-c", write], env=environment())
     (left,) = (tmp_path / "s.db.inputs").iterdir()
     with InputFiles("s", place) as files:
         files.write(folder / "model.onnx", {"image": np.zeros((4, 3, 8, 8), np.float32)})

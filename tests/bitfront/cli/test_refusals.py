@@ -29,6 +29,7 @@ from tests.support.command_line import (
     tree,
     write_inputs,
 )
+from tests.support.forks.processes import popen
 from tests.support.networks import Net, save
 
 pytestmark = pytest.mark.slow
@@ -176,9 +177,7 @@ def ended(process: subprocess.Popen[str], number: int, when: Callable[[], bool])
 
 
 def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        words, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return popen(words, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_sigterm_leaves_no_half_written_export(here: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from search.errors import ArtifactError
 from studies.artifacts.folder import STALE_S, Artifacts
+from tests.support.command_line import environment
+from tests.support.forks.processes import run_python
 from tests.support.paths import ROOT
 
 
@@ -127,7 +129,7 @@ except ArtifactError as error:
 
 def run_child(code: str, folder: Path) -> list[str]:
     command = [sys.executable, "-c", code, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
+    done = run_python(command, cwd=ROOT, env=environment())
     assert done.stderr == ""
     return done.stdout.splitlines()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -17,6 +16,7 @@ from studies.artifacts.leftovers import clear, drop, kept_engine
 from studies.store.database import column_types, database, tables
 from studies.store.store import LostEvaluationError, Store
 from tests.support.command_line import child, environment, write_inputs
+from tests.support.forks.processes import run_python
 from tests.support.study_rows import STUDY, TARGET, assignment, finish, measured
 
 pytestmark = pytest.mark.slow
@@ -165,7 +165,7 @@ def test_a_deletion_that_is_killed_is_finished_by_deleting_again(tmp_path: Path)
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     command = [sys.executable, "-c", KILLED, "delete", "s", "--yes"]
-    killed = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True)
+    killed = run_python(command, cwd=tmp_path, env=environment())
     assert killed.returncode == -9
     engines = tmp_path / "bitfront.db.artifacts"
     assert len([path for path in engines.iterdir() if len(path.name) == 64]) >= 2

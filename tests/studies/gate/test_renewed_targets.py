@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.command_line import ok, write_inputs
-from tests.support.paths import ROOT
+from tests.support.command_line import environment, ok, write_inputs
+from tests.support.forks.processes import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +65,7 @@ def test_the_target_that_was_judged_is_exported(here: Path) -> None:
 
 
 def test_a_renewal_that_was_killed_as_its_study_was_made_goes_on(here: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED], env={"PYTHONPATH": str(ROOT)}, check=False)
+    killed = run_python([sys.executable, "-c", KILLED], env=environment())
     assert killed.returncode == -9
     assert "k" in ok("status")
     ok("resume", "s", "--data", "fresh.npz", "--as", "k", "--max-drop", "90%")

@@ -21,6 +21,7 @@ from studies.events import Quiet
 from studies.options.read_options import read_config
 from studies.run.pipeline import pipeline
 from tests.support.command_line import environment, quick, write_inputs
+from tests.support.forks.processes import popen
 
 HOLD = """
 import sys
@@ -62,7 +63,7 @@ def test_a_search_tells_that_it_waits_and_when_its_turn_has_come(
     given = {"model": "model.onnx", "data": "data.npz", "study": "s", "recover": "none", "trials": "1"}
     given["threads"] = "2"  # with one, nobody waits for his turn
     words = [sys.executable, "-c", HOLD]
-    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True, env=environment()) as holder:
+    with popen(words, stdin=-1, stdout=-1, text=True, env=environment()) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         events = Freeing(holder)
@@ -86,7 +87,7 @@ with locked_file(Path(sys.argv[1]), print):
 def held_by_another(lock: Path) -> Iterator[subprocess.Popen[str]]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-c", HOLD_FILE, str(lock)]
-    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True, env=environment()) as holder:
+    with popen(words, stdin=-1, stdout=-1, text=True, env=environment()) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         yield holder

@@ -25,6 +25,8 @@ from studies.store.database.database import check_shareable, optuna_storage, par
 from studies.store.database.retries import is_repeat, report_errors, retry
 from studies.store.records import StoredEvaluation, TargetRecord
 from studies.store.store import Store
+from tests.support.command_line import environment
+from tests.support.forks.processes import popen
 from tests.support.paths import ROOT
 from tests.support.records import choice_record, file_record
 from tests.support.servers.cut_connection import wire_to
@@ -341,7 +343,7 @@ def test_a_process_that_is_stopped_in_a_transaction_holds_nobody_up_for_ever(url
         study = store.studies.create(STUDY)
         command = [sys.executable, "-c", STOPPED, url]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as child:  # type: ignore[call-overload]
+        with popen(command, cwd=ROOT, env=environment(), text=True, **pipes) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == "holds the row\n"
             child.send_signal(signal.SIGSTOP)
