@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evaluators.measure.blocks import BLOCK_MS
-from studies.store.records import PROCESS, RUNNING
+from studies.store.records import PROCESS, REBUILD, RUNNING
 
 if TYPE_CHECKING:
     from search.values import Evaluation
@@ -142,13 +142,15 @@ class Pace:
         longest = 1.0 if self._later_builds == 1 else _SLOWEST_FIRST
         return self._most("uniform") + longest * self._most("first build")
 
-    def repeat_s(self, now: Standing) -> float:
+    def repeat_s(self, now: Standing, kind: str) -> float:
         """Seconds that building or opening an engine again takes, and timing it: nothing is scored.
 
-        Before the first one that is as long as evaluations take without that; builders that keep what they have learnt
-        are quicker.
+        Before the first one of its kind that is as long as evaluations take without that, but for opening: builders
+        that keep what they have learnt are quicker.
         """
-        if self._took_s["repeat"]:
+        if self._took_s[f"repeat {kind}"]:
+            return self._most(f"repeat {kind}")
+        if kind != REBUILD and self._took_s["repeat"]:
             return self._most("repeat")
         return max(0.0, self.evaluation_s(now) - self._most("scoring"))
 
@@ -161,7 +163,7 @@ class Pace:
                 to take beside its timing.
         """
         known = {kind: self._most(f"repeat {kind}") for kind in left if self._took_s[f"repeat {kind}"]}
-        guess_s = {kind: self.repeat_s(now) + (start_s if kind == PROCESS else 0.0) for kind in left}
+        guess_s = {kind: self.repeat_s(now, kind) + (start_s if kind == PROCESS else 0.0) for kind in left}
         return sum(count * known.get(kind, guess_s[kind]) for kind, count in left.items())
 
     def finalists_s(self, now: Standing, count: int) -> float:
@@ -236,7 +238,7 @@ class Pace:
         sure_s = _SURE_SHARE * self.limit_s if _count_mixes(now) >= _MIXES_FIRST else 0.0
         return min(self.finalists_s(now, count) + sure_s, _MOST_RESERVED * self.limit_s)
 
-    def allows_repeat(self, now: Standing) -> bool:
+    def allows_repeat(self, now: Standing, kind: str) -> bool:
         """Whether an engine may be timed again between evaluations, to see how far latencies differ by chance.
 
         Never before mixes are under way; under a time limit that takes a small share of the time.
@@ -245,7 +247,7 @@ class Pace:
             return False
         return self.limit_s is None or (
             self._sure_s <= _SURE_SHARE * self.passed_s
-            and self.left_s >= self.repeat_s(now) + self.evaluation_s(now) + self.reserve_s(now)
+            and self.left_s >= self.repeat_s(now, kind) + self.evaluation_s(now) + self.reserve_s(now)
         )
 
     def enough_s(self, now: Standing, count: int) -> float:

@@ -57,13 +57,12 @@ class TieBand(Hook):
 
     def notice(self, now: Standing) -> Standing:
         """Take the next repetition, where one is due and there is time for it."""
-        is_due = self._left <= 0 and self._work.pace.allows_repeat(now)
-        if (self._told and not is_due) or not self._can_begin(now):
+        if (self._told and self._left > 0) or not self._can_begin(now):
             return now
         if not self._told:
             self._told = True
             self._work.events.detail(band_text(now))
-        if not is_due or not self._mine():
+        if self._left > 0 or not self._work.pace.allows_repeat(now, self._next_kind(now)) or not self._mine():
             return now
         self._left = EVERY
         if not self._one_more(now):
@@ -80,7 +79,9 @@ class TieBand(Hook):
         if not self._can_begin(now):
             return now
         pace = self._work.pace
-        while not self._failed and self._is_open() and pace.left_s >= pace.repeat_s(now) + pace.reserve_s(now):
+        while not self._failed and self._is_open():
+            if pace.left_s < pace.repeat_s(now, self._next_kind(now)) + pace.reserve_s(now):
+                break
             if not self._mine():
                 self._work.crew.wait("waiting for another worker: tie band")
             elif not self._one_more(now):
@@ -143,6 +144,11 @@ class TieBand(Hook):
         rows = [now.measures.row_of(BASELINE + label) for label in self._work.problem.space.baselines()]
         built = [row for row in rows if row is not None and row in self._built_rows(now)]
         return next((row for row in built if int(now.table.id[row]) in known), built[-1])
+
+    def _next_kind(self, now: Standing) -> str:
+        """Of the next repetition; the cheapest where none is left, as then none is taken."""
+        repeats = self._read_repeats()
+        return next_kind(self._first(now, self._row(now, repeats)), repeats) or REOPEN
 
     # -- one repetition --------------------------------------------------------------------------------------------
 
