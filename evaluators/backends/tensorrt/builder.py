@@ -207,6 +207,7 @@ class TensorRTBuilder:
         layers, groups = api.layers_of(network), self.model.groups
         ranged = weak_typing.ranged_tensors(layers, groups, assignment)
         ranged |= weak_typing.move_in_float(self.trt, layers, groups, assignment, ranged)
+        weak_typing.fix_output_types(self.trt, layers, groups, assignment, ranged)
         missing = weak_typing.set_ranges(self.trt, network, ranges, self._tensors, ranged)
         if not missing:
             return []

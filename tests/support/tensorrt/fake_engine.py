@@ -92,6 +92,7 @@ class FakeEngines:
                 "IActivationLayer.type": lambda layer: layer._state["activation"],
                 "ILayer.get_input": lambda layer, index: layer._state["inputs"][index],
                 "ILayer.get_output": lambda layer, index: layer._state["outputs"][index],
+                "ILayer.set_output_type": lambda layer, index, dtype: layer._state.update(made=dtype.name),
                 "INetworkDefinition.add_identity": self._add_identity,
                 "INetworkDefinition.get_input": lambda network, index: network._state["inputs"][index],
                 "INetworkDefinition.get_layer": lambda network, index: network._state["layers"][index],

@@ -172,3 +172,24 @@ def test_float_groups_beside_int8_ones_have_ranges_too(tmp_path: Path) -> None:
     found = constrained(model, observed(model), assignment)
     made = {tensor for group in model.groups for tensor in group.tensors}
     assert made <= found.keys()
+
+
+def output_types(model: Model, assignment: Assignment) -> dict[str, str]:
+    """The types that outputs were given, by the name of their layer."""
+    layers, _ = constrained_layers(model, observed(model), assignment)
+    return {name: layer._state["made"] for name, layer in layers.items() if "made" in layer._state}
+
+
+def test_what_layers_of_one_precision_hand_on_has_its_type(tmp_path: Path) -> None:
+    """What kernels may keep to themselves has none, nor has what is read in another precision as well."""
+    model = load(save(squeeze_network(), tmp_path / "net.onnx"))
+    int8 = Assignment({group.id: Precision.INT8 for group in model.groups})
+    handed_on = {"stem/act", "b1.scaled", "b1.project", "b2.expand/act", "b3.add"}
+    kept = {"stem", "stem/sigmoid", "b1.gate", "b3.project", "b4.project", "fc"}
+    found = output_types(model, int8)
+    assert {found[name] for name in handed_on} == {"INT8"}
+    assert not kept & found.keys()
+    mixed = {g.id: Precision.FP16 if g.name == "b2.expand" else Precision.INT8 for g in model.groups}
+    assert found.keys() - output_types(model, Assignment(mixed)).keys() == {"b1.project", "b2.expand/act"}
+    # Without INT8 no tensor has a range, and nothing is set.
+    assert not output_types(model, Assignment({group.id: Precision.FP16 for group in model.groups}))
