@@ -107,11 +107,20 @@ class TensorRTBuilder:
         out.write_bytes(self.lower(assignment).onnx)
 
     def build(self, lowered: LoweredBytes, out: Path) -> Engine:
+        """As `Builder` has it. What is refused is built with all types left to TensorRT, where they were not."""
+        try:
+            return self._build_mix(lowered, out)
+        except RefusedError:
+            if self.strong or not is_quantized(lowered.assignment):
+                raise
+            return self._build_mix(lowered, out, fix_types=False)
+
+    def _build_mix(self, lowered: LoweredBytes, out: Path, *, fix_types: bool = True) -> Engine:
         network, parser = self._parse(lowered.onnx)
         config = self._config()
         notes = api.instancenorm_notes(self.trt, self.model)
         if not self.strong:
-            notes += self._constrain(network, config, lowered.assignment)
+            notes += self._constrain(network, config, lowered.assignment, fix_types=fix_types)
         return self._write_engine(network, config, out, notes, parser, lowered.assignment)
 
     def build_file(self, graph: ir.Model, out: Path) -> Engine:
@@ -198,7 +207,7 @@ class TensorRTBuilder:
                 copy.get_output(0).name = named[tensor.name]
                 network.mark_output(copy.get_output(0))
 
-    def _constrain(self, network: Any, config: Any, assignment: Assignment) -> list[str]:
+    def _constrain(self, network: Any, config: Any, assignment: Assignment, *, fix_types: bool = True) -> list[str]:
         weak_typing.set_flags(self.trt, config, set(assignment.values()))
         weak_typing.set_precisions(self.trt, network, self.model.groups, assignment, self._inner)
         if not is_quantized(assignment):
@@ -207,7 +216,8 @@ class TensorRTBuilder:
         layers, groups = api.layers_of(network), self.model.groups
         ranged = weak_typing.ranged_tensors(layers, groups, assignment)
         ranged |= weak_typing.move_in_float(self.trt, layers, groups, assignment, ranged)
-        weak_typing.fix_output_types(self.trt, layers, groups, assignment, ranged)
+        if fix_types:
+            weak_typing.fix_output_types(self.trt, layers, groups, assignment, ranged)
         missing = weak_typing.set_ranges(self.trt, network, ranges, self._tensors, ranged)
         if not missing:
             return []

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from evaluators.backends.tensorrt.api import inputs_of, layer_kinds, outputs_of
+from evaluators.backends.tensorrt.weak_typing.precisions import WEIGHTED_KINDS
 from evaluators.backends.tensorrt.weak_typing.ranged_tensors import layers_with_precisions
 from search.graph.grouping import Group
 from search.values import Assignment, Precision
@@ -32,6 +33,9 @@ def fix_output_types(
     Between other precisions, behind the last group and before the first the builder chooses, as it does for what a
     kernel may keep to itself. INT8 needs a range.
 
+    What is added counts too, as TensorRT may compute the sum in either convolution: 8.6.0 on an H200 refused all six
+    mixes of ResNet-18 in which the sum of an INT8 convolution and a float one on the way around it had the type INT8.
+
     Args:
         layers: in topological order.
         ranged: as `ranged_tensors` gives them.
@@ -43,7 +47,7 @@ def fix_output_types(
     for index, layer in enumerate(layers):
         tensor = layer.get_output(0)
         around = before[index] | behind.get(tensor.name, frozenset({None}))
-        precision = next(iter(around))
+        precision = next(iter(around), None)
         if layer.type not in typed or tensor.name not in kept or len(around) > 1 or precision is None:
             continue
         if tensor.dtype == trt.float32 and (tensor.name in ranged or not precision.quantized):
@@ -51,12 +55,13 @@ def fix_output_types(
 
 
 def _precisions_before(trt: Any, layers: Sequence[Any], owned: Mapping[int, Precision | None]) -> list[Around]:
-    """Of every layer: its own precision, or those of the groups that what it reads comes from; None for an input."""
+    """Of every layer: the precisions of the nearest weighted layers before it, or its own; None for an input."""
+    weighted = layer_kinds(trt, WEIGHTED_KINDS)
     made: dict[str, Around] = {}
     found: list[Around] = []
     for index, layer in enumerate(layers):
         own = owned[index]
-        if own is not None:
+        if own is not None and layer.type in weighted:
             here: Around = frozenset({own})
         elif layer.type == trt.LayerType.CONSTANT:
             here = frozenset()

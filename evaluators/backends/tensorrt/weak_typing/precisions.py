@@ -10,7 +10,7 @@ from evaluators.engine import RefusedError
 from search.graph.grouping import Group
 from search.values import REFERENCE, Assignment, Precision
 
-_LAYER_KINDS = ("CONVOLUTION", "DECONVOLUTION", "FULLY_CONNECTED", "MATRIX_MULTIPLY")
+WEIGHTED_KINDS = ("CONVOLUTION", "DECONVOLUTION", "FULLY_CONNECTED", "MATRIX_MULTIPLY")
 
 
 def set_flags(trt: Any, config: Any, precisions: set[Precision], *, obey: bool = True) -> None:
@@ -33,7 +33,7 @@ def set_precisions(
         RefusedError: the parsed network has no weighted layer of that name, or has it inside an If or Loop.
     """
     types = {precision: getattr(trt, precision.dtype) for precision in assignment.values()}
-    kinds = layer_kinds(trt, _LAYER_KINDS)
+    kinds = layer_kinds(trt, WEIGHTED_KINDS)
     wanted = {anchor: assignment[group.id] for group in groups for anchor in group.anchors}
     others: dict[str, str] = {}
     for layer in layers_of(network):

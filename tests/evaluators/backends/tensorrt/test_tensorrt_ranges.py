@@ -193,3 +193,39 @@ def test_what_layers_of_one_precision_hand_on_has_its_type(tmp_path: Path) -> No
     assert found.keys() - output_types(model, Assignment(mixed)).keys() == {"b1.project", "b2.expand/act"}
     # Without INT8 no tensor has a range, and nothing is set.
     assert not output_types(model, Assignment({group.id: Precision.FP16 for group in model.groups}))
+
+
+def test_a_sum_of_int8_and_floats_has_no_type(tmp_path: Path) -> None:
+    """TensorRT 8.6.0 computes it in the convolution on the way around, and refuses that if it is to make INT8."""
+    n = Net(26)
+    x = n.op("Relu", [n.conv("image", "stem", 3, 16)], "stem/act")
+    around = n.conv(x, "around", 16, 16, 1)
+    y = n.op("Add", [n.conv(x, "through", 16, 16), around], "sum")
+    n.head(n.conv(n.op("Relu", [y], "sum/act"), "last", 16, 16), 16)
+    model = load(save(n.model([4, 3, 16, 16], "logits", [4, 10]), tmp_path / "net.onnx"))
+    for precision, typed in ((Precision.INT8, {"stem/act", "sum/act"}), (Precision.FP16, set())):
+        mix = {group.id: precision if group.name == "around" else Precision.INT8 for group in model.groups}
+        assert output_types(model, Assignment(mix)).keys() == typed
+
+
+def test_what_is_refused_with_these_types_is_built_without_them(tmp_path: Path) -> None:
+    model = load(save(squeeze_network(), tmp_path / "net.onnx"))
+    types: list[list[str]] = []
+    with standing_in(V8) as engines:
+        build = engines.fake.behaviours["Builder.build_serialized_network"]
+
+        def refuse_typed(builder: Any, network: Any, config: Any) -> Any:
+            types.append([layer.name for layer in network._state["layers"] if "made" in layer._state])
+            if types[-1]:
+                builder.logger.log(engines.trt.ILogger.ERROR, "No supported formats for stem")
+                return None
+            return build(builder, network, config)
+
+        engines.fake.behaviours["Builder.build_serialized_network"] = refuse_typed
+        builder = TensorRTBuilder(engines.trt, model, observed(model), BuilderKnobs())
+        int8 = builder.lower(Assignment({group.id: Precision.INT8 for group in model.groups}))
+        engine = builder.build(int8, tmp_path / "out.plan")
+    assert engine.size_bytes == len((tmp_path / "out.plan").read_bytes())
+    assert "stem/act" in types[0]
+    assert types[1:] == [[]]
+    assert not any("supported formats" in note for note in engine.notes)
