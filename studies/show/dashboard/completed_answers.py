@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from studies.judging.standing import Standing, front_points
 from studies.judging.study_lookup import standing_of
-from studies.store.records import OK
+from studies.store.records import OK, GroupRecord
 from studies.store.store import Store
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -19,14 +20,15 @@ main p { white-space: normal; overflow-wrap: anywhere }
 .js-plotly-plot:not(:hover) .modebar { visibility: hidden }
 </style>"""
 _HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.IGNORECASE)
-_PAGE, _STUDY = re.compile(r"/dashboard"), re.compile(r"/api/studies/\d+/?$")
+_PAGE, _STUDY = re.compile(r"/dashboard"), re.compile(r"/api/studies/(\d+)(?:/param_importances)?/?$")
 
 
 class CompletedAnswers:
     """A WSGI application. Its `best_trials` are the front and the picks by today's word, not the least values alone.
 
-    optuna-dashboard knows no limits, no noise, and nothing of what was measured again. Studies of Optuna that are not
-    bitfront's are left as they are.
+    optuna-dashboard knows no limits, no noise, and nothing of what was measured again. Parameters have the names of
+    their layers here alone: in the database they keep their ids, which samplers and digests go by. Studies of Optuna
+    that are not bitfront's are left as they are.
     """
 
     def __init__(self, application: Application, store: Store) -> None:
@@ -47,17 +49,19 @@ class CompletedAnswers:
             body = (
                 body.replace(b"</head>", _STYLE + b"</head>", 1)
                 if page
-                else json.dumps(self._complete(json.loads(body), environ)).encode()
+                else json.dumps(self._complete(json.loads(body), environ, int(study[1]) if study else 0)).encode()
             )
             headers = [pair for pair in headers if pair[0].lower() != "content-length"]
             headers.append(("Content-Length", str(len(body))))
         start_response(status, headers)
         return [body]
 
-    def _complete(self, answer: dict[str, Any], environ: Mapping[str, Any]) -> dict[str, Any]:
-        marks = self._marks(answer["name"])
+    def _complete(self, answer: dict[str, Any], environ: Mapping[str, Any], number: int) -> dict[str, Any]:
+        marks = self._marks(answer["name"] if "name" in answer else self._name(environ, number))
         if marks is None:
             return answer
+        if "trials" not in answer:
+            return {key: [marks.name(rows) for rows in value] for key, value in answer.items()}
         trials = {trial["number"]: trial for trial in answer["trials"]}
         if not marks.front.keys() <= trials.keys():  # only the newest trials were asked for
             _, _, whole = _ask(self._application, {**environ, "QUERY_STRING": ""})
@@ -66,16 +70,34 @@ class CompletedAnswers:
         answer["trials"] = [marks.complete(trial) for trial in answer["trials"]]
         answer["best_trials"] = [marks.complete(trials[number]) for number in marks.front if number in trials]
         answer["union_user_attrs"] = [*answer["union_user_attrs"], {"key": TrialMarks.KEY, "sortable": False}]
-        return answer
+        spaces = {key: marks.name(answer[key]) for key in ("intersection_search_space", "union_search_space")}
+        return {**answer, **spaces}
+
+    def _name(self, environ: Mapping[str, Any], number: int) -> str:
+        """The name of an Optuna study."""
+        _, _, body = _ask(self._application, {**environ, "PATH_INFO": "/api/studies", "QUERY_STRING": ""})
+        return {row["study_id"]: row["study_name"] for row in json.loads(body)["study_summaries"]}[number]
 
     def _marks(self, optuna_study: str) -> TrialMarks | None:
         """Of the target whose trials an Optuna study has; None of one that is not ours."""
         for summary in self._store.studies.summaries():
-            targets = self._store.targets.of_study(self._store.studies.load(summary.name).id)
-            for place, target in enumerate(targets, 1):
+            study = self._store.studies.load(summary.name).id
+            for place, target in enumerate(self._store.targets.of_study(study), 1):
                 if target.optuna_study == optuna_study:
-                    return TrialMarks(self._store, standing_of(self._store, summary.name, wanted=str(place)))
+                    names = parameter_names(self._store.studies.groups(study))
+                    return TrialMarks(self._store, standing_of(self._store, summary.name, wanted=str(place)), names)
         return None
+
+
+def parameter_names(groups: Iterable[GroupRecord]) -> dict[str, str]:
+    """Parameter → name of its layer, or of the first of its block; with the parameter where a name is not alone."""
+    rows = list(groups)
+    often = Counter(row.name for row in rows)
+    names = {row.id: row.name if often[row.name] == 1 else f"{row.name} ({row.id})" for row in rows}
+    for row in rows:
+        if row.block:
+            names.setdefault(row.block, f"{row.name} … ({row.block})")
+    return names
 
 
 def _refuse(environ: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -107,9 +129,10 @@ class TrialMarks:
 
     KEY: ClassVar[str] = "bitfront"
 
-    def __init__(self, store: Store, now: Standing) -> None:
+    def __init__(self, store: Store, now: Standing, names: Mapping[str, str]) -> None:
         self._store = store
         self._now = now
+        self._names = names
         self.front: Mapping[int, str] = {
             point.trial: ", ".join([*(["front"] if point.on_front else []), *point.picks])
             for point in front_points(now)
@@ -132,4 +155,9 @@ class TrialMarks:
         attributes = [*trial["user_attrs"], {"key": self.KEY, "value": mark}] if mark else trial["user_attrs"]
         row = self._rows.get(number) if status == OK else None
         constraints = trial["constraints"] if row is None else [0.0 if self._now.judgement.feasible[row] else 1.0]
-        return {**trial, "user_attrs": attributes, "constraints": constraints}
+        named = {key: self.name(trial[key]) for key in ("params", "fixed_params")}
+        return {**trial, **named, "user_attrs": attributes, "constraints": constraints}
+
+    def name(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Rows of parameters with the names of their layers."""
+        return [{**row, "name": self._names.get(row["name"], row["name"])} for row in rows]

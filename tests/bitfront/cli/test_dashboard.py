@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
@@ -25,7 +26,7 @@ import psutil
 import pytest
 
 from bitfront import verbs
-from studies.show.dashboard.completed_answers import CompletedAnswers
+from studies.show.dashboard.completed_answers import CompletedAnswers, parameter_names
 from studies.store.store import Store, optuna_storage
 from tests.support.command_line import DATABASE, command, copy_finished, environment
 from tests.support.servers.databases import free_port
@@ -152,6 +153,19 @@ def test_parameters_and_mixes_have_the_names_of_layers(served: tuple[int, str]) 
     fp32 = by_layers["FP32: first, second, fc"]
     assert {param["param_external_value"] for param in fp32["params"]} == {"0"}
     assert value_of(by_layers["INT8: first, second, fc"], "mix") == "all int8"
+    layers = {"first", "second", "fc"}
+    importances = asked(port, "studies/1/param_importances")["param_importances"]
+    assert len(importances) == 2
+    shown = [fp32["params"], study["union_search_space"], study["intersection_search_space"], *importances]
+    shown += [trial["params"] for trial in study["best_trials"]]
+    assert [{row["name"] for row in rows} for rows in shown] == [layers] * len(shown)
+
+
+def test_layers_of_one_name_and_blocks_keep_their_parameter() -> None:
+    rows = [("g000", "conv", "b000"), ("g001", "conv", "b000"), ("g002", "fc", "")]
+    groups = [SimpleNamespace(id=key, name=name, block=block) for key, name, block in rows]
+    names = {"g000": "conv (g000)", "g001": "conv (g001)", "g002": "fc", "b000": "conv … (b000)"}
+    assert parameter_names(groups) == names  # type: ignore[arg-type]
 
 
 def test_the_front_has_notes(served: tuple[int, str]) -> None:
