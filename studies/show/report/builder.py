@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from search.values import THREAD_CLOCK, Answer, AuditRow, EngineSummary, flatten
@@ -62,7 +63,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         target=_target_text(now),
         metric=ReportMetric.of(now.study.metric),
         limits=now.limits,
-        model=now.study.model_path,
+        model=Path(now.study.model_path).name,
         created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",
         samples=now.study.samples_text,
         evaluations=points,

@@ -41,7 +41,7 @@ def hypervolume_figure(data: ReportData) -> Figure:
         "hovertemplate": "trial %{x}: %{y:.4g}<extra></extra>",
     }
     layout = frame("trial", "hypervolume", height=260)
-    layout["yaxis"]["rangemode"] = "tozero"
+    layout["yaxis"].update(rangemode="tozero", automargin=True)
     return {"data": [line], "layout": layout}
 
 
@@ -75,7 +75,7 @@ def spread_figure(data: ReportData) -> Figure:
         "marker": {"color": BLUE, "size": 6},
     }
     layout = frame("trial", "spread (% of median)", height=260)
-    layout["yaxis"]["rangemode"] = "tozero"
+    layout["yaxis"].update(rangemode="tozero", automargin=True)
     return {"data": [points], "layout": layout}
 
 

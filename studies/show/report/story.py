@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from search.values import REFERENCE
 from search.values.precision import Precision
 from studies.judging.points import Point
-from studies.judging.rounding import half_width, latency_text, value_text
+from studies.judging.rounding import half_width, latency_text, value_text, worst_text
 from studies.judging.rules.verdicts import Verdict
-from studies.judging.sentences.final_split import final_loss_text
+from studies.judging.sentences.final_split import final_loss_text, final_value_text
 from studies.judging.sentences.picks import DOUBTFUL
 from studies.judging.standing import Standing, best_point
 
@@ -40,24 +41,18 @@ class StoryRow:
     speedup: str
     colour: str
 
-    @property
-    def text(self) -> str:
-        """`bitfront 95.9 %, 5.1 ms, 1.97 ×`."""
-        parts = [f"{self.name} {self.value}", latency_text(self.latency_ms)]
-        return ", ".join([*parts, self.speedup] if self.speedup and self.name == "bitfront" else parts)
-
 
 @dataclass(frozen=True)
 class Story:
-    """The first lines of the report; `sentence` says what the final data say of the best."""
+    """The first lines of the report; `sentence` says what the final data say of the best.
+
+    Attributes:
+        headline: `1.97 × as fast as FP32; loses at most 0.9 % of top1`.
+    """
 
     rows: tuple[StoryRow, ...] = ()
     sentence: str = ""
-
-    @property
-    def headline(self) -> str:
-        """`FP32 95.9 %, 10.0 ms → INT8 86 %, 4.3 ms → bitfront 95.9 %, 5.1 ms, 1.97 ×`."""
-        return " → ".join(row.text for row in self.rows)
+    headline: str = ""
 
 
 def build_story(now: Standing) -> Story:
@@ -67,7 +62,7 @@ def build_story(now: Standing) -> Story:
         return Story()
     longest = max(latency_ms for _, _, latency_ms in named)
     rows = tuple(_row(now, name, point, latency_ms, longest) for name, point, latency_ms in named)
-    return Story(rows, _final_sentence(now))
+    return Story(rows, _final_sentence(now), _headline(now))
 
 
 def _points(now: Standing) -> Iterator[tuple[str, Point]]:
@@ -91,6 +86,24 @@ def _value(now: Standing, name: str, point: Point) -> str:
     if name == REFERENCE.name and now.metric.relative:
         return "reference"
     return value_text(point.value, half_width(point.loss_low, point.loss_high), now.metric, missing="–")
+
+
+def _headline(now: Standing) -> str:
+    """How fast the best mix is and what it loses at most, in words; empty where there is none."""
+    best = best_point(now)
+    if best is None or best.latency_ms is None:
+        return ""
+    if best.baseline == REFERENCE.label:
+        return f"Stay with {REFERENCE.label.upper()}: no mix that is recommended is faster"
+    known = best.speedup is not None and not best.speedup_doubtful
+    speed = f"{best.speedup:.2f} × as fast as FP32" if known else f"{latency_text(best.latency_ms)}, {DOUBTFUL}"
+    final = best.final
+    if final.loss is None or final.bound is None or not math.isfinite(final.bound):
+        return speed
+    if now.metric.relative:
+        return f"{speed}; {now.metric.name} {final_value_text(now, best)}"
+    most = worst_text(final.loss, final.bound, now.metric).removeprefix("≤ ")
+    return f"{speed}; loses at most {most} of {now.metric.name}"
 
 
 def _final_sentence(now: Standing) -> str:

@@ -237,11 +237,9 @@ def test_sections(page):
 
 
 def test_the_story_stands_first(page):
-    story = "FP32 76.0 %, 1.00 ms → INT8 72 %, 0.780 ms → bitfront 75.6 %, "
-    assert sample().story.headline.startswith(story)
-    assert sample().story.headline.endswith(" ms, 1.31 ×")
     order = [
-        page.index(text) for text in ("FP32 76.0 %", 'data-figure="front"', "<h2>Precision", "<h2>Why 1", "<h2>Use")
+        page.index(text)
+        for text in ("1.31 × as fast as FP32; loses", 'data-figure="front"', "<h2>Precision", "<h2>Why 1", "<h2>Use")
     ]
     assert order == sorted(order)
 
