@@ -76,7 +76,7 @@ class CompletedAnswers:
     def _name(self, environ: Mapping[str, Any], number: int) -> str:
         """The name of an Optuna study."""
         _, _, body = _ask(self._application, {**environ, "PATH_INFO": "/api/studies", "QUERY_STRING": ""})
-        return {row["study_id"]: row["study_name"] for row in json.loads(body)["study_summaries"]}[number]
+        return next(str(row["study_name"]) for row in json.loads(body)["study_summaries"] if row["study_id"] == number)
 
     def _marks(self, optuna_study: str) -> TrialMarks | None:
         """Of the target whose trials an Optuna study has; None of one that is not ours."""
