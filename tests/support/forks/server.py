@@ -25,6 +25,7 @@ from typing import Any
 import optuna
 from typer.main import get_command
 
+import bitfront
 import evaluators
 import search
 import studies
@@ -85,7 +86,7 @@ def _fork_for(line: socket.socket) -> str | None:
 def _import_all() -> None:
     """What evaluators and commands import sooner or later, but what starts threads: forks would miss those."""
     import_late()
-    for room in (search, evaluators, studies):
+    for room in (search, evaluators, studies, bitfront):
         for found in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
             if not found.name.endswith("__main__"):
                 importlib.import_module(found.name)
@@ -96,7 +97,9 @@ def _import_all() -> None:
 
 def _warm_up() -> None:
     """What libraries work out when they are first used, once for all forks: tables of a database, options of verbs."""
-    get_command(program())
+    for verb in get_command(program()).commands.values():  # type: ignore[attr-defined]
+        for parameter in verb.params:
+            parameter.get_runtime_param()
     logging.disable()
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/warm.db"
