@@ -40,7 +40,7 @@ from benchmarks.peers.work import FLOAT, CaseWork, Results
 from benchmarks.trust.run import commit
 
 STORED = RESULTS / "real_models.json"
-TRIALS, DROP, TIME_LIMIT = 12, 0.01, "6m"
+TRIALS, DROP, TIME_LIMIT = 12, 0.01, "12m"
 ROUNDS, PROCESSES = 8, 2  # of the clock
 OWN = "benchmarks.peers.scores:"  # where the metrics are
 BEST, RECOVERED = "best", "bitfront-auto"  # both come from the search
