@@ -40,14 +40,14 @@ from benchmarks.peers.work import FLOAT, CaseWork, Results
 from benchmarks.trust.run import commit
 
 STORED = RESULTS / "real_models.json"
-TRIALS, DROP, TIME_LIMIT = 12, 0.01, "12m"
+TRIALS, DROP, TIME_LIMIT = 12, 0.01, "30m"
 ROUNDS, PROCESSES = 8, 2  # of the clock
 OWN = "benchmarks.peers.scores:"  # where the metrics are
 BEST, RECOVERED = "best", "bitfront-auto"  # both come from the search
 DEFAULT = ("bitfront-none", "nncf-fast", "onnxruntime-minmax", "onnxruntime-reduced", "quark")
 CONDITIONS = """Latencies: ONNX Runtime, processor time of one thread, files of a model in turns; versions and dates are
 in the JSON. NNCF's files are made for OpenVINO. Quark and ONNX Runtime's tools quantize what ONNX Runtime's basic
-optimizations leave. `best` may lose a point, of 12 trials or 6 minutes. What has no time was not run to the end."""
+optimizations leave. `best` may lose a point, of 12 trials or 30 minutes. What has no time was not run to the end."""
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -180,7 +180,7 @@ def _rows(name: str, results: Mapping[str, Any]) -> list[list[str]]:
             continue
         label = NAMES.get(method, "bitfront, `best` of a search")
         if "failed" in run:
-            last = (run["failed"].strip().splitlines() or [""])[-1][-160:]
+            last = (run["failed"].strip().splitlines() or [""])[-1][:160]
             rows.append(["", label, f"gave up: {last}", "", "", ""])
         else:
             rows.append(["", label, points(run), str(run["float_ops"]), *_time(name, method, results)])
