@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from search.values import THREAD_CLOCK, Answer, AuditRow, EngineSummary, flatten
+from search.values import REFERENCE, THREAD_CLOCK, Answer, AuditRow, EngineSummary, Precision, flatten
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import level_texts
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.points import Point
+from studies.judging.rounding import latency_text
 from studies.judging.sentences.cautions import pick_warnings, unrelated_text
 from studies.judging.sentences.evaluations import flip_texts, replaced_text
 from studies.judging.sentences.final_split import final_loss_text, final_notes
@@ -71,7 +72,9 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         moves={point.trial: _moves_text(record.evaluation.engine) for point, record in shown.items()},
         picks=[_pick(store, now, name, point) for name, point in pick_points(now).items()],
         groups=groups,
-        precisions={point.trial: _precisions(record, groups) for point, record in shown.items()},
+        precisions={
+            point.trial: _precisions(record, groups) for point, record in (*shown.items(), *_coarsest(store, now))
+        },
         opaque={point.trial: _opaque(record) for point, record in shown.items()},
         unbuildable=[(group, names[group], precision.label) for group, precision in sorted(unbuildable)],
         mismatches=[_mismatch(trial_of[at], row, names[row.group]) for at, row in audits if _is_disobeyed(row)],
@@ -96,6 +99,15 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     )
 
 
+def _coarsest(store: Store, now: Standing) -> Iterator[tuple[Point, StoredEvaluation]]:
+    """The baseline of the coarsest precision, where a trial built one beside FP32."""
+    for precision in sorted(set(Precision) - {REFERENCE}, reverse=True):
+        row = now.measures.row_of(precision.role)
+        if row is not None and now.table.status[row] == OK and now.table.trial[row] >= 0:
+            yield now.point(row), store.evaluations.load(int(now.table.id[row]))
+            return
+
+
 def _precisions(record: StoredEvaluation, groups: Sequence[GroupRecord]) -> list[str]:
     """The precision of every group, in the order of the graph."""
     return [record.evaluation.assignment[group.id].label for group in groups]
@@ -107,7 +119,18 @@ def _reasons(store: Store, now: Standing, diagnosis: Sensitivities | None) -> li
     if best is None:
         return []
     groups, choices = store.studies.groups(now.study.id), store.spaces.choices(now.target.id)
-    return layer_reasons(now.details.assignments[best.id], groups, choices, diagnosis)
+    return layer_reasons(now.details.assignments[best.id], groups, choices, diagnosis, _slower_sentence(store, now))
+
+
+def _slower_sentence(store: Store, now: Standing) -> str:
+    """That the coarsest baseline is no faster than FP32; empty where it is, or one of them was not measured."""
+    base = now.measures.row_of(REFERENCE.role)
+    for point, _ in _coarsest(store, now):
+        if base is None or point.latency_ms is None or point.speedup is None or point.speedup > 1:
+            return ""
+        both = f"{latency_text(point.latency_ms)} in place of {latency_text(float(now.measures.latency_ms[base]))}"
+        return f"Everything in {point.baseline} is no faster than FP32 here ({both})."
+    return ""
 
 
 def _diagnosis(store: Store, now: Standing, groups: Sequence[GroupRecord]) -> Sensitivities | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from evaluators.diagnose.group_error import GroupError
 from search.values import Assignment, Precision
 from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.judging.points import Point
 from studies.options.quantities import format_percent
 from studies.show.plots import colour_of
 from studies.show.report.rows import LayerReason, ReportData
@@ -27,7 +28,7 @@ class MapCell:
 
 @dataclass(frozen=True)
 class MapColumn:
-    """One evaluation: `title` names its picks, or its trial where it is none."""
+    """One evaluation: `title` names its picks, or its trial where it is none, or the precision of a baseline."""
 
     title: str
     number: int | None
@@ -36,15 +37,30 @@ class MapColumn:
 
 
 @dataclass(frozen=True)
+class MapRow:
+    """One layer: `alone` is its error alone in the coarsest precision, over that of an average layer, in words."""
+
+    name: str
+    op: str
+    alone: str
+    cells: tuple[MapCell, ...]
+
+
+@dataclass(frozen=True)
 class PrecisionMap:
-    """Layers in graph order against evaluations, picks first, then the rest of the front, the fastest first."""
+    """Layers in graph order against evaluations: picks, then the coarsest baseline, then the rest of the front.
+
+    Attributes:
+        alone_in: the precision of `alone` in the rows; empty where that was not measured.
+    """
 
     columns: tuple[MapColumn, ...]
-    rows: tuple[tuple[str, str, tuple[MapCell, ...]], ...]
+    rows: tuple[MapRow, ...]
+    alone_in: str = ""
 
 
 def precision_map(data: ReportData) -> PrecisionMap:
-    """The map of what is on the front or picked.
+    """The map of what is on the front or picked, and of the coarsest baseline.
 
     Raises:
         ValueError: an evaluation whose precisions do not match the groups one to one.
@@ -53,19 +69,43 @@ def precision_map(data: ReportData) -> PrecisionMap:
     for column in columns:
         if len(data.precisions[column.trial]) != len(data.groups):
             raise ValueError(f"report: trial {column.trial} has precisions of other groups than the study")
+    alone_in, alone = _costs(data.diagnosis)
     rows = tuple(
-        (group.name or group.id, group.op, tuple(_cell(data, column.trial, place) for column in columns))
+        MapRow(
+            group.name or group.id,
+            group.op,
+            alone.get(group.id, ""),
+            tuple(_cell(data, column.trial, place) for column in columns),
+        )
         for place, group in enumerate(data.groups)
     )
-    return PrecisionMap(columns, rows)
+    return PrecisionMap(columns, rows, alone_in)
+
+
+def _costs(found: Sensitivities | None) -> tuple[str, dict[str, str]]:
+    """The coarsest precision that groups were alone in, and the error of each there over the mean, in words."""
+    if found is None:
+        return "", {}
+    coarsest = max(row.precision for row in found.rows)
+    mean = found.means.get(coarsest)
+    rows = [row for row in found.rows if row.precision is coarsest]
+    texts = {row.group: "not finite" if row.error is None or not mean else f"{row.error / mean:.2g} ×" for row in rows}
+    return coarsest.label, texts
 
 
 def _columns(data: ReportData) -> Iterator[MapColumn]:
     numbers = {pick.trial: pick for pick in data.numbered_picks}
-    rows = [row for row in data.shown if row.trial in data.precisions]
-    for row in sorted(rows, key=lambda row: numbers[row.trial].number if row.trial in numbers else len(numbers) + 1):
+    shown = [row for row in data.shown if row.trial in data.precisions]
+    fine = [precision.label for precision in sorted(Precision)]
+    plain = [row for row in data.evaluations if row.trial in data.precisions and row.baseline in fine[1:]]
+    coarsest = [max(plain, key=lambda row: fine.index(row.baseline))] if plain else []
+
+    def place(row: Point) -> int:
+        return numbers[row.trial].number if row.trial in numbers else len(numbers) + 1 + (not row.baseline)
+
+    for row in sorted([*(row for row in coarsest if row not in shown), *shown], key=place):
         pick = numbers.get(row.trial)
-        title = " · ".join(pick.names) if pick is not None else f"#{row.trial}"
+        title = " · ".join(pick.names) if pick is not None else row.baseline.upper() or f"#{row.trial}"
         yield MapColumn(title, pick.number if pick is not None else None, row.trial, row.latency_ms or 0.0)
 
 
@@ -76,7 +116,7 @@ def _cell(data: ReportData, trial: int, place: int) -> MapCell:
 
 def labels_of(data: ReportData) -> list[str]:
     """Precisions on the front and in the picks: known ones from fine to coarse, then others by name."""
-    used = {label for row in data.shown for label in data.precisions.get(row.trial, ())}
+    used = {label for column in _columns(data) for label in data.precisions[column.trial]}
     known = [precision.label for precision in sorted(Precision)]
     return sorted(used, key=lambda label: (known.index(label) if label in known else len(known), label))
 
@@ -86,12 +126,14 @@ def layer_reasons(
     groups: Sequence[GroupRecord],
     choices: Sequence[ChoiceRecord],
     found: Sensitivities | None,
+    slower: str = "",
 ) -> list[LayerReason]:
     """Why layers of a mix are finer than the coarsest precision of the target, in the order of the graph.
 
     Args:
         choices: what each group may take on the target.
         found: what groups do alone in lower precisions; None if that was not measured.
+        slower: that everything in the coarsest precision is no faster than FP32, as a sentence; empty where it is.
     """
     offered = [choice.precision for choice in choices if choice.offered]
     if not offered:
@@ -100,7 +142,7 @@ def layer_reasons(
     of_group = {choice.group: choice for choice in choices if choice.precision is coarsest}
     alone = {row.group: row for row in found.rows if row.precision is coarsest} if found is not None else {}
     finer = [group for group in groups if assignment[group.id] < coarsest]
-    reasons = [_reason(group.id, coarsest, of_group, alone, found) for group in finer]
+    reasons = [_reason(group.id, coarsest, of_group, alone, found, slower) for group in finer]
     return [
         LayerReason(group.name or group.id, assignment[group.id].label, reason)
         for group, reason in zip(finer, reasons, strict=True)
@@ -113,6 +155,7 @@ def _reason(
     choices: Mapping[str, ChoiceRecord],
     alone: Mapping[str, GroupError],
     found: Sensitivities | None,
+    slower: str,
 ) -> str:
     choice, row = choices.get(group), alone.get(group)
     if choice is None:
@@ -121,6 +164,8 @@ def _reason(
         return f"It was not tried in {coarsest.label}: {choice.reason}."
     if not choice.buildable:
         return f"The engine's builder refused it in {coarsest.label}."
+    if slower:
+        return slower
     if row is None or found is None:
         return f"The search found no better mix with it in {coarsest.label}. Its loss alone was not measured."
     return f"{_alone_text(row, found)} {_cause_text(row, found)}"
@@ -143,6 +188,9 @@ def _cause_text(row: GroupError, found: Sensitivities) -> str:
     """The likeliest cause with its evidence, or that the layer is not special."""
     findings = found.findings(row)
     if not findings:
+        mean = found.means.get(row.precision)
+        if row.error is not None and mean and row.error < _SMALL * mean:
+            return f"So it hardly changes the loss; no mix with it in {row.precision.label} was measurably faster."
         return f"That is not unusual, but the search found no better mix with it in {row.precision.label}."
     first = findings[0]
     return f"{first.cause.name.capitalize()}: {first.evidence}."
