@@ -253,7 +253,8 @@ def test_the_tour_lists_every_folder():
 def test_the_readme_is_short_and_its_figures_are_those_of_the_stored_results():
     text = read(ROOT / "README.md")
     assert len(text.split()) <= 900
-    results = "".join(read(ROOT / name) for name in ("benchmarks/results/peers.md", "docs/benchmarks.md"))
+    pages = ("benchmarks/results/peers.md", "benchmarks/results/real_models.md", "docs/benchmarks.md")
+    results = "".join(read(ROOT / name) for name in pages)
     figures = set(re.findall(r"-?[\d.]+ ± [\d.]+|[\d.]+ ms", text))
     assert len(figures) > 20
     assert [figure for figure in figures if figure not in results] == []
