@@ -77,6 +77,7 @@ class TensorRTBuilder:
         self._runtime = api.make_runtime(trt, self.log, check_device)
         self.timing = timing or TimingCache(knobs.timing_cache)
         self._engine: tuple[Path, Any] | None = None
+        self._fixes_types = not self.strong  # until TensorRT refuses what it builds without them
         self.threads: int | None = None  # that the builder was allowed, once there is one
 
     @cached_property
@@ -107,20 +108,28 @@ class TensorRTBuilder:
         out.write_bytes(self.lower(assignment).onnx)
 
     def build(self, lowered: LoweredBytes, out: Path) -> Engine:
-        """As `Builder` has it. What is refused is built with all types left to TensorRT, where they were not."""
+        """As `Builder` has it. What is refused is built once more with all types left to TensorRT.
+
+        If that helps, so is every mix of the model that follows: the next refusal might come as late, after minutes.
+        """
         try:
             return self._build_mix(lowered, out)
         except RefusedError:
-            if self.strong or not is_quantized(lowered.assignment):
+            if not self._fixes_types or not is_quantized(lowered.assignment):
                 raise
-            return self._build_mix(lowered, out, fix_types=False)
+        self._fixes_types = False
+        try:
+            return self._build_mix(lowered, out)
+        except RefusedError:
+            self._fixes_types = True
+            raise
 
-    def _build_mix(self, lowered: LoweredBytes, out: Path, *, fix_types: bool = True) -> Engine:
+    def _build_mix(self, lowered: LoweredBytes, out: Path) -> Engine:
         network, parser = self._parse(lowered.onnx)
         config = self._config()
         notes = api.instancenorm_notes(self.trt, self.model)
         if not self.strong:
-            notes += self._constrain(network, config, lowered.assignment, fix_types=fix_types)
+            notes += self._constrain(network, config, lowered.assignment)
         return self._write_engine(network, config, out, notes, parser, lowered.assignment)
 
     def build_file(self, graph: ir.Model, out: Path) -> Engine:
@@ -207,7 +216,7 @@ class TensorRTBuilder:
                 copy.get_output(0).name = named[tensor.name]
                 network.mark_output(copy.get_output(0))
 
-    def _constrain(self, network: Any, config: Any, assignment: Assignment, *, fix_types: bool = True) -> list[str]:
+    def _constrain(self, network: Any, config: Any, assignment: Assignment) -> list[str]:
         weak_typing.set_flags(self.trt, config, set(assignment.values()))
         weak_typing.set_precisions(self.trt, network, self.model.groups, assignment, self._inner)
         if not is_quantized(assignment):
@@ -216,7 +225,7 @@ class TensorRTBuilder:
         layers, groups = api.layers_of(network), self.model.groups
         ranged = weak_typing.ranged_tensors(layers, groups, assignment)
         ranged |= weak_typing.move_in_float(self.trt, layers, groups, assignment, ranged)
-        if fix_types:
+        if self._fixes_types:
             weak_typing.fix_output_types(self.trt, layers, groups, assignment, ranged)
         missing = weak_typing.set_ranges(self.trt, network, ranges, self._tensors, ranged)
         if not missing:
