@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -238,16 +238,19 @@ class Pace:
         sure_s = _SURE_SHARE * self.limit_s if _count_mixes(now) >= _MIXES_FIRST else 0.0
         return min(self.finalists_s(now, count) + sure_s, _MOST_RESERVED * self.limit_s)
 
-    def allows_repeat(self, now: Standing, kind: str) -> bool:
+    def allows_repeat(self, now: Standing, kind: Callable[[Standing], str]) -> bool:
         """Whether an engine may be timed again between evaluations, to see how far latencies differ by chance.
 
         Never before mixes are under way; under a time limit that takes a small share of the time.
+
+        Args:
+            kind: gives that of the next one, which is asked for under a time limit.
         """
         if _count_mixes(now) < _MIXES_FIRST:
             return False
         return self.limit_s is None or (
             self._sure_s <= _SURE_SHARE * self.passed_s
-            and self.left_s >= self.repeat_s(now, kind) + self.evaluation_s(now) + self.reserve_s(now)
+            and self.left_s >= self.repeat_s(now, kind(now)) + self.evaluation_s(now) + self.reserve_s(now)
         )
 
     def enough_s(self, now: Standing, count: int) -> float:

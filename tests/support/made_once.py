@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,6 @@ from sqlalchemy import Engine
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
-from typer import _adapters
 
 from studies.store.database.database_url import is_file, parse_url
 from studies.store.store import Store, close_optuna, optuna_storage
@@ -40,7 +41,9 @@ def make_once() -> None:
     if not _DONE:
         _DONE.append(True)
         _compile_once()
-        _adapters.try_build_adapter = _built_once(_adapters.try_build_adapter)
+        with suppress(ImportError, AttributeError):
+            adapters = importlib.import_module("typer._adapters")
+            adapters.try_build_adapter = _built_once(adapters.try_build_adapter)  # type: ignore[attr-defined]
 
 
 def _read_migrations_once() -> None:

@@ -115,4 +115,4 @@ def test_how_to_build_and_run_it_stands_at_its_top(path: Path) -> None:
     head = path.read_text(encoding="utf-8").split("\nARG ")[0]
     tag = {GPU: "bitfront:gpu", CPU: "bitfront:cpu"}[path]
     assert f"docker build -f docker/{path.name} -t {tag} ." in head
-    assert tag in (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    assert any(tag in (ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("install.md", "docker.md"))

@@ -57,12 +57,13 @@ class TieBand(Hook):
 
     def notice(self, now: Standing) -> Standing:
         """Take the next repetition, where one is due and there is time for it."""
-        if (self._told and self._left > 0) or not self._can_begin(now):
+        is_due = self._left <= 0 and self._work.pace.allows_repeat(now, self._next_kind)
+        if (self._told and not is_due) or not self._can_begin(now):
             return now
         if not self._told:
             self._told = True
             self._work.events.detail(band_text(now))
-        if self._left > 0 or not self._work.pace.allows_repeat(now, self._next_kind(now)) or not self._mine():
+        if not is_due or not self._mine():
             return now
         self._left = EVERY
         if not self._one_more(now):
@@ -146,7 +147,9 @@ class TieBand(Hook):
         return next((row for row in built if int(now.table.id[row]) in known), built[-1])
 
     def _next_kind(self, now: Standing) -> str:
-        """Of the next repetition; the cheapest where none is left, as then none is taken."""
+        """Of the next repetition; the cheapest where none can be or is to be taken."""
+        if not self._can_begin(now):
+            return REOPEN
         repeats = self._read_repeats()
         return next_kind(self._first(now, self._row(now, repeats)), repeats) or REOPEN
 

@@ -204,7 +204,7 @@ def test_a_mix_is_not_expected_to_take_what_the_first_builds_took(here: Path) ->
         evaluation = replace(record.evaluation, build_s=build_s, stage_s={"build": build_s, "run": 1.0})
         learning.note(evaluation, build_s + 4.0, uniform=True)
     assert learning.evaluation_s(now) == pytest.approx(4.0 + 0.25 * 76.0, rel=0.06)
-    assert not learning.allows_repeat(now, REOPEN), "mixes come before repeatability"
+    assert not learning.allows_repeat(now, lambda _: REOPEN), "mixes come before repeatability"
     for took_s in (20.0, 8.0, 9.0):
         learning.note(record.evaluation, took_s)
     assert learning.evaluation_s(now) < 20.0, "once there are mixes they alone say how long the next one takes"
