@@ -90,6 +90,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         ended_early=early_end(now),
         warnings=_warnings(store, now),
         reasons=_reasons(store, now, diagnosis),
+        slower=_slower_sentence(store, now),
         deployment=None if now.picks.best is None else build_deployment(now, store.url, shared=store.is_shared),
         rescue=study_rescue(now),
         rescue_notes=[f"{_sentence(text)}." for text in study_rescue_notes(now)],
@@ -119,7 +120,8 @@ def _reasons(store: Store, now: Standing, diagnosis: Sensitivities | None) -> li
     if best is None:
         return []
     groups, choices = store.studies.groups(now.study.id), store.spaces.choices(now.target.id)
-    return layer_reasons(now.details.assignments[best.id], groups, choices, diagnosis, _slower_sentence(store, now))
+    pays = not _slower_sentence(store, now)
+    return layer_reasons(now.details.assignments[best.id], groups, choices, diagnosis, pays=pays)
 
 
 def _slower_sentence(store: Store, now: Standing) -> str:
@@ -129,7 +131,7 @@ def _slower_sentence(store: Store, now: Standing) -> str:
         if base is None or point.latency_ms is None or point.speedup is None or point.speedup > 1:
             return ""
         both = f"{latency_text(point.latency_ms)} in place of {latency_text(float(now.measures.latency_ms[base]))}"
-        return f"Everything in {point.baseline} is no faster than FP32 here ({both})."
+        return f"All in {point.baseline.upper()}, the network is no faster than in FP32 here ({both})."
     return ""
 
 

@@ -126,14 +126,16 @@ def layer_reasons(
     groups: Sequence[GroupRecord],
     choices: Sequence[ChoiceRecord],
     found: Sensitivities | None,
-    slower: str = "",
+    *,
+    pays: bool = True,
 ) -> list[LayerReason]:
     """Why layers of a mix are finer than the coarsest precision of the target, in the order of the graph.
 
     Args:
         choices: what each group may take on the target.
         found: what groups do alone in lower precisions; None if that was not measured.
-        slower: that everything in the coarsest precision is no faster than FP32, as a sentence; empty where it is.
+        pays: whether everything in the coarsest precision is faster than FP32. Else layers are left out that lose
+            nothing unusual there: that is their reason.
     """
     offered = [choice.precision for choice in choices if choice.offered]
     if not offered:
@@ -142,10 +144,11 @@ def layer_reasons(
     of_group = {choice.group: choice for choice in choices if choice.precision is coarsest}
     alone = {row.group: row for row in found.rows if row.precision is coarsest} if found is not None else {}
     finer = [group for group in groups if assignment[group.id] < coarsest]
-    reasons = [_reason(group.id, coarsest, of_group, alone, found, slower) for group in finer]
+    reasons = [_reason(group.id, coarsest, of_group, alone, found, pays) for group in finer]
     return [
         LayerReason(group.name or group.id, assignment[group.id].label, reason)
         for group, reason in zip(finer, reasons, strict=True)
+        if reason
     ]
 
 
@@ -155,7 +158,7 @@ def _reason(
     choices: Mapping[str, ChoiceRecord],
     alone: Mapping[str, GroupError],
     found: Sensitivities | None,
-    slower: str,
+    pays: bool,
 ) -> str:
     choice, row = choices.get(group), alone.get(group)
     if choice is None:
@@ -164,8 +167,8 @@ def _reason(
         return f"It was not tried in {coarsest.label}: {choice.reason}."
     if not choice.buildable:
         return f"The engine's builder refused it in {coarsest.label}."
-    if slower:
-        return slower
+    if not pays and (row is None or found is None or not found.findings(row)):
+        return ""
     if row is None or found is None:
         return f"The search found no better mix with it in {coarsest.label}. Its loss alone was not measured."
     return f"{_alone_text(row, found)} {_cause_text(row, found)}"

@@ -187,6 +187,7 @@ class ReportData:
         ended_early: how the search ended before it was complete, if it did.
         warnings: what a reader has to know before all else, one sentence each.
         reasons: why layers of the recommended mix are in a higher precision than others, in the order of the graph.
+        slower: that the coarsest uniform baseline is no faster than FP32, where it is not.
         deployment: how the recommended mix is exported and run; None if there is none.
         time_spent: seconds, share and what they were spent on, in words, the most first.
         time_text: whose time that is, in words.
@@ -223,6 +224,7 @@ class ReportData:
     ended_early: EarlyEnd | None = None
     warnings: Sequence[str] = ()
     reasons: Sequence[LayerReason] = ()
+    slower: str = ""
     deployment: Deployment | None = None
     time_spent: Sequence[tuple[str, str, str]] = ()
     time_text: str = ""

@@ -95,8 +95,12 @@ def _headline(now: Standing) -> str:
         return ""
     if best.baseline == REFERENCE.label:
         return f"Stay with {REFERENCE.label.upper()}: no mix that is recommended is faster"
-    known = best.speedup is not None and not best.speedup_doubtful
-    speed = f"{best.speedup:.2f} × as fast as FP32" if known else f"{latency_text(best.latency_ms)}, {DOUBTFUL}"
+    if best.speedup is None or best.speedup_doubtful:
+        speed = f"{latency_text(best.latency_ms)}, {DOUBTFUL}"
+    elif best.speedup <= 1 + now.target.band:
+        speed = f"Not measurably faster than FP32 ({best.speedup:.2f} ×)"
+    else:
+        speed = f"{best.speedup:.2f} × as fast as FP32"
     final = best.final
     if final.loss is None or final.bound is None or not math.isfinite(final.bound):
         return speed

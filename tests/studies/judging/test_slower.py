@@ -129,3 +129,12 @@ def test_it_is_said_once_the_last_uniform_engine_is_measured(opened: Store) -> N
 
     assert hear(3, 1) == [], "one is left"
     assert hear(2, 1) == slower_texts(opened, now) != []
+
+
+@pytest.mark.parametrize(("int8_ms", "said"), [(1.2, "(1.20 ms in place of 1.00 ms)"), (0.5, "")])
+def test_the_report_says_where_int8_as_a_whole_is_no_faster(opened: Store, int8_ms: float, said: str) -> None:
+    """That is why layers stay in FP32, and no error of theirs."""
+    data = build_report(opened, judged(opened, {Precision.FP32: (1.0, None), Precision.INT8: (int8_ms, INT8_ENGINE)}))
+    assert said in data.slower
+    assert bool(said) == bool(data.slower)
+    assert 1 in data.precisions, "the column of INT8"

@@ -397,8 +397,9 @@ def test_layers_that_stayed_high_have_a_reason_each():
     assert ordinary.endswith("it hardly changes the loss; no mix with it in int8 was measurably faster.")
     assert uneven.startswith("Alone in int8 it causes 5 times the average layer's error")
     assert "Uneven channels: the widest channel is 25 × as wide" in uneven
-    slow = "Everything in int8 is no faster than FP32 here (2.0 ms in place of 1.0 ms)."
-    assert [row.reason for row in layer_reasons(mix, groups, choices, found, slow)] == [weights, refused, slow, slow]
+    assert [row.reason for row in layer_reasons(mix, groups, choices, found, pays=False)] == [weights, refused, uneven]
+    page, _ = page_of(replace(sample(), slower="All in INT8, the network is no faster than in FP32 here."))
+    assert "no faster than in FP32 here. That is the reason for all layers that are not named here." in page
     unknown = layer_reasons(mix, groups[3:], choices, None)
     assert "Its loss alone was not measured" in unknown[0].reason
 
