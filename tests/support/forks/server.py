@@ -91,7 +91,8 @@ def _import_all() -> None:
             if not found.name.endswith("__main__"):
                 importlib.import_module(found.name)
     for name in LIBRARIES:
-        importlib.import_module(name)
+        with suppress(ModuleNotFoundError):  # a host with a GPU has no drivers of database servers
+            importlib.import_module(name)
     make_once()
 
 
