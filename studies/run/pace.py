@@ -112,7 +112,7 @@ class Pace:
         if evaluation.accuracy is not None and evaluation.accuracy.complete:
             self._took_s["scoring"].append(stage_s.get("run", 0.0) + stage_s.get("score", 0.0))
 
-    def note_repeat(self, took_s: float, kind: str = "") -> None:
+    def note_repeat(self, took_s: float, kind: str) -> None:
         """Learn from an engine that was built or opened again, and timed; `kind` as `RepeatRecord` has it."""
         self._took_s["repeat"].append(took_s)
         self._took_s[f"repeat {kind}"].append(took_s)
@@ -162,9 +162,8 @@ class Pace:
             start_s: what the evaluator process took to start, which the first repetition in a fresh process is expected
                 to take beside its timing.
         """
-        known = {kind: self._most(f"repeat {kind}") for kind in left if self._took_s[f"repeat {kind}"]}
-        guess_s = {kind: self.repeat_s(now, kind) + (start_s if kind == PROCESS else 0.0) for kind in left}
-        return sum(count * known.get(kind, guess_s[kind]) for kind, count in left.items())
+        unknown_s = {PROCESS: 0.0 if self._took_s[f"repeat {PROCESS}"] else start_s}
+        return sum(count * (self.repeat_s(now, kind) + unknown_s.get(kind, 0.0)) for kind, count in left.items())
 
     def finalists_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring and scoring so many finalists takes, side by side and on the final split."""
