@@ -58,7 +58,11 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     counts = Counter(row.answer for _, row in audits)
     shown = {point: store.evaluations.load(point.id) for point in front_points(now)}
     points, unbuildable = now.points(range(len(now.table))), store.spaces.unbuildable(now.target.id)
-    diagnosis = _diagnosis(store, now, groups)
+    diagnosis, coarsest = _diagnosis(store, now, groups), _coarsest(now)
+    slower = _slower_sentence(now, coarsest)
+    records = {point.trial: record for point, record in shown.items()}
+    if coarsest is not None and coarsest.trial not in records:
+        records[coarsest.trial] = store.evaluations.load(coarsest.id)
     return ReportData(
         study=now.study.name,
         target=_target_text(now),
@@ -72,9 +76,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         moves={point.trial: _moves_text(record.evaluation.engine) for point, record in shown.items()},
         picks=[_pick(store, now, name, point) for name, point in pick_points(now).items()],
         groups=groups,
-        precisions={
-            point.trial: _precisions(record, groups) for point, record in (*shown.items(), *_coarsest(store, now))
-        },
+        precisions={trial: _precisions(record, groups) for trial, record in records.items()},
         opaque={point.trial: _opaque(record) for point, record in shown.items()},
         unbuildable=[(group, names[group], precision.label) for group, precision in sorted(unbuildable)],
         mismatches=[_mismatch(trial_of[at], row, names[row.group]) for at, row in audits if _is_disobeyed(row)],
@@ -89,8 +91,8 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         story=build_story(now),
         ended_early=early_end(now),
         warnings=_warnings(store, now),
-        reasons=_reasons(store, now, diagnosis),
-        slower=_slower_sentence(store, now),
+        reasons=_reasons(store, now, diagnosis, pays=not slower),
+        slower=slower,
         deployment=None if now.picks.best is None else build_deployment(now, store.url, shared=store.is_shared),
         rescue=study_rescue(now),
         rescue_notes=[f"{_sentence(text)}." for text in study_rescue_notes(now)],
@@ -100,13 +102,12 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     )
 
 
-def _coarsest(store: Store, now: Standing) -> Iterator[tuple[Point, StoredEvaluation]]:
-    """The baseline of the coarsest precision, where a trial built one beside FP32."""
-    for precision in sorted(set(Precision) - {REFERENCE}, reverse=True):
-        row = now.measures.row_of(precision.role)
-        if row is not None and now.table.status[row] == OK and now.table.trial[row] >= 0:
-            yield now.point(row), store.evaluations.load(int(now.table.id[row]))
-            return
+def _coarsest(now: Standing) -> Point | None:
+    """The uniform baseline of the lowest precision that a trial built, FP32 left out."""
+    rows = [now.measures.row_of(precision.role) for precision in sorted(set(Precision) - {REFERENCE}, reverse=True)]
+    built = (row for row in rows if row is not None and now.table.status[row] == OK and now.table.trial[row] >= 0)
+    row = next(built, None)
+    return None if row is None else now.point(row)
 
 
 def _precisions(record: StoredEvaluation, groups: Sequence[GroupRecord]) -> list[str]:
@@ -114,25 +115,22 @@ def _precisions(record: StoredEvaluation, groups: Sequence[GroupRecord]) -> list
     return [record.evaluation.assignment[group.id].label for group in groups]
 
 
-def _reasons(store: Store, now: Standing, diagnosis: Sensitivities | None) -> list[LayerReason]:
+def _reasons(store: Store, now: Standing, diagnosis: Sensitivities | None, *, pays: bool) -> list[LayerReason]:
     """Why layers of the recommended mix stayed in a higher precision; empty if nothing is recommended."""
     best = best_point(now)
     if best is None:
         return []
     groups, choices = store.studies.groups(now.study.id), store.spaces.choices(now.target.id)
-    pays = not _slower_sentence(store, now)
     return layer_reasons(now.details.assignments[best.id], groups, choices, diagnosis, pays=pays)
 
 
-def _slower_sentence(store: Store, now: Standing) -> str:
-    """That the coarsest baseline is no faster than FP32; empty where it is, or one of them was not measured."""
+def _slower_sentence(now: Standing, coarsest: Point | None) -> str:
+    """That this baseline is not faster than FP32 by more than the tie band; empty where it is, or one is missing."""
     base = now.measures.row_of(REFERENCE.role)
-    for point, _ in _coarsest(store, now):
-        if base is None or point.latency_ms is None or point.speedup is None or point.speedup > 1:
-            return ""
-        both = f"{latency_text(point.latency_ms)} in place of {latency_text(float(now.measures.latency_ms[base]))}"
-        return f"All in {point.baseline.upper()}, the network is no faster than in FP32 here ({both})."
-    return ""
+    if coarsest is None or base is None or coarsest.speedup is None or coarsest.speedup > 1 + now.target.band:
+        return ""
+    both = " in place of ".join(latency_text(float(now.measures.latency_ms[row])) for row in (coarsest.row, base))
+    return f"All in {coarsest.baseline.upper()}, the network is not measurably faster than in FP32 here ({both})."
 
 
 def _diagnosis(store: Store, now: Standing, groups: Sequence[GroupRecord]) -> Sensitivities | None:

@@ -94,7 +94,7 @@ def _headline(now: Standing) -> str:
     if best is None or best.latency_ms is None:
         return ""
     if best.baseline == REFERENCE.label:
-        return f"Stay with {REFERENCE.label.upper()}: no mix that is recommended is faster"
+        return f"Stay with {REFERENCE.label.upper()}: nothing faster is recommended"
     if best.speedup is None or best.speedup_doubtful:
         speed = f"{latency_text(best.latency_ms)}, {DOUBTFUL}"
     elif best.speedup <= 1 + now.target.band:
