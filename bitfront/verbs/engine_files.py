@@ -136,6 +136,7 @@ def _print_engine(found: EngineReport) -> None:
         _print_rows(rows, ("layer", "kind", "precision", "inputs", "outputs", "details", "ms"))
     else:
         _print_rows(rows, ("node", "precision", "other_precision", "formats", "other_formats", "ms", "other_ms"))
+        say(engine_report.agreement(found.engine, found.other).text())
     _print_rows([_with_texts(row) for row in engine_report.precision_rows(layers)])
     if bottlenecks := engine_report.bottleneck_rows(layers):
         out.print()

@@ -32,6 +32,7 @@ class EngineReport:
         if self.other is not None:
             found["against"] = {"file": self.other.path, "kind": self.other.kind, "notes": list(self.other.notes)}
             found["nodes"] = node_rows(self.engine, self.other)
+            found["agreement"] = vars(agreement(self.engine, self.other))
         return found
 
 
@@ -108,6 +109,43 @@ def node_rows(engine: EngineFile, other: EngineFile) -> list[dict[str, Any]]:
         if any(layer is not None and not layer.moves for layer in (one, two)):
             rows.append({"node": node, **_side("", one), **_side("other_", two), "differs": _differs(one, two)})
     return rows
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two engines of one model run their weights in the same precisions.
+
+    Attributes:
+        weighted: layers with weights of the first engine.
+        same: those that run in the same precision in the other.
+        hidden: those of which one of the two does not tell it.
+        differ: names of the others.
+    """
+
+    weighted: int
+    same: int
+    hidden: int
+    differ: tuple[str, ...]
+
+    def text(self) -> str:
+        hidden = f"; of {self.hidden} one of both does not tell it" if self.hidden else ""
+        share = f" ({self.same / self.weighted:.1%})" if self.weighted else ""
+        return f"{self.same} of {self.weighted} layers with weights run in the same precision in both{share}{hidden}"
+
+
+def agreement(engine: EngineFile, other: EngineFile) -> Agreement:
+    """Compare the layers with weights by the ONNX nodes that they compute."""
+    theirs, same, hidden, differ = _by_node(other.layers), 0, 0, []
+    weighted = [layer for layer in engine.layers if layer.weighted and not layer.moves]
+    for layer in weighted:
+        kinds = {_kind_of(theirs[node]) for node in layer.nodes if node in theirs and theirs[node].weighted}
+        if UNKNOWN in {*kinds, _kind_of(layer)}:
+            hidden += 1
+        elif kinds == {_kind_of(layer)}:
+            same += 1
+        else:
+            differ.append(layer.name)
+    return Agreement(len(weighted), same, hidden, tuple(differ))
 
 
 def _by_node(layers: Iterable[Layer]) -> Mapping[str, Layer]:

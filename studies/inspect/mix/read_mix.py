@@ -16,12 +16,13 @@ from search.errors import ConfigError
 from search.graph.model import Group
 from search.space.choices import Space
 from search.values import REFERENCE, Assignment, Precision
+from studies.inspect.mix import old_plans
 
 ALL = "all"  # the pattern that every group matches
 _RULE = re.compile(r"(.+?)=([\w-]+)\s*(?:,|$)")
 _FORMS = (
-    "write all=int8 or 'REGEX=fp16,REGEX=int8', or give a JSON file: a manifest, or an object with nodes or groups as "
-    "keys and precisions as values"
+    "write all=int8 or 'REGEX=fp16,REGEX=int8', or give a JSON file: a manifest, the layers of an engine, or an object "
+    "with nodes or groups as keys and precisions as values; or a calibration cache of TensorRT"
 )
 _MOST_NAMED = 3
 
@@ -47,20 +48,22 @@ def read_mix(text: str, groups: Sequence[Group], space: Space) -> TargetMix:
     offered what is wanted runs in the nearest higher precision, which a note says.
 
     A file holds what `export` writes as `manifest.json`, what `show --json` or `front --json` print, or a mapping from
-    the id of a group or the name of one of its nodes to a precision.
+    the id of a group or the name of one of its nodes to a precision; or it is of an engine: its layers, as trtexec or
+    an export lists them, or the calibration cache that it was built with.
 
     Raises:
         ConfigError: the text is none of these, a file cannot be read, a pattern, name or precision is unknown, or none
             of the groups of a rule can run as it says.
     """
+    told: tuple[str, ...] = ()
     if os.path.isfile(text):  # not Path.is_file, which fails if a long list of rules is no possible name
-        wanted = _read_file(text, groups, space)
+        wanted, told = _read_file(text, groups)
     elif "=" in text:
         wanted = _read_rules(text, groups, space)
     else:
         raise ConfigError(f"--assign {text}: it is neither a file nor a rule; {_FORMS}.")
     assignment = space.nearest(wanted)
-    return TargetMix(assignment, tuple(_notes(wanted, assignment, groups, space)))
+    return TargetMix(assignment, (*told, *_notes(wanted, assignment, groups, space)))
 
 
 def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
@@ -108,7 +111,15 @@ def _precision(label: object, where: str) -> Precision:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _read_file(path: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
+def _read_file(path: str, groups: Sequence[Group]) -> tuple[dict[str, Precision], tuple[str, ...]]:
+    if old_plans.is_cache(Path(path)):
+        return old_plans.read_cache(Path(path), groups)
+    if old_plans.is_listing(Path(path)):
+        return old_plans.read_listing(Path(path), groups)
+    return _read_names(path, groups), ()
+
+
+def _read_names(path: str, groups: Sequence[Group]) -> dict[str, Precision]:
     owners = {name: group.id for group in groups for name in (*group.nodes, group.id)}
     wanted: dict[str, Precision] = {}
     for name, label in _find_mapping(_load(path), path).items():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evaluators.engine_files import EngineFile, Layer
 from search.values import Precision
-from studies.inspect.engine_report import bottleneck_rows, node_rows, precision_rows
+from studies.inspect.engine_report import agreement, bottleneck_rows, node_rows, precision_rows
 from tests.support.command_line import invoke
 from tests.support.paths import DATA
 
@@ -47,6 +48,14 @@ def test_two_engines_are_laid_side_by_side_by_node() -> None:
     ]
 
 
+def test_two_engines_agree_by_their_layers_with_weights() -> None:
+    hidden = replace(LAYERS[1], name="d", nodes=("d",), precision=None)
+    other = (replace(LAYERS[0], name="a + c", nodes=("a", "c")), replace(LAYERS[1], precision=Precision.FP32), hidden)
+    found = agreement(EngineFile("one", "", (*LAYERS[:3], hidden)), EngineFile("two", "", other))
+    assert (found.weighted, found.same, found.hidden, found.differ) == (3, 1, 1, ("b",))
+    assert "1 of 3 layers with weights run in the same precision in both (33.3%)" in found.text()
+
+
 def test_the_command_prints_the_layers_and_their_sums() -> None:
     said = invoke("inspect", LISTING)
     assert said.exit_code == 0, said.output
@@ -59,6 +68,8 @@ def test_json_has_it_all() -> None:
     found = json.loads(invoke("inspect", LISTING, "--against", LISTING, "--json").stdout)
     assert {"precisions", "bottlenecks", "layers", "nodes"} <= found.keys()
     assert not any(row["differs"] for row in found["nodes"])
+    assert found["agreement"]["same"] + found["agreement"]["hidden"] == found["agreement"]["weighted"] > 0
+    assert "layers with weights run in the same precision" in invoke("inspect", LISTING, "--against", LISTING).stdout
 
 
 def test_options_of_float_models_are_refused_for_an_engine() -> None:

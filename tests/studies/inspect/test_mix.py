@@ -13,6 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from bitfront import verbs
+from evaluators.calibration import cache
 from evaluators.diagnose.group_error import GroupError
 from search.errors import ConfigError
 from search.graph.model import Model, load
@@ -26,7 +27,8 @@ from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
 from tests.support.command_line import copy_finished, invoke, ok, quick, tree, write_inputs
-from tests.support.networks import Net, loaded, save
+from tests.support.networks import Net, loaded, ranged, save
+from tests.support.paths import DATA
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 REFUSED = (Stage.BUILD, FailureKind.REFUSED)
@@ -155,6 +157,53 @@ def test_bad_files_are_refused(residual: Model, cpu: Space, tmp_path: Path, cont
     path.write_text(content)
     with pytest.raises(ConfigError, match=words):
         read_mix(str(path), residual.groups, cpu)
+
+
+# -- what an old plan ran ----------------------------------------------------------------------------------------------
+
+
+def listed_by_8_6(folder: Path) -> tuple[Path, dict[str, str]]:
+    """A listing of TensorRT 8.6 on an H200, and the mix that was asked for and obeyed."""
+    recorded = json.loads((DATA / "tensorrt_8_6_residual_mixed.json").read_text(), strict=False)
+    (folder / "layers.json").write_text(recorded["inspector"])
+    return folder / "layers.json", recorded["assignment"]
+
+
+def test_the_layers_of_a_plan_are_a_mix(residual: Model, tmp_path: Path) -> None:
+    listing, asked = listed_by_8_6(tmp_path)
+    space = make_space(residual, Capability({FP16: OPS, INT8: OPS}))
+    found = read_mix(str(listing), residual.groups, space)
+    assert {group: precision.label for group, precision in found.assignment.items()} == asked
+    assert found.notes == ()
+
+
+def test_what_a_listing_does_not_tell_is_fp32_with_a_note(residual: Model, tmp_path: Path) -> None:
+    listing, _ = listed_by_8_6(tmp_path)
+    layers = json.loads(listing.read_text(), strict=False)
+    layers["Layers"] = [each for each in layers["Layers"] if "block.0/conv2" not in each["Name"]]
+    listing.write_text(json.dumps(layers))
+    found = read_mix(str(listing), residual.groups, make_space(residual, Capability({FP16: OPS, INT8: OPS})))
+    assert by_name(residual, found)["block.0/conv2"] == "fp32"
+    assert "1 of the groups (block.0/conv2) run in fp32: the listing does not tell" in found.notes[0]
+
+
+def test_a_calibration_cache_asks_for_int8_where_it_has_ranges(residual: Model, cpu: Space, tmp_path: Path) -> None:
+    tensors = {name for group in residual.groups[:3] for name in (*group.inputs, group.output)}
+    ranges = ranged("residual")
+    known = replace(ranges, tensors={name: ranges.tensors[name] for name in tensors})
+    (tmp_path / "old.cache").write_text(cache.write(known))
+    found = read_mix(str(tmp_path / "old.cache"), residual.groups, cpu)
+    assert [group.id for group in residual.groups if found.assignment[group.id] is INT8] == ["g000", "g001", "g002"]
+    assert "4 of the groups" in found.notes[0]
+
+
+def test_an_old_plan_of_another_model_is_refused(residual: Model, cpu: Space, tmp_path: Path) -> None:
+    (tmp_path / "old.cache").write_text("TRT-8600-EntropyCalibration2\nsomething: 3c8f5c29\n")
+    with pytest.raises(ConfigError, match="it has those of no layer"):
+        read_mix(str(tmp_path / "old.cache"), residual.groups, cpu)
+    other = loaded("unet")
+    with pytest.raises(ConfigError, match="none of them tells the precision"):
+        read_mix(str(DATA / "tensorrt_11_shape.json"), other.groups, make_space(other, CPU))
 
 
 # -- what is kept in float ---------------------------------------------------------------------------------------------
