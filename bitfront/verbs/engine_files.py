@@ -83,7 +83,7 @@ def layers_of(config: SearchConfig) -> Layers:
 
 
 def _layers_json(found: Layers) -> Mapping[str, Any]:
-    from studies.run.session.setup import model_notes
+    from studies.run.session.data_shapes import model_notes
     from studies.show.layer_table import edge_rows, layer_rows, left_out_rows
 
     told = {"groups": layer_rows(found), "edges": edge_rows(found), "left_out": left_out_rows(found)}
@@ -93,7 +93,7 @@ def _layers_json(found: Layers) -> Mapping[str, Any]:
 @prints(inspect, kind="Layers", json=_layers_json)
 def _print_layers(found: Layers) -> None:
     from bitfront.printing.output import out, print_table, say
-    from studies.run.session.setup import model_notes
+    from studies.run.session.data_shapes import model_notes
     from studies.show.layer_table import edge_rows, layer_rows, left_out_rows
 
     rows, edges = layer_rows(found), edge_rows(found)

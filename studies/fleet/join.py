@@ -78,7 +78,7 @@ def join(
             _check_total(store, config, meant)  # before the inputs are opened, which takes a while
         check_artifacts(config)
         config = shipping.here(store, study, config, progress)
-        inputs = check_inputs(config, events=progress, cache=study_cache(config))
+        inputs = check_inputs(config, builds=not slots, events=progress, cache=study_cache(config))
         with as_in(slots), inputs as good, reported_deletion(store, study):
             check_unchanged(good, study, None if which.target is None else meant)
             remember_functions(config, progress)

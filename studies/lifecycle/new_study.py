@@ -64,7 +64,8 @@ def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents, *,
         delete_study(config.study, config.storage)
     more.append(partial(_refuse_existing, config))
     cache = study_cache(config)
-    inputs = check_inputs(config, more=[*more, partial(_forget_killed, config)], events=shown, cache=cache)
+    more.append(partial(_forget_killed, config))
+    inputs = check_inputs(config, builds=not slots, more=more, events=shown, cache=cache)
     with as_in(slots), _samples_taken_back(config), _nothing_to_resume(inputs) as good:
         check_searchable(good)
         for text in (frozen_batch_text(good.model, good.config), _classes_text(good.config)):

@@ -24,7 +24,7 @@ from search.graph.model import Model
 from search.values import GPU_CLOCK, Capability, Ranges, Target, digest_of
 
 # How weakly typed engines treat layers of no group. It tells evaluations apart: another treatment needs another name.
-_WITHOUT_GROUP = "ranges of all groups, moves in float, one range through Resize and Concat, types between alike groups"
+_WITHOUT_GROUP = "ranges of all groups, moves in float, one range through Resize and Concat, fixed types"
 
 
 class TensorRTBackend:

@@ -27,7 +27,7 @@ from search.graph import onnx_file
 from search.graph.element_types import is_float
 from search.graph.floats.quantized_file import is_quantized_op
 from search.graph.model import Model
-from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges, is_quantized
+from search.values import REFERENCE, Assignment, EngineSummary, LayerTime, Precision, Ranges, is_quantized
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class TensorRTBuilder:
         try:
             return self._build_mix(lowered, out)
         except RefusedError:
-            if not self._fixes_types or not is_quantized(lowered.assignment):
+            if not self._fixes_types or set(lowered.assignment.values()) == {REFERENCE}:
                 raise
         self._fixes_types = False
         try:
@@ -219,14 +219,18 @@ class TensorRTBuilder:
     def _constrain(self, network: Any, config: Any, assignment: Assignment) -> list[str]:
         weak_typing.set_flags(self.trt, config, set(assignment.values()))
         weak_typing.set_precisions(self.trt, network, self.model.groups, assignment, self._inner)
+        if set(assignment.values()) == {REFERENCE}:
+            return []
+        layers, groups = api.layers_of(network), self.model.groups
+        ranged: set[str] = set()
+        if is_quantized(assignment):
+            ranged |= weak_typing.ranged_tensors(layers, groups, assignment)
+            ranged |= weak_typing.move_in_float(self.trt, layers, groups, assignment, ranged)
+        if self._fixes_types:
+            weak_typing.fix_output_types(self.trt, layers, groups, assignment, ranged)
         if not is_quantized(assignment):
             return []
         ranges = with_shared_scales(self.model, assignment, TENSORRT_WEAK, self.ranges)
-        layers, groups = api.layers_of(network), self.model.groups
-        ranged = weak_typing.ranged_tensors(layers, groups, assignment)
-        ranged |= weak_typing.move_in_float(self.trt, layers, groups, assignment, ranged)
-        if self._fixes_types:
-            weak_typing.fix_output_types(self.trt, layers, groups, assignment, ranged)
         missing = weak_typing.set_ranges(self.trt, network, ranges, self._tensors, ranged)
         if not missing:
             return []

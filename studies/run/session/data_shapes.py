@@ -1,4 +1,4 @@
-"""Taking the dynamic sizes of a model from the data, and saying which batches an engine will take."""
+"""Taking the dynamic sizes of a model from the data, and saying how it was read and which batches it will take."""
 
 from __future__ import annotations
 
@@ -157,3 +157,24 @@ def _batches_text(size: int, *rows: tuple[int, ...]) -> str:
     """`1x3x224x224:8x3x224x224:16x3x224x224`: from one sample to more than are measured, of these three sizes."""
     batches = (1, size, _MOST * size)
     return ":".join(_shape_text((batch, *row)) for batch, row in zip(batches, rows, strict=True))
+
+
+def model_notes(model: Model) -> list[str]:
+    """What a user should know of how the model was read, one sentence each."""
+    folded = (
+        f"{model.folded} ops of the file are part of the layers and ops beside them here, in every precision, which "
+        "changes no output: FP32 may be faster than the file"
+    )
+    return [text for text in (model.origin, folded if model.folded else "", shape_text(model)) if text]
+
+
+def shape_text(model: Model) -> str:
+    """Which tensors have a shape that nothing told; empty where there are none."""
+    unknown = model.unknown_shapes()
+    if not unknown:
+        return ""
+    return (
+        f"the shapes of {len(unknown)} tensors are not known, {unknown[0]!r} for example: neither inference nor a "
+        "run of the model on made-up inputs told them. Groups there have no shape, count as small, and a residual Add "
+        "behind them may be left out of its group. A file with the shapes written into it (value_info) helps"
+    )

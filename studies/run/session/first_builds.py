@@ -1,4 +1,4 @@
-"""Processes that build, and what their builders learn from uniform assignments while another process calibrates."""
+"""What builders learn from uniform assignments while another process calibrates."""
 
 from __future__ import annotations
 
@@ -8,43 +8,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-import psutil
-
-from evaluators.cores import usable_processors
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import BitfrontError
 from search.values import REFERENCE, Assignment
 from studies.run.pipeline.build_hold import BuilderProcess
-from studies.run.session.backend_values import backend_kind
+from studies.run.session.builders import learns
 from studies.run.session.levels import build_at, choose_level, first_level, study_s
 from studies.run.session.setup import Checked
 from studies.store.records import TargetRecord
-
-USUAL_BUILDERS = 2  # they gave 1.6 times as many evaluations on an H200, and four hardly more
-_LEAST_PROCESSORS = 8  # below that calibration, builders and the process that measures take each other's
-_LEAST_BYTES = 16 * 2**30  # of free memory
-
-
-def make_builders(good: Checked) -> tuple[BuilderProcess, ...]:
-    """As many as were asked for, or as pay on this machine; each is started by its first request."""
-    count = good.config.builders
-    made = []
-    for number in range(_usual_builders(good) if count is None else count):
-        # Not `beside`: it would take turns for the device, and be held with the turn that a measurement waits for.
-        job = replace(good.keeper.job, folder=str(good.folder / f"builder{number}"), only_builds=True)
-        made.append(EvaluatorProcess(job, good.folder / f"builder{number}.log", good.keeper.limits))
-    return tuple(map(BuilderProcess, made))
-
-
-def _usual_builders(good: Checked) -> int:
-    """Several where a builder learns, which takes a processor and leaves the device to others most of the time."""
-    roomy = usable_processors() >= _LEAST_PROCESSORS and psutil.virtual_memory().available >= _LEAST_BYTES
-    return USUAL_BUILDERS if _learns(good) and roomy else 0
-
-
-def _learns(good: Checked) -> bool:
-    return backend_kind(good.config).later_builds < 1
 
 
 class FirstBuilds:
@@ -52,6 +24,9 @@ class FirstBuilds:
 
     The first builds of TensorRT take minutes, most of them for the times of tactics, which no range changes. FP32 and
     FP16 need no ranges at all, so their engines serve the evaluations too, unless recovery changes the model.
+
+    No more than two learn at once, of several builders the one of INT8 and the process that measures: on an H200 the
+    first INT8 engine of PP-OCRv4's recognizer took 200 s beside two other first builds, 160 beside one.
 
     Args:
         builders: take the lower precisions, several one each; without them the process that measures does.
@@ -72,11 +47,15 @@ class FirstBuilds:
             theirs = lower if len(builders) == 1 else lower[number % max(1, len(lower)) :][:1]
             self._work.append(partial(self._build_all, builder.process, theirs, builder))
         self._measurer_idle = threading.Event()
+        self._level = first_level(good.config, target)
 
     def start(self) -> None:
         for number, work in enumerate(self._work):
             idle = threading.Event() if number else self._measurer_idle
-            threading.Thread(target=self._serve, args=(work, idle), name="bitfront-first-build", daemon=True).start()
+            first = self._measurer_idle if number > 1 else None
+            threading.Thread(
+                target=self._serve, args=(work, idle, first), name="bitfront-first-build", daemon=True
+            ).start()
 
     def wait(self) -> None:
         """Begin nothing else, and wait until the process that measures is free; others answer when they are."""
@@ -89,8 +68,10 @@ class FirstBuilds:
         self._over.set()
         self._closed.set()
 
-    def _serve(self, work: partial[None], idle: threading.Event) -> None:
+    def _serve(self, work: partial[None], idle: threading.Event, first: threading.Event | None) -> None:
         try:
+            if first is not None:
+                first.wait()
             with suppress(BitfrontError):  # what fails here fails again as an evaluation, which says so
                 work()
         finally:
@@ -101,17 +82,19 @@ class FirstBuilds:
         self, process: EvaluatorProcess, assignments: Sequence[Assignment], builder: BuilderProcess | None
     ) -> None:
         config, target = self._good.config, self._target
-        build_at(process, first_level(config, target))
+        process.open()  # as it was prepared, before its level changes
+        build_at(process, self._level)
         choosing = builder is None and config.builder_option("optimization_level") is None
         for assignment in assignments:
+            if self._over.is_set():
+                return
             if builder is not None:
                 builder.known.add(assignment)
             seconds = process.ask("building before the search").builds.build_first(assignment)
             if choosing and target.optimization_level is None:
-                build_at(process, choose_level(seconds, study_s(config)).level)
+                self._level = choose_level(seconds, study_s(config)).level
+                build_at(process, self._level)
             choosing = False
-            if self._over.is_set():
-                return
 
 
 @contextmanager
@@ -126,7 +109,7 @@ def calibrating_beside(
         The same inputs with the process that calibrates: the one that measures, where no builder learns anything; and
         the first builds, None where there are none.
     """
-    if not _learns(good):
+    if not learns(good.config):
         yield good, None
         return
     job = replace(good.keeper.job, folder=str(good.folder / "calibration"), beside=True)

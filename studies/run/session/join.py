@@ -24,8 +24,9 @@ from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.pipeline.build_hold import BuilderProcess
 from studies.run.session.backend_values import runs_on_gpu
+from studies.run.session.builders import make_builders
 from studies.run.session.calibration import calibrate_target, keep_statistics
-from studies.run.session.first_builds import calibrating_beside, make_builders
+from studies.run.session.first_builds import calibrating_beside
 from studies.run.session.setup import Checked, adopt_ranges
 from studies.run.work import Bench, Problem, Work
 from studies.store.records import CalibrationRecord, ChoiceRecord, StudyRecord, TargetRecord
@@ -68,9 +69,7 @@ def join_study(
             made.update([_fix_space(store, artifacts, good, target, progress, resumed=True)])
         crew = held.enter_context(_join_crew(store, study, target, good, state, progress))
         _clear_leftovers(store, artifacts, crew, progress, own=config.artifacts is None)
-        builders = make_builders(good) if state == "starting" else ()  # else nothing is searched
-        for builder in builders:
-            held.callback(builder.process.close)
+        builders = make_builders(good.builders, good.keeper)
         with time_spent("calibration"):
             if not made:
                 made.update(_calibrate_once(store, artifacts, good, study, target, crew, progress, builders, held))

@@ -31,8 +31,9 @@ from studies.options.config import SearchConfig
 from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.option import run_checks
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
+from studies.run.session.builders import prepared_builders
 from studies.run.session.data_caches import function_sources, read_sources
-from studies.run.session.data_shapes import open_inputs, range_text, with_shapes_of_data
+from studies.run.session.data_shapes import model_notes, open_inputs, range_text, with_shapes_of_data
 from studies.run.session.trusted_functions import check_trusted
 
 _LEAST_TRYING_S = 10.0
@@ -46,6 +47,7 @@ class Checked:
     Attributes:
         space: before calibration; see `space_under`.
         limits: in the unit of the metric, for a whole batch.
+        builders: processes for `make_builders`.
     """
 
     config: SearchConfig
@@ -54,6 +56,7 @@ class Checked:
     keeper: EvaluatorProcess
     folder: Path
     limits: Limits
+    builders: tuple[EvaluatorProcess, ...] = ()
 
     def space_under(self, ranges: Ranges) -> Space:
         """The search space that calibrated ranges leave."""
@@ -90,6 +93,7 @@ def check_inputs(
     *,
     scored: bool = True,
     undivided: bool = False,
+    builds: bool = False,
     more: Sequence[Callable[[], object]] = (),
     events: Events | None = None,
     cache: Path | None = None,
@@ -103,6 +107,7 @@ def check_inputs(
         more: checks of the caller's, whose refusals are told together with those of the options and files here.
         scored: whether a metric will score outputs. Where none does, the float model is not tried with it either, so
             that outputs and labels may have any form.
+        builds: whether to start processes that only build, too.
         undivided: whether every split is all of the data: for data that nothing is chosen by.
         events: told how far the reading of the data is.
         cache: folder that keeps what functions of the user give, read once; None to read it for this run alone.
@@ -114,10 +119,13 @@ def check_inputs(
     given = config
     check_trusted(config)
     with held_folder() as folder, ExitStack() as stack:
+        builders: tuple[EvaluatorProcess, ...] = ()
         keeper = stack.enter_context(EvaluatorProcess(_NO_JOB, folder / "log", _bounds(config)))
         with suppress(BitfrontError):  # options that make no job are told with all other mistakes
             keeper.job = _job(config, folder)
             keeper.prepare()
+            if builds:
+                builders = stack.enter_context(prepared_builders(config, keeper.job, folder))
         config, model = load_checked(config, more)
         place = cache or folder / "samples"
         if function_sources(config) and config.shapes != given.shapes:  # of a function only one batch was looked at
@@ -150,7 +158,7 @@ def check_inputs(
                 raise ConfigError(f"trying the metric on the float model: {error}") from error
         keeper.limits = _bounds(config)
         limits = _limits(config, {**asdict(metric), "ratio": keeper.job.shares or metric.ratio}, model.batch)
-        yield Checked(config, model, space, keeper, folder, limits)
+        yield Checked(config, model, space, keeper, folder, limits, builders)
 
 
 def _tell_doing(events: Events, known: set[str], doing: str, holder: str) -> None:
@@ -252,9 +260,8 @@ def check_steps(config: SearchConfig) -> None:
     steps_of(config.recover)
     if config.calibration_cache is not None:
         raise ConfigError(
-            f"--recover {config.recover} and --calibration-cache: give one of them. Recovery calibrates again, and the "
-            "ranges "
-            "of a cache would no longer be valid."
+            f"--recover {config.recover} and --calibration-cache: give one of them. Recovery calibrates again, and "
+            "the ranges of a cache would no longer be valid."
         )
 
 
@@ -274,27 +281,6 @@ def _with_measured_shapes(config: SearchConfig, model: Model) -> Model:
         with EvaluatorProcess(job, folder / "log", _bounds_of_trying(config)) as process, suppress(BitfrontError):
             return model.with_shapes(process.ask("running the float model for its shapes").builds.measure_shapes())
     return model
-
-
-def model_notes(model: Model) -> list[str]:
-    """What a user should know of how the model was read, one sentence each."""
-    folded = (
-        f"{model.folded} ops of the file are part of the layers and ops beside them here, in every precision, which "
-        "changes no output: FP32 may be faster than the file"
-    )
-    return [text for text in (model.origin, folded if model.folded else "", shape_text(model)) if text]
-
-
-def shape_text(model: Model) -> str:
-    """Which tensors have a shape that nothing told; empty where there are none."""
-    unknown = model.unknown_shapes()
-    if not unknown:
-        return ""
-    return (
-        f"the shapes of {len(unknown)} tensors are not known, {unknown[0]!r} for example: neither inference nor a "
-        "run of the model on made-up inputs told them. Groups there have no shape, count as small, and a residual Add "
-        "behind them may be left out of its group. A file with the shapes written into it (value_info) helps"
-    )
 
 
 def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Space, Target]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +17,15 @@ import pytest
 
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
+from search.errors import BitfrontError
 from search.values import Assignment, Precision
+from studies.options.read_options import read_config
 from studies.run.pace import Pace
 from studies.run.pipeline import build_hold
 from studies.run.pipeline.build_hold import BuilderProcess, BuildHold
 from studies.run.pipeline.parallel import ParallelPipeline, choose_builder
+from studies.run.session.builders import make_builders
+from studies.run.session.setup import check_inputs
 from tests.support.command_line import DATABASE, command, environment, evaluator_processes, invoke, ok, write_inputs
 from tests.support.crashes.kill_and_resume import rows, untold
 from tests.support.forks.processes import evaluators_of, popen
@@ -145,8 +150,8 @@ def wait_for_builders(folder: Path, process: subprocess.Popen[bytes]) -> list[ps
         nonlocal found
         found = evaluators_of(process.pid)
         begun = (folder / DATABASE).exists() and len(found) >= 3
-        query = "select count(*) from bf_evaluation where status = 'ok'"
-        return begun and rows(folder, query)[0][0] >= 4
+        counted = rows(folder, "select count(*) from bf_evaluation where status = 'ok'") if begun else []
+        return bool(counted) and counted[0][0] >= 4
 
     wait_until(there)
     return found
@@ -223,6 +228,24 @@ def test_builders_take_no_turn_for_the_device_that_a_measurement_would_wait_for(
     monkeypatch.setattr(EvaluatorProcess, "build", noted)
     ok(*SEARCH, "--trials", 3, "--builders", 1, "--sampler", "random")
     assert {(job.only_builds, job.beside) for job in jobs} == {(True, False)}
+
+
+def test_processes_that_build_start_while_the_inputs_are_checked_and_end_with_a_refusal(here: Path) -> None:
+    options = {"model": "in/model.onnx", "data": "in/data.npz", "builders": "2"}
+    with check_inputs(read_config(options), builds=True) as good:
+        mine = [psutil.Process(process.pid) for process in good.builders]
+        built, measured = make_builders(good.builders, good.keeper), good.keeper.job
+        for number, builder in enumerate(built):
+            assert builder.process.job == replace(measured, folder=builder.process.job.folder, only_builds=True)
+            assert Path(builder.process.job.folder) == good.folder / f"builder{number}"
+            builder.process.open()
+        assert [builder.process.pid for builder in built] == [each.pid for each in mine]
+        assert all(each.is_running() for each in mine)
+    assert not any(each.is_running() for each in mine)
+    children = set(psutil.Process().children())
+    with pytest.raises(BitfrontError), check_inputs(read_config({**options, "metric": "nothing"}), builds=True):
+        pass
+    assert set(psutil.Process().children()) <= children
 
 
 def test_a_process_that_has_ended_is_no_trouble_to_hold() -> None:

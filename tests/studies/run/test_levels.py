@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -125,16 +126,29 @@ def test_other_words_and_numbers_are_refused(builds: Levels) -> None:
 def test_processes_that_only_build_learn_from_the_lower_precisions_while_the_model_is_calibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FP32 is built by the process that measures, each other precision first by another builder; nothing is lost."""
+    """FP32 is built by the process that measures, each other precision first by another builder; nothing is lost.
+
+    FP16 is begun when FP32 is there, so that no more than two first builds run at once.
+    """
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")
     monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
     first: dict[str, list[set[str]]] = {}
+    ended: list[set[str]] = []
+    all_begun = threading.Event()
 
     def around(asked: Asked) -> Any:
         if asked.name == "build_first" and asked.keeper.job.ranges is None:
             labels = {precision.label for precision in dict(asked.arguments)["assignment"].values()}
             first.setdefault(Path(asked.keeper.job.folder).name, []).append(labels)
+            if labels == {"fp16"}:
+                assert {"fp32"} in ended
+                all_begun.set()
+            found = asked.make()
+            ended.append(labels)
+            return found
+        if Path(asked.keeper.job.folder).name == "calibration":
+            assert all_begun.wait(60)
         return asked.make()
 
     with quick():

@@ -191,8 +191,11 @@ def test_what_layers_of_one_precision_hand_on_has_its_type(tmp_path: Path) -> No
     assert not kept & found.keys()
     mixed = {g.id: Precision.FP16 if g.name == "b2.expand" else Precision.INT8 for g in model.groups}
     assert found.keys() - output_types(model, Assignment(mixed)).keys() == {"b1.project", "b2.expand/act"}
-    # Without INT8 no tensor has a range, and nothing is set.
-    assert not output_types(model, Assignment({group.id: Precision.FP16 for group in model.groups}))
+    fp16 = output_types(model, Assignment({group.id: Precision.FP16 for group in model.groups}))
+    assert fp16.keys() == found.keys()
+    assert set(fp16.values()) == {"HALF"}
+    # The builder has no choice where all is FP32.
+    assert not output_types(model, Assignment({group.id: Precision.FP32 for group in model.groups}))
 
 
 def test_a_sum_of_int8_and_floats_has_no_type(tmp_path: Path) -> None:
