@@ -212,7 +212,10 @@ def weight_divergence(exact: ir.Model, lowered: ir.Model, anchors: Sequence[str]
         None if none of them has a constant weight that is rounded.
     """
     found = [
-        _divergence(weight, read_constant(reader) if product is None else product)
+        _divergence(
+            weight,
+            _read_factor(lowered.graph.node(name), reader, exact.graph.node(name)) if product is None else product,
+        )
         for name in anchors
         for product in [dynamic_weight(lowered.graph.node(name), exact.graph.node(name))]
         for value, reader in zip(exact.graph.node(name).inputs[:2], lowered.graph.node(name).inputs[:2], strict=True)
@@ -220,6 +223,13 @@ def weight_divergence(exact: ir.Model, lowered: ir.Model, anchors: Sequence[str]
         for weight in [value.const_value.numpy()]
     ]
     return max((each for each in found if each is not None), default=None)
+
+
+def _read_factor(node: ir.Node, value: ir.Value | None, exact: ir.Node) -> NDArray[Any] | None:
+    """What a node reads there, in the order of axes in which `exact` reads it."""
+    turned = [each.attributes.get_int("transB", 0) for each in (node, exact)]
+    found = read_constant(value)
+    return found if found is None or turned[0] == turned[1] else found.T
 
 
 def read_constant(value: ir.Value | None) -> NDArray[Any] | None:
@@ -243,7 +253,9 @@ def _dequantize(node: ir.Node) -> NDArray[Any] | None:
         return None
     codes, scale = np.array(parts[0], np.float32), np.asarray(parts[1], np.float32)
     zero = np.asarray(parts[2], np.float32) if len(parts) > 2 else np.float32(0)
-    if scale.ndim == 1 and scale.size > 1:
+    if scale.ndim > 1:
+        scale = np.repeat(scale, len(codes) // len(scale), axis=0)
+    elif scale.size > 1:
         axis = node.attributes["axis"].as_int() % codes.ndim if "axis" in node.attributes else 1
         shape = [-1 if i == axis else 1 for i in range(codes.ndim)]
         scale, zero = scale.reshape(shape), np.broadcast_to(zero, scale.shape).reshape(shape)

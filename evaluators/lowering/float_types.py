@@ -18,7 +18,7 @@ from search.values import REFERENCE, Assignment, Precision, Ranges
 
 FLOAT = ir.DataType.FLOAT
 _FLOATS = {p: ir.DataType.from_numpy(np.dtype(p.dtype)) for p in Precision if not p.quantized}
-_CODES = "int8"
+_CODES = frozenset({"int4", "int8"})
 NARROW = frozenset(_FLOATS.values()) - {FLOAT}
 _LARGEST = {dtype: precision.largest for precision, dtype in _FLOATS.items()}
 # Ops that hand on one of their inputs, element by element, as it is.
@@ -34,8 +34,8 @@ def why_not_written(precision: Precision, op: str) -> str:
     """Why lowering cannot write an op in a precision, in words that follow its name; empty if it can."""
     if not precision.quantized:
         return ""
-    if precision.dtype != _CODES:
-        return f"codes of the type {precision.dtype}: it writes those of {_CODES}"
+    if precision.dtype not in _CODES:
+        return f"codes of the type {precision.dtype}: it writes those of {', '.join(sorted(_CODES))}"
     known = WEIGHTED if precision.calibrated else DYNAMIC_OPS
     return "" if op in known else f"codes for the operator {op}: it writes them for {', '.join(sorted(known))}"
 
@@ -44,7 +44,8 @@ def floats_of(precision: Precision, placement: Placement) -> Precision:
     """What a group in a precision computes in where it computes in floats, if that holds its values."""
     if not precision.quantized:
         return precision
-    return placement.float_side if precision.calibrated else REFERENCE  # DynamicQuantizeLinear reads float32 alone
+    is_dynamic = not precision.calibrated and not precision.blocks
+    return REFERENCE if is_dynamic else placement.float_side  # DynamicQuantizeLinear reads float32 alone
 
 
 def largest_of(dtype: ir.DataType) -> float:

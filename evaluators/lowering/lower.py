@@ -72,8 +72,8 @@ class Lowered:
 
     def __init__(self, model: Model, assignment: Assignment, ranges: Ranges, placement: Placement) -> None:
         copy = model.graph.clone()
-        floats = {floats_of(each, placement) for each in assignment.values()}
-        newest = max(floats, key=lambda each: each.opset, default=REFERENCE)
+        written = {each for p in assignment.values() for each in (p, floats_of(p, placement))}
+        newest = max(written, key=lambda each: each.opset, default=REFERENCE)
         if copy.graph.opset_imports.get("", 0) < newest.opset:
             copy = _at_opset_of(newest, copy)
         self._ranges = ranges
@@ -139,6 +139,8 @@ class _Lowering:
         if node.name in self._anchors and precision is not None and precision.quantized:
             if precision.calibrated:
                 self._weights.quantize(node, dtype)
+            elif precision.blocks:
+                self._weights.quantize_blocks(node, precision, dtype)
             else:
                 self._weights.quantize_product(node)
         elif dtype is not FLOAT:

@@ -15,11 +15,12 @@ from evaluators.calibration.scales import row_blocks, weight_scales
 from evaluators.lowering.biases import Bias, find_bias
 from evaluators.lowering.constants import Edits, array_of, name_of_form, suffix_of
 from evaluators.lowering.float_types import FLOAT, float_type, largest_of
-from evaluators.lowering.int8.dynamic import write_dynamic
+from evaluators.lowering.int8.dynamic import straighten, write_dynamic
 from evaluators.lowering.int8.nodes import activation_indices
 from evaluators.lowering.placement import DATA_ONLY, Placement
+from evaluators.lowering.weight_blocks import block_scales, codes_in_blocks
 from search.graph.grouping import is_constant
-from search.values import REFERENCE, Correction
+from search.values import REFERENCE, Correction, Precision
 
 _BIAS_LIMIT = 2.0**30  # leaves the INT32 accumulator room for the products
 
@@ -127,6 +128,25 @@ class Weights:
         codes = _codes(array, scales, axis, None, limits)
         write_dynamic(node, f"{weight.name}/int8", codes if axis else codes.T, scales, self._edits)
 
+    def quantize_blocks(self, node: ir.Node, precision: Precision, dtype: ir.DataType) -> None:
+        """Read the weight of a MatMul or Gemm, and nothing else, from codes in blocks along K.
+
+        Args:
+            dtype: the float type that they are read back as.
+        """
+        weight = node.inputs[1]
+        assert weight is not None
+        alpha, transposed = straighten(node, self._edits)
+        matrix = (array_of(weight).T if transposed else array_of(weight)) * np.float32(alpha)
+        block, form = precision.block(len(matrix)), ir.DataType[precision.dtype.upper()].numpy()
+        scales = holdable_scales(block_scales(matrix, block, precision), self._placement)
+        codes = codes_in_blocks(matrix, scales, precision).astype(form)
+        name = f"{weight.name}/{precision.label}"
+        parts = [self._edits.constants.add(name, codes), self._scales(name, scales, dtype)]
+        node.replace_input_with(1, self._dequantize(name, parts, 0, dtype, block))
+        if dtype is not FLOAT:
+            self.narrow(node, range(2, len(node.inputs)), dtype)
+
     def _grid(
         self, node: ir.Node, weight: NDArray[Any], axis: int | None
     ) -> tuple[NDArray[np.float32], tuple[int, int]]:
@@ -172,11 +192,16 @@ class Weights:
     def _scales(self, name: str, scales: NDArray[np.float32], dtype: ir.DataType) -> ir.Value:
         return self._edits.constants.add(f"{name}/scale{suffix_of(dtype)}", scales.astype(dtype.numpy()))
 
-    def _dequantize(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:
-        return self._edits.once((*parts, axis, dtype), lambda: self._insert_dq(name, parts, axis, dtype))
+    def _dequantize(
+        self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType, block: int = 0
+    ) -> ir.Value:
+        return self._edits.once((*parts, axis, dtype), lambda: self._insert_dq(name, parts, axis, dtype, block))
 
-    def _insert_dq(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:
+    def _insert_dq(
+        self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType, block: int
+    ) -> ir.Value:
         attributes = [] if axis is None else [ir.AttrInt64("axis", axis)]
+        attributes += [ir.AttrInt64("block_size", block)] if block else []
         name = f"{name}/dq{suffix_of(dtype)}"
         node = ir.Node("", "DequantizeLinear", parts, attributes, num_outputs=1, name=name)
         out = self._edits.insert(node, parts[0], dtype)

@@ -83,7 +83,7 @@ def _problems(data: Mapping[str, Any]) -> Iterable[str]:
         else:
             yield from (f"[{label}] {problem}" for problem in _table_problems(label, data[label]))
     if not data.keys() - {_NAME}:
-        yield f'the file has no rules; write a table such as [{_LOWER[-1]}] with `without = ["MatMul"]`'
+        yield f'the file has no rules; write a table such as [{_CALIBRATED[-1]}] with `without = ["MatMul"]`'
 
 
 def _table_problems(label: str, table: Mapping[str, Any]) -> Iterable[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _LEAST_SHARE = 0.05  # of a model's multiply-adds, in a precision that is for products alone
+_MOST_ROWS = 16  # of a product in which reading weights is most of the work
 _FACTORS = frozenset({"BatchNormalization", "Div", "Mul"})  # whose constants must not be cut off
 
 
@@ -94,8 +95,12 @@ class Space:
 
     @property
     def coarsest(self) -> Assignment:
-        """The assignment with all groups in the coarsest precision that each is offered."""
-        return self.uniform(max(self.precisions))
+        """The assignment with all groups in the coarsest calibrated precision that each is offered, if any is."""
+        return self.uniform(self._coarsest)
+
+    @property
+    def _coarsest(self) -> Precision:
+        return max((p for p in self.precisions if p.calibrated), default=self.precisions[-1])
 
     def nearest(self, wanted: Mapping[str, Precision]) -> Assignment:
         """The assignment with wanted precisions, or the next higher ones that are offered; FP32 for other groups."""
@@ -111,7 +116,7 @@ class Space:
         for precision in self.precisions:
             assignment = self.uniform(precision)
             run = sum(each is precision for each in assignment.values())
-            if precision in (REFERENCE, self.precisions[-1]) or 2 * run >= len(assignment):
+            if precision in (REFERENCE, self._coarsest) or 2 * run >= len(assignment):
                 found.setdefault(assignment, precision.label)
         return {label: assignment for assignment, label in found.items()}
 
@@ -199,6 +204,8 @@ def _why_not_quantized(
         return group.pinned
     if not precision.calibrated and len(group.weight_shape) != 2:
         return f"its weight is no matrix, but has {len(group.weight_shape)} axes"
+    if precision.blocks and (reason := _why_not_in_blocks(precision, group, model)):
+        return reason
     if precision.calibrated and ranges is not None:
         missing = [name for name in (*group.inputs, *group.skips, group.output) if name not in ranges.tensors]
         if missing:
@@ -210,6 +217,20 @@ def _why_not_quantized(
         sizes = [*model.shapes.get(group.inputs[0], ())[1:2], *group.shape[1:2]] or [group.weight_shape[0]]
         smallest, limit, what = min(sizes), capability.min_channels, "channels"
     return f"{smallest} {what} is below {limit}, where INT8 gains nothing on this target" if smallest < limit else ""
+
+
+def _why_not_in_blocks(precision: Precision, group: Group, model: Model) -> str:
+    """Why weights alone in blocks are of no use to a product; empty if they may be."""
+    attributes = model.graph.graph.node(group.anchors[0]).attributes
+    depth, width = group.weight_shape[::-1] if attributes.get_int("transB", 0) else group.weight_shape
+    if attributes.get_int("transA", 0):
+        return "its first factor is transposed, which kernels for blocks do not take"
+    if not precision.block(depth):
+        return f"blocks of {' or '.join(map(str, precision.blocks))} do not divide its K of {depth}"
+    rows = math.prod(group.shape) // width
+    if rows <= _MOST_ROWS:
+        return ""
+    return f"it multiplies {rows} rows at once, and above {_MOST_ROWS} its weights are not what takes time"
 
 
 def _why_not_held(precision: Precision, group: Group, model: Model, ranges: Ranges | None) -> str:

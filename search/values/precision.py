@@ -25,9 +25,12 @@ class Precision(Enum):
             floats, which round alike everywhere.
         calibrated: whether activations are integers too, on a scale that calibration finds. They are what layers hand
             on then. Otherwise layers hand on floats; a quantized one finds the scale of what it reads each time.
+        blocks: along K, each with a scale of its own, where weights alone are integers: the sizes to choose from, the
+            first that divides K. Activations are floats then.
         largest: the largest finite value; infinite where a scale decides.
-        opset: the first of ONNX in which weighted ops, and Q/DQ beside them, take its type as floats; 0 for any.
+        opset: the first of ONNX in which weighted ops, and Q/DQ beside them, take its type; 0 for any.
         value_bytes: size of one value that a layer hands on.
+        weight_bytes: size of one weight, with its part of the scales.
         usual_time: time of a layer against FP32, where a target never measured it: between what GPUs and processors
             gain.
         usual_noise: error that a layer adds to the outputs against INT8, where it was not measured.
@@ -44,9 +47,11 @@ class Precision(Enum):
     dtype: str
     quantized: bool
     calibrated: bool
+    blocks: tuple[int, ...]
     largest: float
     opset: int
     value_bytes: float
+    weight_bytes: float
     usual_time: float
     usual_noise: float
     ceiling_db: float
@@ -60,9 +65,11 @@ class Precision(Enum):
         "dtype": "float32",
         "quantized": False,
         "calibrated": False,
+        "blocks": (),
         "largest": 3.4028234663852886e38,
         "opset": 0,
         "value_bytes": 4.0,
+        "weight_bytes": 4.0,
         "usual_time": 1.0,
         "usual_noise": 0.0,
         "ceiling_db": 60.0,
@@ -76,9 +83,11 @@ class Precision(Enum):
         "dtype": "float16",
         "quantized": False,
         "calibrated": False,
+        "blocks": (),
         "largest": 65504.0,
         "opset": 19,
         "value_bytes": 2.0,
+        "weight_bytes": 2.0,
         "usual_time": 0.6,
         "usual_noise": 0.01,
         "ceiling_db": 50.0,
@@ -92,9 +101,11 @@ class Precision(Enum):
         "dtype": "bfloat16",
         "quantized": False,
         "calibrated": False,
+        "blocks": (),
         "largest": 3.3895313892515355e38,
         "opset": 22,
         "value_bytes": 2.0,
+        "weight_bytes": 2.0,
         "usual_time": 0.6,
         "usual_noise": 0.1,
         "ceiling_db": 35.0,
@@ -102,15 +113,35 @@ class Precision(Enum):
         "tactic_words": ("bf16",),
         "colour": "#3d86bd",
     }
-    INT8_DYNAMIC = {  # noqa: RUF012 - facts, not a value
-        "id": 4,
+    W8 = {  # noqa: RUF012 - facts, not a value
+        "id": 5,
         "rank": 3,
         "dtype": "int8",
         "quantized": True,
         "calibrated": False,
+        "blocks": (128, 64, 32),
+        "largest": math.inf,
+        "opset": 21,
+        "value_bytes": 4.0,
+        "weight_bytes": 1.03,
+        "usual_time": 0.6,
+        "usual_noise": 0.3,
+        "ceiling_db": 35.0,
+        "words": r"(?<![a-z\d])w8(?!\d)",
+        "tactic_words": (),
+        "colour": "#357cb3",
+    }
+    INT8_DYNAMIC = {  # noqa: RUF012 - facts, not a value
+        "id": 4,
+        "rank": 4,
+        "dtype": "int8",
+        "quantized": True,
+        "calibrated": False,
+        "blocks": (),
         "largest": math.inf,
         "opset": 0,
         "value_bytes": 4.0,
+        "weight_bytes": 1.0,
         "usual_time": 0.45,
         "usual_noise": 0.8,
         "ceiling_db": 30.0,
@@ -120,19 +151,39 @@ class Precision(Enum):
     }
     INT8 = {  # noqa: RUF012 - facts, not a value
         "id": 2,
-        "rank": 4,
+        "rank": 5,
         "dtype": "int8",
         "quantized": True,
         "calibrated": True,
+        "blocks": (),
         "largest": math.inf,
         "opset": 0,
         "value_bytes": 1.0,
+        "weight_bytes": 1.0,
         "usual_time": 0.45,
         "usual_noise": 1.0,
         "ceiling_db": 30.0,
         "words": r"(?<![a-z])int8",
         "tactic_words": ("i8",),
         "colour": "#1b4f8f",
+    }
+    W4 = {  # noqa: RUF012 - facts, not a value
+        "id": 6,
+        "rank": 6,
+        "dtype": "int4",
+        "quantized": True,
+        "calibrated": False,
+        "blocks": (32,),
+        "largest": math.inf,
+        "opset": 21,
+        "value_bytes": 4.0,
+        "weight_bytes": 0.63,
+        "usual_time": 0.5,
+        "usual_noise": 5.0,
+        "ceiling_db": 30.0,
+        "words": r"(?<![a-z])int4(?!\d)",
+        "tactic_words": (),
+        "colour": "#12305f",
     }
 
     def __new__(cls, facts: dict[str, Any]) -> Precision:
@@ -153,6 +204,10 @@ class Precision(Enum):
     def role(self) -> str:
         """The role of the evaluation in which all groups run in it: `baseline:fp32`."""
         return BASELINE + self.label
+
+    def block(self, depth: int) -> int:
+        """The size of its blocks where K is `depth`: several, lest engines take it for `int8`; 0 if none does."""
+        return next((size for size in self.blocks if depth % size == 0 and size < depth), 0)
 
     @classmethod
     def of_id(cls, stored: int) -> Precision:

@@ -83,7 +83,7 @@ class LayerCosts:
 
     def size_bytes(self, assignment: Assignment) -> int:
         """Of the weights."""
-        return round(sum(self._weights[group] * p.value_bytes for group, p in assignment.items()))
+        return round(sum(self._weights[group] * p.weight_bytes for group, p in assignment.items()))
 
     def memory_bytes(self, assignment: Assignment) -> int:
         """Of the weights and of every tensor between two groups."""

@@ -20,7 +20,9 @@ _DYNAMIC_KERNEL = "DynamicQuantizeMatMul"
 _INT8_KERNELS = frozenset(
     {"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger", _DYNAMIC_KERNEL}
 )
-_KERNELS = _INT8_KERNELS | {"Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
+BLOCKS_KERNEL = "MatMulNBits"
+_FLOAT_KERNELS = frozenset("Conv FusedConv ConvTranspose Gemm FusedGemm MatMul FusedMatMul".split())
+_KERNELS = _INT8_KERNELS | _FLOAT_KERNELS | {BLOCKS_KERNEL}
 _WRITTEN = (*NARROW, ir.DataType.INT8)  # types that lowering writes weights in
 # What lowering and ONNX Runtime's optimizers append to the name of the node or tensor that a kernel comes from.
 _SUFFIX = re.compile(
@@ -122,6 +124,11 @@ def original_name(name: str) -> str:
     return _PREFIX.sub("", _SUFFIX.sub("", name))
 
 
+def in_blocks(bits: int) -> Precision | None:
+    """The precision of weights alone with codes of so many bits; None if none has them."""
+    return next((each for each in Precision if each.blocks and each.dtype == f"int{bits}"), None)
+
+
 def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType], dynamic: Container[str]) -> Precision:
     """By its kernel and where the codes that it reads come from, else the coarsest type of floats among its constants.
 
@@ -132,5 +139,7 @@ def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType], dynami
         return Precision.INT8_DYNAMIC
     if node.op_type in _INT8_KERNELS:
         return Precision.INT8
+    if node.op_type == BLOCKS_KERNEL:
+        return in_blocks(next(each.i for each in node.attribute if each.name == "bits")) or REFERENCE
     found = (precision_of(types.get(name)) for name in node.input)
     return max((precision for precision in found if precision is not None), default=REFERENCE)

@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+import onnx_ir.passes.common as passes
 from numpy.typing import NDArray
 from onnxscript.rewriter import pattern, rewrite
 
-from evaluators.backends.onnxruntime.audit import audit_rows, owner_of, owners_of
+from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_graph, open_session
 from evaluators.engine import Audit, Engine
 from evaluators.held_folders import held_folder
+from evaluators.lowering.constants import Edits, array_of
 from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import Placement
 from search.graph import onnx_file, packed_file
@@ -24,6 +27,8 @@ from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Ranges
 
 _PROFILE_WARM_UP = 3
+_HALF_BYTE = 4  # bits
+_IN_INT8 = 4  # the accuracy level: what is read is rounded to INT8 in each block, which is its own default for files
 _MICROSOFT = "com.microsoft"  # ONNX has Gelu from opset 20 on, which would move every other op too
 
 
@@ -42,7 +47,7 @@ class OnnxRuntimeBuilder:
 
     def lower(self, assignment: Assignment) -> ir.Model:
         lowered = lower(self.model, assignment, self.ranges, self.placement)
-        return lowered if self.device.cuda else join_gelu(lowered)
+        return lowered if self.device.cuda else join_gelu(join_blocks(lowered))
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
         packed_file.write(lowered, out)
@@ -117,6 +122,40 @@ def _write_optimized(options: Any, path: Path, graph: ir.Model) -> None:
 
 def _optimized_path(path: Path) -> Path:
     return path.with_name(path.name + ".optimized.onnx")
+
+
+def join_blocks(model: ir.Model) -> ir.Model:
+    """The model with products that read weights alone in blocks as one op each, with their names.
+
+    ONNX Runtime makes one op of such a product itself, but not where an activation or a QuantizeLinear follows a Gemm.
+    The given model must not be used afterwards.
+    """
+    edits = Edits(model.graph)
+    for node in list(model.graph):
+        maker = node.inputs[1].producer() if node.op_type in ("Gemm", "MatMul") and node.inputs[1] else None
+        block = 0 if maker is None else maker.attributes.get_int("block_size", 0) or 0
+        if maker is not None and block:
+            _join_product(node, maker, block, edits)
+            model.opset_imports.setdefault(_MICROSOFT, 1)
+    return passes.RemoveUnusedNodesPass()(model).model
+
+
+def _join_product(node: ir.Node, maker: ir.Node, block: int, edits: Edits) -> None:
+    codes, scales = (array_of(value) for value in maker.inputs[:2] if value is not None)
+    bits, (depth, width) = int(8 * ir.DataType.from_numpy(codes.dtype).itemsize), codes.shape
+    packed = (codes.T.astype(np.int16) + 2 ** (bits - 1)).astype(np.uint8).reshape(width, depth // block, block)
+    if bits == _HALF_BYTE:
+        packed = packed[..., ::2] | packed[..., 1::2] << _HALF_BYTE
+    add, name = edits.constants.add, maker.inputs[0].name if maker.inputs[0] else ""
+    facts = {"K": depth, "N": width, "bits": bits, "block_size": block, "accuracy_level": _IN_INT8}
+    inputs = [node.inputs[0], add(f"{name}/packed", packed), add(f"{name}/columns", scales.T.copy())]
+    inputs += [None, None, node.inputs[2]] if len(node.inputs) > 2 else []
+    node.op_type, node.domain = BLOCKS_KERNEL, _MICROSOFT
+    node.resize_inputs(len(inputs))
+    for place, value in enumerate(inputs):
+        node.replace_input_with(place, value)
+    for key, number in facts.items():
+        node.attributes[key] = ir.AttrInt64(key, number)
 
 
 def join_gelu(model: ir.Model) -> ir.Model:

@@ -19,6 +19,8 @@ _PRECISIONS = {
     "i8": Precision.INT8,
     "u8": Precision.INT8,
 }
+_CODES = {"i4": "int4", "u4": "int4", "i8": "int8", "u8": "int8"}
+_COMPRESSED = "FullyConnected"
 _WEIGHTED = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul"})
 _GENERATED = "Subgraph"  # code that is generated for several ops: of single elements, moves, and small products
 _MOVES = frozenset({"Convert", "Reorder"})
@@ -53,8 +55,14 @@ class RuntimeNode:
 
     @property
     def precision(self) -> Precision | None:
-        """None for a type that no layer is assigned, say integers."""
-        return _PRECISIONS.get(self.type)
+        """None for a type that no layer is assigned, say integers.
+
+        A product with weights alone in integers is called after their type too, but reads floats.
+        """
+        found = _PRECISIONS.get(self.type)
+        if self.kind != _COMPRESSED or self.type not in _CODES or self.inputs[0].type in _CODES:
+            return found
+        return next((each for each in Precision if each.blocks and each.dtype == _CODES[self.type]), None)
 
 
 def read_nodes(compiled: Any) -> list[RuntimeNode]:
@@ -129,10 +137,12 @@ def _kernels(nodes: Sequence[RuntimeNode], model: Model) -> Iterator[tuple[str, 
 def owner_of(node: RuntimeNode, owners: Owners) -> str | None:
     """The group that a node computes: by its weight, else by the first of its names that is known.
 
-    What follows is fused into it, ops of other groups too.
+    What follows is fused into it, ops of other groups too. One with weights alone in integers may have the names of
+    what stands before it first, and none of its own but the one that it is called by.
     """
     by_weight = (owners.weights.get(name) for name in sorted(node.constants))
-    names = [_SUFFIX.sub("", name) for name in node.origins]
+    in_blocks = node.precision is not None and node.precision.blocks
+    names = [_SUFFIX.sub("", name) for name in ((node.name,) if in_blocks else ()) + node.origins]
     return next(
         filter(None, (*by_weight, *(owners.nodes.get(name) or owners.tensors.get(name) for name in names))), None
     )

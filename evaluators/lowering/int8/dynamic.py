@@ -26,15 +26,12 @@ def write_dynamic(node: ir.Node, name: str, codes: NDArray[np.int8], scales: NDA
         codes: (K, N) of the second factor, signed around 0: kernels for unsigned ones are half as fast.
         scales: (N,) of its columns.
     """
-    factors = {key: attribute.value for key, attribute in node.attributes.items()}
+    alpha, _ = straighten(node, edits)
     read, bias, shape = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None, node.outputs[0].shape
     assert read is not None
-    if factors.get("transA"):
-        turned = None if read.shape is None else ir.Shape(tuple(read.shape)[::-1])
-        read = _insert(edits, "Transpose", [read], f"{node.name}/turned", _FLOAT, turned)
     quantized, step, zero = _quantize(read, edits)
     weight = edits.constants.add(name, codes)
-    columns = np.asarray(scales * np.float32(factors.get("alpha", 1.0)), np.float32)
+    columns = np.asarray(scales * np.float32(alpha), np.float32)
     by_column = edits.constants.add(f"{name}/scale", columns)
     product = _insert(
         edits, "MatMulInteger", [quantized, weight, zero], f"{node.name}{PRODUCT}", ir.DataType.INT32, shape
@@ -45,7 +42,26 @@ def write_dynamic(node: ir.Node, name: str, codes: NDArray[np.int8], scales: NDA
         _become(node, "Mul", floats, scale)
         return
     scaled = _insert(edits, "Mul", [floats, scale], f"{node.name}/scaled", _FLOAT, shape)
-    _become(node, "Add", scaled, _times(bias, factors.get("beta", 1.0), node, edits))
+    _become(node, "Add", scaled, bias)
+
+
+def straighten(node: ir.Node, edits: Edits) -> tuple[float, bool]:
+    """Make a Gemm `A · B + C`, without factors and transposed operands, and leave a MatMul as it is.
+
+    Returns:
+        What the second factor still has to be multiplied by, and whether it has to be transposed.
+    """
+    factors = {key: attribute.value for key, attribute in node.attributes.items()}
+    read = node.inputs[0]
+    if factors.get("transA") and read is not None:
+        turned = None if read.shape is None else ir.Shape(tuple(read.shape)[::-1])
+        node.replace_input_with(
+            0, _insert(edits, "Transpose", [read], f"{node.name}/turned", read.dtype or _FLOAT, turned)
+        )
+    if len(node.inputs) > 2 and (bias := node.inputs[2]) is not None:
+        node.replace_input_with(2, _times(bias, factors.get("beta", 1.0), node, edits))
+    node.attributes.clear()
+    return factors.get("alpha", 1.0), bool(factors.get("transB"))
 
 
 def _insert(

@@ -16,7 +16,7 @@ from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
 from search.graph.model import Group, Model
 from search.graph.user_nodes import UserNode, UserNodes, read_user_nodes
-from search.values import Assignment, Precision, Ranges
+from search.values import REFERENCE, Assignment, Precision, Ranges
 from studies import __version__
 from studies.run.work import Work
 from studies.store import target_names
@@ -101,6 +101,7 @@ class Mix:
         weight_bits: width of the codes of INT8 weights.
         made_static: how many layers are INT8 here whose activations the mix quantizes anew in each inference, which
             none of the tools writes.
+        made_float: how many layers are FP32 here of which the mix has weights alone in integers.
     """
 
     source: Source
@@ -111,6 +112,7 @@ class Mix:
     lower: Callable[[], ir.Graph]
     weight_bits: int = 8
     made_static: int = 0
+    made_float: int = 0
 
     def layers_in(self, precision: Precision) -> tuple[MixGroup, ...]:
         return tuple(layer for layer in self.layers if layer.precision is precision)
@@ -201,8 +203,9 @@ def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
     """
     problem, ledger = work.problem, work.ledger
     ranges = ledger.ranges().for_mix(assignment)
-    dynamic = {group: Precision.INT8 for group, p in assignment.items() if p.quantized and not p.calibrated}
-    assignment = assignment.replace(dynamic)
+    alone = {group: REFERENCE for group, p in assignment.items() if p.blocks}
+    dynamic = {g: Precision.INT8 for g, p in assignment.items() if p.quantized and not p.calibrated and not p.blocks}
+    assignment = assignment.replace({**alone, **dynamic})
     written = Placement.from_json(work.bench.keeper.description.placement)
     placement = replace(written, before_activations=False)  # other tools write Q/DQ, which has none there
     (target,) = target_names.names([ledger.target.target])
@@ -219,6 +222,7 @@ def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
         lower=partial(_lower, model, assignment, ranges, placement),
         weight_bits=placement.weight_bits,
         made_static=len(dynamic),
+        made_float=len(alone),
     )
 
 

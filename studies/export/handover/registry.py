@@ -7,7 +7,7 @@ from pathlib import Path
 
 from search.errors import ConfigError
 from search.extensions import Extensible
-from search.values import Precision
+from search.values import REFERENCE, Precision
 from studies.export.handover.mix import Handover, Mix
 
 HANDOVERS: Extensible[Handover] = Extensible(
@@ -68,6 +68,11 @@ def write_handovers(folder: Path, mix: Mix, names: Sequence[str]) -> list[str]:
         notes.append(
             f"{mix.made_static} of the layers run in {Precision.INT8_DYNAMIC.label} in the mix. They are handed over "
             f"as {Precision.INT8.label} on calibrated ranges, so their loss is not the one that was measured"
+        )
+    if mix.made_float:
+        notes.append(
+            f"{mix.made_float} of the layers have weights alone in integers in the mix, and are handed over as "
+            f"{REFERENCE.label}, so their loss and latency are not those that were measured"
         )
     for name in names:
         handover = HANDOVERS.make(name)

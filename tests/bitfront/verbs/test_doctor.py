@@ -47,7 +47,10 @@ def test_here() -> None:
     assert [check.name for check in found if not check.good] == []
     assert named(found, "python").found == ".".join(map(str, sys.version_info[:3]))
     backend = named(found, "backend onnxruntime on cpu")
-    assert "native precisions: fp32, int8-dynamic, int8 (fp16, bf16 not native here, so not offered)" in backend.found
+    assert (
+        "native precisions: fp32, w8, int8-dynamic, int8, w4 (fp16, bf16 not native here, so not offered)"
+        in backend.found
+    )
     assert "onnxruntime 1." in backend.found
 
 

@@ -25,7 +25,9 @@ def rules_of(text: str) -> CapabilityRules:
 def test_the_shipped_files_say_what_the_backends_run() -> None:
     every = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
     products = {"Gemm", "MatMul"}
-    assert shipped_capability("onnxruntime-cpu").ops == {INT8: {"Conv", *products}, Precision.INT8_DYNAMIC: products}
+    alone = dict.fromkeys([Precision.W8, Precision.W4], products)
+    dynamic = {Precision.INT8_DYNAMIC: products}
+    assert shipped_capability("onnxruntime-cpu").ops == {INT8: {"Conv", *products}, **dynamic, **alone}
     assert shipped_capability("onnxruntime-cuda").ops == {FP16: every}
     newer, older = shipped_capability("tensorrt"), shipped_capability("tensorrt", "tensorrt-8")
     assert (newer.ops, newer.min_matmul_size) == ({FP16: every, INT8: every}, 16)

@@ -21,7 +21,7 @@ from search.values import Precision
 from tests.support.assignments import mixes, uniform
 from tests.support.networks import feeds, loaded, plain_session, ranged, sqnr_db
 
-FP32, FP16, BF16, _, INT8 = Precision
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 LEAST_DB, MOST_DB = 25, 60
 
 

@@ -15,8 +15,8 @@ from search.space.layout import make_layout
 from search.values import Assignment, Precision
 from tests.support.command_line import DATABASE, ok, write_inputs
 
-FP32, FP16, BF16, DYNAMIC, INT8 = Precision
-KEPT_IDS = {"fp32": 0, "fp16": 1, "bf16": 3, "int8-dynamic": 4, "int8": 2}
+FP32, FP16, BF16, DYNAMIC, INT8 = (Precision.parse(label) for label in ("fp32", "fp16", "bf16", "int8-dynamic", "int8"))
+KEPT_IDS = {"fp32": 0, "fp16": 1, "bf16": 3, "w8": 5, "int8-dynamic": 4, "int8": 2, "w4": 6}
 
 
 def test_ids_are_as_they_were_stored() -> None:

@@ -385,8 +385,9 @@ def test_the_target_names_what_changes_speed(backend: OnnxRuntimeBackend) -> Non
     assert OnnxRuntimeBackend(threads=2).target().fingerprint != target.fingerprint
 
 
-def test_the_cpu_offers_fp32_and_int8_only(backend: OnnxRuntimeBackend) -> None:
-    assert backend.capability().precisions == (FP32, Precision.INT8_DYNAMIC, INT8)
+def test_the_cpu_offers_fp32_and_integers_only(backend: OnnxRuntimeBackend) -> None:
+    alone = Precision.W8, Precision.W4
+    assert backend.capability().precisions == (FP32, alone[0], Precision.INT8_DYNAMIC, INT8, alone[1])
     assert backend.capability().ops[Precision.INT8_DYNAMIC] == {"Gemm", "MatMul"}
 
 

@@ -21,7 +21,7 @@ from search.values import Answer, Assignment, AuditRow, Precision
 from tests.support.networks import loaded
 from tests.support.paths import DATA
 
-FP32, FP16, BF16, _, INT8 = Precision
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 OBEYED, NOT_OBEYED, OPAQUE = Answer.OBEYED, Answer.NOT_OBEYED, Answer.OPAQUE
 RECORDED = sorted(DATA.glob("tensorrt_8_6_*.json")) + sorted(DATA.glob("tensorrt_1*_shape.json"))
 I8_TACTIC = "sm80_xmma_gemm_i8f32_i8i32_f32_tn_n_tilesize32x64x64_stage6_warpsize2x2x1_tensor16x8x32_by_fusion_tactic"

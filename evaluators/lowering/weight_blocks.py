@@ -1,0 +1,43 @@
+"""Weights as codes in blocks along K, each with a scale of its own. Arithmetic only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.values import Precision
+
+# Of the scale that cuts nothing off: with 16 codes smaller ones lose less, and 8 of them are on one side alone.
+_TRIED = np.linspace(0.75, 1.0, 11)
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+def limits_of(precision: Precision) -> tuple[int, int]:
+    """The lowest and the highest code."""
+    half = 2 ** (int(precision.dtype.removeprefix("int")) - 1)
+    return (-half, half - 1) if half < 128 else (1 - half, half - 1)
+
+
+def block_scales(matrix: NDArray[Any], block: int, precision: Precision) -> NDArray[np.float32]:
+    """(K ÷ block, N) scales of a (K, N) matrix; of four bits those of the least squared error."""
+    low, high = limits_of(precision)
+    blocks = matrix.reshape(-1, block, matrix.shape[1])
+    largest = np.abs(blocks).max(axis=1) / np.float32(high)
+    largest = np.where(largest >= _SMALLEST, largest, 1.0).astype(np.float32)
+    if -low == high:
+        return largest
+    best, least = largest, np.full(largest.shape, np.inf)
+    for factor in _TRIED:
+        scales = (largest * factor).astype(np.float32)
+        steps = scales[:, None]
+        error = np.square(np.clip(np.rint(blocks / steps), low, high) * steps - blocks).sum(axis=1)
+        best, least = np.where(error <= least, scales, best), np.minimum(error, least)
+    return best
+
+
+def codes_in_blocks(matrix: NDArray[Any], scales: NDArray[np.float32], precision: Precision) -> NDArray[np.int8]:
+    """(K, N) the nearest codes."""
+    steps = np.repeat(scales, len(matrix) // len(scales), axis=0)
+    return np.clip(np.rint(matrix / steps), *limits_of(precision)).astype(np.int8)
