@@ -16,7 +16,7 @@ from evaluators.calibration.sample_runs import Progress, SampleRuns, Steps, runs
 from evaluators.calibration.scales import clip
 from evaluators.data import Dataset, gather_forms
 from search.errors import ConfigError, DataError
-from search.graph.model import Model
+from search.graph.model import Model, values_by_name
 from search.values import Precision, Ranges, TensorRange, digest_of
 
 AUTO = "auto"
@@ -109,7 +109,9 @@ def collect_clipped(
     """
     used = _in_order(model, dataset, indices)[: known.samples]
     run = SampleRuns(model, dataset, used, threads, Steps(progress, runs_of(model, used)))
-    ranges = {name: range_ for name, range_ in known.observed.items() if name in tensors}
+    # In the order of the graph, in which it is cut into stretches: ranges that were stored have lost it.
+    order = values_by_name(model.graph)
+    ranges = {name: known.observed[name] for name in order if name in known.observed and name in tensors}
     unknown = FETCH_BYTES // np.dtype(np.float32).itemsize
     sizes = {n: math.prod(model.shapes[n]) if n in model.shapes else unknown for n in ranges}
     seen = Extremes(ranges, sizes, known.infinite, known.samples)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from evaluators.calibration.graph_sessions import open_chain, run_chain
 from evaluators.calibration.histograms import FETCH_BYTES, cut_parts
 from evaluators.calibration.sample_runs import SampleRuns
 from evaluators.calibration.sample_statistics import BINS, SampleStatistics
-from evaluators.data import Dataset
+from evaluators.data import Dataset, gather_forms
 from search.errors import DataError
 from search.graph.model import Model, values_by_name
 from search.values import Ranges, TensorRange
 
 MOST_SAMPLES = 256
+FEWEST_SAMPLES = 12  # however long that takes: fewer tell hardly any drift from chance
+_MOST_S = 10.0  # of processor time: who waits for it wants something else
 _MOST_COUNTED = 4096  # elements of a tensor and a sample that go into the histogram
 
 
@@ -27,10 +30,10 @@ def observe_samples(run: SampleRuns, ranges: Ranges, *, clusters: bool = False) 
     """Run the float model over samples and look at each of them alone.
 
     Looked at are the tensors that have a range and that INT8 would round, as far as their first axis is the batch: the
-    inputs of the model and of its groups, and the model's outputs.
+    inputs of the model and of its groups, and the model's outputs. Of a slow model the first samples are enough.
 
     Args:
-        run: the samples, and the model with what recovery changed of it.
+        run: the samples, of which any first ones stand for all, and the model with what recovery changed of it.
         ranges: as calibrated.
         clusters: whether each sample stands for a cluster.
 
@@ -43,23 +46,30 @@ def observe_samples(run: SampleRuns, ranges: Ranges, *, clusters: bool = False) 
     parts = cut_parts(_sizes(run.model, [name for name in watches if name not in inputs]), FETCH_BYTES)
     with ExitStack() as stack:
         chain = open_chain(run.model.graph, parts, run.threads, stack)
-        for batch in run.batches():
+        start, seen = time.process_time(), 0
+        for batch in stack.enter_context(closing(run.batches())):
+            seen += batch.count
             for name in inputs:
                 watches[name].add(batch.inputs[name], run.model.batch, batch.count)
             for name, array in run_chain(chain, batch):
                 if name in watches:
                     watches[name].add(array, run.model.batch, batch.count)
+            if seen >= FEWEST_SAMPLES and time.process_time() - start > _MOST_S:
+                break
     return _gather({name: watch for name, watch in watches.items() if watch.rows}, clusters)
 
 
-def choose_independent(dataset: Dataset, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Samples that say something each: the first of every cluster, evenly spaced ones where there are too many."""
+def choose_independent(dataset: Dataset, indices: NDArray[np.int64], batch: int = 1) -> NDArray[np.int64]:
+    """Samples that say something each: the first of every cluster, evenly spaced ones where there are too many.
+
+    In random order, since data are often sorted; batches hold one form each.
+    """
     ids = dataset.clusters
     if ids is not None:
         indices = indices[np.sort(np.unique(ids[indices], return_index=True)[1])]
-    if len(indices) <= MOST_SAMPLES:
-        return indices
-    return indices[np.linspace(0, len(indices) - 1, MOST_SAMPLES).astype(np.int64)]
+    if len(indices) > MOST_SAMPLES:
+        indices = indices[np.linspace(0, len(indices) - 1, MOST_SAMPLES).astype(np.int64)]
+    return gather_forms(dataset, np.random.RandomState(len(indices)).permutation(indices), batch)
 
 
 class _TensorStatistics:

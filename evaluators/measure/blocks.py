@@ -22,6 +22,8 @@ MANY = 8  # inferences of a block, from which on its first is not counted
 WARM_UP_TOLERANCE = 0.02
 WARM_UP_BLOCKS = 3  # that many in a row must agree
 MAX_WARM_UP_S = 2.0
+_LONG_BLOCK_MS = 100.0  # a block of so long an inference averages over more noise than several short ones
+FEWEST_ROUNDS = 5  # where blocks are that long
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ def time_block(session: Session, count: int) -> InferenceBlock:
     return InferenceBlock(samples[counted], ~masked[counted], float(samples.sum()), wall_ms)
 
 
+def rounds_worth(rounds: int, block_ms: float) -> int:
+    """How many of some rounds are worth their time where each block of an engine takes so long."""
+    return min(rounds, max(FEWEST_ROUNDS, round(rounds * _LONG_BLOCK_MS / max(block_ms, _LONG_BLOCK_MS))))
+
+
 def run_in_turn(
     sessions: Mapping[str, Session], counts: Mapping[str, int], rounds: int, alive: Callable[[], None]
 ) -> dict[str, list[InferenceBlock]]:
@@ -68,13 +75,16 @@ def run_in_turn(
 
     Args:
         counts: inferences of a block of each.
+        rounds: at most; as many as `rounds_worth` says, by the quickest engine of the first round.
         alive: called after every block.
     """
     blocks: dict[str, list[InferenceBlock]] = {name: [] for name in sessions}
-    for _ in range(rounds):
+    done = 0
+    while done < (rounds_worth(rounds, min(each[0].spent_ms for each in blocks.values())) if done else rounds):
         for name, session in sessions.items():
             blocks[name].append(time_block(session, counts[name]))
             alive()
+        done += 1
     return blocks
 
 
@@ -119,7 +129,8 @@ def warm_up(session: Session, block_ms: float, typical: Callable[[Samples], floa
 
 def warm_up_shortly(session: Session, block_ms: float) -> int:
     """Run a block; how many inferences make one. By processor time a cold start is over after the first inferences."""
-    session.time(1)  # it allocates
+    if float(session.time(1)[0]) >= _LONG_BLOCK_MS:  # what it allocates hardly shows
+        return 1
     count = _count_of(block_ms, float(session.time(1)[0]))
     return _count_of(block_ms, float(session.time(count).mean()))
 

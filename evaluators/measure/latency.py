@@ -48,6 +48,8 @@ DRIFT_LIMIT = 0.03
 RATIO_AIM = 0.025
 RATIO_LIMIT = 0.06  # what is known less well is doubtful
 MIN_ROUNDS = 5
+_FEW_ROUNDS = 3  # are enough of a slow engine where they agree
+_SLOW_S = 1.0  # that these take
 _LONGEST = 2.0  # times the least `seconds`, of the candidate
 
 
@@ -162,7 +164,7 @@ def measure_together(
 
     Args:
         sessions: engines by name, inputs bound.
-        rounds: blocks of each.
+        rounds: blocks of each, fewer where they are long: see `blocks.rounds_worth`.
         baseline: an engine that runs in turn with them, with its inputs bound.
         relative: whether the baseline's time counts; else it only keeps them company.
         statistic, clock, reference_ms, spread_limit, state: as `measure` has them.
@@ -233,7 +235,8 @@ def _are_enough(rows: Sequence[Sequence[InferenceBlock]], plan: _Plan) -> bool:
         fewest = min(sum(int(block.undisturbed.sum()) for block in blocks) for blocks in rows)
         return fewest >= plan.min_samples and of_candidate_s >= plan.seconds
     if len(rows[0]) < MIN_ROUNDS:
-        return False
+        few = len(rows[0]) >= _FEW_ROUNDS and of_candidate_s >= _SLOW_S
+        return few and len(rows) > 1 and _ratio_error(rows) <= RATIO_AIM
     if len(rows) == 1:
         return of_candidate_s >= plan.seconds
     return of_candidate_s >= _LONGEST * plan.seconds or _ratio_error(rows) <= RATIO_AIM

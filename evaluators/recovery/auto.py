@@ -17,6 +17,9 @@ from search.values import Ranges, Recovery, StepRecord
 EQUAL_DB = 80.0  # signal to noise, from which on two float models are equal but for rounding
 
 NO_TIME = "it was not tried, because the time for recovery was over: see --recover-time"
+TOO_SLOW = "it was not tried, because the model takes {:.0f} s over the samples: see --recover-time"
+_PASSES = 3.0  # an exact step looks at the samples and calibrates on them again, both slower than the model runs
+_EXACT_SHARE = 0.5  # of the time that is left, which that may take: ranges and biases often gain more
 
 Done = Callable[[int, int], None]
 
@@ -56,9 +59,13 @@ class StepTrials:
         held_out: the samples that decide.
         forced: whether every step is kept that proposes something, whatever it does to the error.
         done: told how many of how many steps are tried.
+        pass_s: seconds that the float model takes over all samples that steps fit to, by the clock of the context.
     """
 
-    def __init__(self, context: RecoveryContext, held_out: HeldOut, *, forced: bool, done: Done) -> None:
+    def __init__(
+        self, context: RecoveryContext, held_out: HeldOut, *, forced: bool, done: Done, pass_s: float = 0.0
+    ) -> None:
+        self._pass_s = pass_s
         self._context = context
         self._held_out = held_out
         self._forced = forced
@@ -90,9 +97,11 @@ class StepTrials:
 
     def _try(self, step: RecoveryStep, now: _KeptSoFar) -> StepRecord:
         """One step; what it proposes becomes part of `now` where it is kept."""
-        before = now.outcome
-        if self._context.seconds_left() <= 0 and not self._forced:
-            return replace(_record(step, before, NO_TIME), cut="it was not tried")
+        before, left_s = now.outcome, self._context.seconds_left()
+        dear = step.exact and _PASSES * self._pass_s > _EXACT_SHARE * left_s
+        if (left_s <= 0 or dear) and not self._forced:
+            reason = TOO_SLOW.format(self._pass_s) if left_s > 0 else NO_TIME
+            return replace(_record(step, before, reason), cut="it was not tried")
         try:
             proposal = step.propose(self._context, now.ranges)
             if proposal is None or proposal.ranges == now.ranges:

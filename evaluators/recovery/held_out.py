@@ -97,6 +97,7 @@ class HeldOut:
         other_clusters: the same for the others, with numbers that are shared by both.
 
     Attributes:
+        run_s: seconds of processor time that the float model takes for a batch.
         notes: why the metric cannot be scored on them; empty if it can.
     """
 
@@ -117,8 +118,8 @@ class HeldOut:
         self._metric = metric
         start = time.process_time()
         self._counts, self._outputs = _run_float(session, samples, seconds)
-        each = max((time.process_time() - start) / len(self._counts), 1e-6)
-        self._more = max(0, int(seconds / each) - len(self._counts))
+        self.run_s = max((time.process_time() - start) / len(self._counts), 1e-6)
+        self._more = max(0, int(seconds / self.run_s) - len(self._counts))
         self._by_sample = all(_is_by_sample(rows, found) for rows, found in self._outputs)
         self._power = {name: self._usual_power(name) for name in compared_names(self._outputs[0][1])}
         self._clusters = None if clusters is None else clusters[: sum(self._counts)]

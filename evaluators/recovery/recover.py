@@ -76,6 +76,10 @@ class Budget:
         """Seconds of it as processor time."""
         return max(0.0, seconds) * self._rate
 
+    def idle_s(self, processor_s: float) -> float:
+        """The inverse of `processor_s`."""
+        return processor_s / self._rate
+
 
 @dataclass(frozen=True)
 class CalibrationSamples:
@@ -272,7 +276,8 @@ class _Recovery:
         self._kept_back = 1 - _STEPS_SHARE
         held_out = self.open_held_out()
         plain = ranges if self._all_fit else self._calibrate(self._subject.given)
-        found = StepTrials(self.context, held_out, forced=forced, done=done).run(steps, plain)
+        pass_s = self._budget.idle_s(held_out.run_s * len(self._fitting) / self._subject.given.batch)
+        found = StepTrials(self.context, held_out, forced=forced, done=done, pass_s=pass_s).run(steps, plain)
         return found if found.stages else replace(found, ranges=ranges)
 
     @property

@@ -100,6 +100,7 @@ def _latency(now: Standing, point: Point, record: StoredEvaluation) -> dict[str,
         "tie_band": now.target.band,
         "tie_band_provisional": now.target.band_is_provisional,
         "speedup_over_fp32": point.speedup,
+        "speedup_over_file": point.over_file,
         "speedup_doubtful": point.speedup_doubtful,
         "rounds": [
             {

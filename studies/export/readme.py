@@ -64,6 +64,7 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
 def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
     latency, target, final = found["latency"], found["target"], found["final"]
     speedup, took = latency["speedup_over_fp32"], latency_text(latency["value_ms"], latency["tie_band"])
+    faster = latency.get("speedup_over_file")
     took += " (doubtful, see below)" if latency["doubts"] else ""
     versions = ", ".join(f"{name} {version}" for name, version in target["versions"].items())
     options = ", ".join(f"{name} {value}" for name, value in target["options"].items())
@@ -72,6 +73,7 @@ def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
         ("latency", f"{took} for one batch of {_batch(found)} ({statistic})"),
         ("samples a second", rate_text(latency["samples_per_s"], missing="–")),
         ("speed against FP32", _speed_text(speedup, latency["speedup_doubtful"])),
+        *([("speed against the file as given", f"{speedup_text(faster)} ×")] if faster else []),
         *_accuracy_rows("search data", found["search"], now),
         *_accuracy_rows("final data, which the search never saw", final, now, final["loss_text"]),
         ("limits on the final data", _limits_text(found)),

@@ -70,6 +70,8 @@ class JudgedTarget(Protocol):
     @property
     def details(self) -> TargetDetails: ...
     @property
+    def as_given_ms(self) -> float | None: ...
+    @property
     def table(self) -> EvaluationTable: ...
     @property
     def metric(self) -> MetricScale: ...
@@ -149,6 +151,12 @@ class Point(EvaluationRecord):
     def speedup(self) -> float | None:
         """How many times as fast as uniform FP32; None if either was not measured."""
         return _number(self.now.measures.speedup(self.row))
+
+    @cached_property
+    def over_file(self) -> float | None:
+        """How many times as fast as the user's own file; None where FP32 is that, or the file was not measured."""
+        given_ms, own_ms = self.now.as_given_ms, self.latency_ms
+        return None if given_ms is None or own_ms is None else given_ms / own_ms
 
     @cached_property
     def latency_doubtful(self) -> bool:

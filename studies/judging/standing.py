@@ -21,7 +21,7 @@ from studies.judging.rules.picks import Picks, choose, score_of, ties
 from studies.judging.rules.verdicts import FinalBounds, Verdict, quantile
 from studies.options.limits import LATENCY_MS, Limits, MetricScale
 from studies.store.columns import MOST_ROWS, Columns, EvaluationTable
-from studies.store.records import EXPORT, OK, RUNNING, StudyRecord, TargetRecord
+from studies.store.records import AS_GIVEN, EXPORT, OK, RUNNING, StudyRecord, TargetRecord
 from studies.store.store import Store
 
 Bools = NDArray[np.bool_]
@@ -78,6 +78,12 @@ class Standing:
         """The row of uniform INT8, if there are limits of the accuracy that it keeps or might keep."""
         row = self.measures.quantized_row
         return row if row is not None and self.limits.bound_accuracy and self.judgement.near[row] else None
+
+    @property
+    def as_given_ms(self) -> float | None:
+        """What the user's own file takes, where FP32 is not quite that and it was measured."""
+        found: float | None = self.target.details.get(AS_GIVEN, {}).get("latency_ms")
+        return found
 
     @cached_property
     def doubtful(self) -> Bools:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluators.measure.blocks import BLOCK_MS
+from evaluators.measure.blocks import BLOCK_MS, rounds_worth
 from studies.store.records import PROCESS, REBUILD, RUNNING
 
 if TYPE_CHECKING:
@@ -180,8 +180,9 @@ class Pace:
         Waiting for other processes that measure on the device is part of that, as long as for recent evaluations.
         """
         raw_ms = now.table.raw_ms[np.isfinite(now.table.raw_ms)]
-        block_s = max(BLOCK_MS, float(raw_ms.max(initial=0.0))) / 1000
-        return (count + 1) * (_WARM_UP_S + _REPEATS * _ROUNDS * block_s) + self._most("wait")
+        block_ms = max(BLOCK_MS, float(raw_ms.max(initial=0.0)))
+        blocks_s = rounds_worth(_ROUNDS, block_ms) * block_ms / 1000
+        return (count + 1) * (_WARM_UP_S + _REPEATS * blocks_s) + self._most("wait")
 
     def _most(self, kind: str) -> float:
         return _quantile(self._took_s[kind])

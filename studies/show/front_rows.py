@@ -62,6 +62,7 @@ def evaluation_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dic
         "latency_ms": point.latency_ms,
         "samples_per_s": point.samples_per_s,
         "speedup": point.speedup,
+        "speedup_over_file": point.over_file,
         "latency_doubtful": point.latency_doubtful,
         "speedup_doubtful": point.speedup_doubtful,
         "warnings": list(point.doubt_texts),

@@ -475,7 +475,10 @@ def test_a_quantized_file_is_searched_and_the_file_as_given_is_measured_beside(h
     ok("search", path, "--data", here / "in/data.npz", "--trials", 3, "--study", "own")
     found = front("own")
     assert re.search(r"The file as given takes [\d.]+ ms \([\d.]+ × FP32\) and loses ", " ".join(found["notes"]))
-    assert "The file as given takes" in ok("front", "own")
+    said = ok("front", "own")
+    assert "The file as given takes" in said
+    assert "× file" in said
+    assert all(row["speedup_over_file"] / row["speedup"] > 0 for row in found["rows"])
     int8 = next(row["trial"] for row in found["rows"] if row["role"] == "baseline:int8")
     ok("export", "own", "--trial", int8, "--out", "engine")
     batch = {"image": np.load(here / "in/data.npz")["image"][:4]}

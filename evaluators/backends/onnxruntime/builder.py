@@ -79,21 +79,19 @@ class OnnxRuntimeBuilder:
         return open_session(self.device, path, self.device.session_options(), counts_memory=True)
 
     def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
-        options = self.device.session_options()
+        options, skipped = self.device.session_options(), min(_PROFILE_WARM_UP, max(1, count // 3))
         with held_folder() as folder:
             options.enable_profiling = True
             options.profile_file_prefix = str(folder / "trace")
             _write_optimized(options, folder / "optimized.onnx", self.model.graph)
             session = open_session(self.device, path, options)
-            for _ in range(_PROFILE_WARM_UP + count):
+            for _ in range(skipped + count):
                 session.run(inputs)
             trace = Path(session.session.end_profiling()).read_text(encoding="utf-8")
             optimized = onnx.load(str(folder / "optimized.onnx"), load_external_data=False)
             session.close()
         owners = owners_of(self.model)
-        return layer_times(
-            trace, optimized.graph, lambda node: owner_of(node, owners), self._written, _PROFILE_WARM_UP, count
-        )
+        return layer_times(trace, optimized.graph, lambda node: owner_of(node, owners), self._written, skipped, count)
 
     def write_layers(self, path: Path, out: Path) -> bool:
         options = self.device.session_options()

@@ -137,9 +137,9 @@ class Calibrations:
 
     def observe_samples(self) -> SampleStatistics:
         opened, dataset, ranges = self._opened, self._data.calibration_data, self._opened.ranges
-        chosen = choose_independent(dataset, self._indices_of(ranges))
+        chosen = choose_independent(dataset, self._indices_of(ranges), opened.model.batch)
         runs = Steps(opened.tell_progress, runs_of(opened.model, chosen))
-        run = SampleRuns(opened.model, dataset, chosen, self._threads(), runs)
+        run = SampleRuns(opened.model, dataset, chosen, worthwhile_threads(), runs)
         return observe_samples(run, ranges, clusters=dataset.clusters is not None)
 
     def _indices_of(self, ranges: Ranges) -> Indices:

@@ -21,7 +21,8 @@ from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
 from search.values import Accuracy, Assignment, Evaluation, FailureKind, Latency, Stage
 
-_PROFILED = 10  # inferences of a profiled run
+_PROFILED, _FEW_PROFILED = 10, 3  # inferences of a profiled run, and of a slow engine's
+_PROFILED_MS = 1000.0  # that they take together, but for the few
 _TRIES = 5  # measurements at most of a uniform assignment, by which all others are predicted, where one is doubtful
 
 
@@ -80,8 +81,10 @@ class CandidateTasks:
     def _profile(self, candidate: Candidate, engine: Path, *, keep: bool) -> None:
         """Time the layers, of which the moves are summed up; keep the single times where they were asked for."""
         opened = self._opened
+        took_ms = candidate.evaluation.latency.raw_ms if candidate.evaluation.latency else 0.0
+        count = min(_PROFILED, max(_FEW_PROFILED, int(_PROFILED_MS / max(took_ms, 1e-3))))
         with opened.alone():
-            layers = opened.builder.profile(engine, self._data.first_batch(), _PROFILED)
+            layers = opened.builder.profile(engine, self._data.first_batch(), count)
         summary = candidate.evaluation.engine
         if summary is not None and layers:
             moves_ms = sum(layer.ms for layer in layers if layer.moves)

@@ -98,7 +98,7 @@ def as_given_text(now: Standing) -> str:
     fp32 = "" if base is None else f" ({speedup_text(now.measures.latency_ms[base] / latency_ms)} × FP32)"
     loss = estimate_text(told.get("loss"), told.get("loss_low"), told.get("loss_high"), now.metric)
     lost = f"loses {loss} on the final samples" if loss else f"gives no finite outputs there: {told['failure']}"
-    beside = "" if best is None else f"; the best is {speedup_text(latency_ms / best.latency_ms)} times as fast"
+    beside = "" if best is None else f"; the best is {speedup_text(best.over_file)} times as fast"
     return f"The file as given takes {latency_text(latency_ms, now.target.band)}{fp32} and {lost}{beside}"
 
 

@@ -93,15 +93,16 @@ def _headline(now: Standing) -> str:
     best = best_point(now)
     if best is None or best.latency_ms is None:
         return ""
+    file = f", {best.over_file:.2f} × as fast as the file as given" if best.over_file else ""
     if best.baseline == REFERENCE.label:
-        return f"Stay with {REFERENCE.label.upper()}: nothing faster is recommended"
+        return f"Stay with {REFERENCE.label.upper()}: nothing faster is recommended{file}"
     if best.speedup is None or best.speedup_doubtful:
         speed = f"{latency_text(best.latency_ms)}, {DOUBTFUL}"
     elif best.speedup <= 1 + now.target.band:
         speed = f"Not measurably faster than FP32 ({best.speedup:.2f} ×)"
     else:
         speed = f"{best.speedup:.2f} × as fast as FP32"
-    final = best.final
+    final, speed = best.final, speed + file
     if final.loss is None or final.bound is None or not math.isfinite(final.bound):
         return speed
     if now.metric.relative:

@@ -69,6 +69,7 @@ def points_table(
         Column("trial", right=True),
         Column("latency", right=True),
         Column("× FP32", right=True),
+        Column("× file", right=True),
         Column("samples/s", right=True, drop=6),
         *(Column(name, right=True, drop=5) for level in levels for name in (f"level {level}", "built in")),
         *_score_columns(now),
@@ -87,7 +88,7 @@ def points_table(
     styles = {place: style for place, point in enumerate(points) if (style := _style(now, point))}
     below = (doubtful,) if doubtful else ()
     table = TextTable(columns, rows, key=1, styles=styles, below=below)
-    return table.without_empty(_score_columns(now)[-1].header, "limits", "notes")
+    return table.without_empty("× file", _score_columns(now)[-1].header, "limits", "notes")
 
 
 def _score_columns(now: Standing) -> list[Column]:
@@ -136,6 +137,7 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str, shared:
         str(point.trial),
         latency_text(point.latency_ms, now.target.band) if timed else point.status,
         speedup_text(point.speedup, doubtful=point.speedup_doubtful) if timed else "",
+        speedup_text(point.over_file, doubtful=point.latency_doubtful) if timed else "",
         rate_text(point.samples_per_s),
         *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
         *_score_cells(now, point, shared),

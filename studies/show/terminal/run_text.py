@@ -139,6 +139,7 @@ def point_text(now: Standing, point: Point) -> str:
         times += f" ({DOUBTFUL})"
     elif speedup := speedup_text(point.speedup):
         times += f", {speedup} × FP32"
+        times += f" and {over_file} × the file as given" if (over_file := speedup_text(point.over_file)) else ""
     final = point.final
     if final.scored and final.loss is not None:
         value = value_text(final.value, half_width(final.low, final.high), now.metric)

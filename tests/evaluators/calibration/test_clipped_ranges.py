@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.calibration import activations
+from evaluators.calibration import activations, histograms
 from evaluators.calibration.activations import collect, collect_clipped
 from evaluators.data import Dataset
 from evaluators.data.opening import open_data
@@ -44,6 +44,17 @@ def test_only_what_is_asked_for_is_looked_at(tmp_path: Path) -> None:
     wanted = {model.groups[1].output, model.inputs[0].name}
     (found,) = collect_clipped(model, dataset, np.arange(len(dataset)), known, ["mse"], wanted)
     assert set(found) == wanted
+
+
+def test_ranges_that_were_stored_give_the_same_where_tensors_are_fetched_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, dataset, known = opened("residual", tmp_path)
+    monkeypatch.setattr(histograms, "FETCH_BYTES", 1)
+    args, tensors = (model, dataset, np.arange(len(dataset))), set(known.tensors)
+    stored = Ranges.from_json(known.to_json())
+    assert list(stored.observed) != list(known.observed)
+    assert collect_clipped(*args, stored, ["mse"], tensors) == collect_clipped(*args, known, ["mse"], tensors)
 
 
 def test_a_part_of_the_values_gives_nearly_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

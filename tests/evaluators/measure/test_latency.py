@@ -216,6 +216,16 @@ def test_a_ratio_that_is_known_at_once_takes_five_blocks_of_each() -> None:
     assert (len(latency.samples_ms), len(latency.baseline_samples_ms)) == (5 * 4, 5 * 2)
 
 
+def test_a_slow_engine_is_known_after_three_inferences_that_agree() -> None:
+    session, baseline = steady(1000.0), steady(900.0)
+    latency = by_thread(session, baseline)
+    assert (latency.raw_ms, latency.baseline_ms, latency.warnings) == (1000.0, 900.0, ())
+    assert session.done == baseline.done == 1 + 3
+    restless = Clock(lambda i: 1000.0 * (1 + 0.05 * (i % 2)))
+    by_thread(restless, steady(900.0), tries=1)
+    assert restless.done == 1 + 5
+
+
 def test_blocks_go_on_while_the_ratio_is_not_known_and_end_at_twice_the_time() -> None:
     restless = Clock(lambda i: 5.0 * (1 + 0.2 * ((i + 2) // 4 % 2)))  # every second block
     latency = by_thread(restless, steady(10.0), seconds=0.2)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from evaluators.measure.blocks import rounds_worth
 from evaluators.measure.latency import measure, measure_together
 from evaluators.process.evaluator import Evaluator
-from search.values import Latency, Precision
+from search.values import THREAD_CLOCK, Latency, Precision
 from tests.support.command_line import three_layers
 from tests.support.evaluator_jobs import case
 from tests.support.scripted_sessions import COOL, HOT, Clock, states, steady
@@ -32,6 +33,13 @@ def test_steady_engines_are_measured_once() -> None:
     assert all(each.baseline_ms == 20.0 and len(each.baseline_samples_ms) == 6 for each in found.values())
     assert found["a"].value_ms == pytest.approx(10.0 * 20.5 / 20)
     assert all(each.warnings == () and each.conditions == {} for each in found.values())
+
+
+def test_slow_engines_are_visited_less_often() -> None:
+    found = together({"slow": steady(1000.0), "slower": steady(2000.0)}, 20, clock=THREAD_CLOCK)
+    assert [len(each.samples_ms) for each in found.values()] == [5, 5]
+    assert len(together({"usual": steady(80.0)}, 20)["usual"].samples_ms) == 20
+    assert rounds_worth(20, 200.0) == 10
 
 
 def test_a_baseline_that_does_not_count_only_keeps_company() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from evaluators.data import Batch
 from evaluators.recovery.context import RecoveryContext
+from evaluators.recovery.recover import Budget
 from evaluators.recovery.step import Proposal, RecoveryStep
 from search.errors import EvaluatorError
 from search.space.rules import KeepRule
@@ -148,6 +149,16 @@ def test_without_time_nothing_is_tried_and_few_samples_are_scored(case: Case) ->
     assert record.cut == record.steps
     assert ranges == case.ranges
     assert record.plain.samples < SAMPLES
+
+
+def test_a_step_that_runs_a_slow_model_several_times_leaves_its_time_to_others(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget, "idle_s", lambda self, processor_s: 10.0)
+    _, record = case.recover([Balance(), Widen()], seconds=60.0)
+    assert "the model takes 10 s over the samples" in record.steps[0].reason
+    assert record.cut == record.steps[:1]
+    assert record.steps[1].error_after is not None
 
 
 def test_a_metric_that_needs_labels_leaves_errors_to_decide(tmp_path: Path) -> None:

@@ -12,9 +12,18 @@ import numpy as np
 import pytest
 
 from bitfront import verbs
-from evaluators.calibration.observe_samples import MOST_SAMPLES
+from evaluators.calibration.activations import collect
+from evaluators.calibration.observe_samples import (
+    FEWEST_SAMPLES,
+    MOST_SAMPLES,
+    choose_independent,
+    observe_samples,
+)
+from evaluators.calibration.sample_runs import SampleRuns, Steps
 from evaluators.calibration.sample_statistics import read_statistics, statistics_bytes
+from evaluators.data.opening import open_data
 from search.errors import ArtifactError
+from search.graph.model import load
 from tests.support.command_line import DATABASE, invoke, ok, three_layers, tree, write_inputs
 from tests.support.networks import save
 
@@ -102,6 +111,17 @@ def test_data_without_labels_are_compared_all_the_same(here: Path) -> None:
     found = drift("unlabelled.npz", code=0)
     assert found["loss"] is None
     assert "top1 needs labels, and the fresh data have none" in found["notes"][0]
+
+
+def test_of_a_slow_model_a_few_samples_are_looked_at(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(Path("model.onnx"), batch=4)
+    data = open_data("same.npz", model.inputs)
+    chosen = choose_independent(data, np.arange(SAMPLES))
+    assert sorted(chosen) != list(chosen), "data are often sorted"
+    run = SampleRuns(model, data, chosen, 1, Steps(None, 64))
+    monkeypatch.setattr("evaluators.calibration.observe_samples._MOST_S", -1.0)
+    ranges = collect(model, data, chosen, "minmax")
+    assert observe_samples(run, ranges).samples == FEWEST_SAMPLES
 
 
 def test_of_each_cluster_one_sample_counts(here: Path) -> None:
