@@ -11,9 +11,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
+from search.errors import ConfigError
 from search.values import REFERENCE
 from studies.events import Quiet
+from studies.options.config import SearchConfig, options_of
 from studies.options.quantities import parse_tolerance
+from studies.options.read_options import change_config
 
 if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them
     from studies.events import Events
@@ -21,11 +24,12 @@ if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs wor
     from studies.judging.search_events import SearchEvents
     from studies.judging.study_lookup import LimitChanges
     from studies.lifecycle.recovered_model import RecoveredModel
-    from studies.options.config import SearchConfig
+    from studies.lifecycle.written_mix import WrittenMix
     from studies.run.search_result import SearchResult
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+_OF_MODELS = ("batch", "shapes", "input_values", "calibration_cache")
 
 
 def export(
@@ -38,10 +42,12 @@ def export(
     triton: Annotated[str | None, Typed("NAME")] = None,
     tools: Annotated[Sequence[str], Typed("TOOL", "--for")] = (),
     latency_tolerance: Annotated[float | None, Typed("SHARE", read=parse_tolerance)] = None,
+    typing: Annotated[str | None, Typed("KIND")] = None,
+    assign: Annotated[str | None, Typed("MIX", "--assign")] = None,
     storage: str | None = None,
     target: str | None = None,
     events: SearchEvents | None = None,
-) -> Export:
+) -> Export | WrittenMix:
     """Write the chosen engine to a folder, with a description and a program that runs it, and check it.
 
     If a pick was not scored on the final split, it is scored first, and replaced by the next one if it fails the
@@ -55,8 +61,10 @@ def export(
         tools: Also write files for other tools: nncf, polygraphy, modelopt, qat. Can be repeated; commas work too.
         latency_tolerance: Largest allowed difference between the latencies of the exported and the measured engine,
             for example 5%. [default: the study's tie band]
+        typing: Strong also writes a weakly typed mix of TensorRT as an ONNX file for strongly typed networks.
+        assign: Write this mix of a model file, which takes the place of STUDY, for strongly typed networks.
         changes: limits, options of the builder for this engine (`final_optimization_level`), and `model` and `data` if
-            files have moved; as for `resume`.
+            files have moved; as for `resume`. With `assign`: shapes, calibration cache, and data to calibrate on.
         storage: the URL of the database; None for the default one.
         target: the target of the study; None for the first. The engine is exported where it was measured.
 
@@ -65,10 +73,19 @@ def export(
         ConfigError: the folder cannot be used, or an option does not apply to the backend or the mix.
         ArtifactError: the written engine does not work.
     """
-    from studies.export.export import Extras
+    from studies.export.explicit import check_typing
+    from studies.export.export import Extras, check_folder
     from studies.lifecycle.delivery import export_study
+    from studies.lifecycle.written_mix import export_mix
     from studies.store.store import default_url
 
+    if assign is not None:
+        check_folder(out)
+        check_typing(typing)
+        _refuse_given({"--pick": pick, "--trial": trial, "--triton": triton, "--for": tools, "--target": target})
+        return export_mix(change_config(SearchConfig(name, ""), changes), assign, out, events or Quiet())
+    rows = {row.key: row.shown for row in options_of("export")}
+    _refuse_given({rows[key]: changes.get(key) for key in _OF_MODELS}, "a study has its own")
     return export_study(
         storage or default_url(),
         name,
@@ -76,11 +93,17 @@ def export(
         changes,
         pick=pick,
         trial=trial,
-        extras=Extras(triton, tuple(dict.fromkeys(each for text in tools for each in text.split(",")))),
+        extras=Extras(triton, tuple(dict.fromkeys(each for text in tools for each in text.split(","))), typing),
         latency_tolerance=latency_tolerance,
         target=target,
         events=events or Quiet(),
     )
+
+
+def _refuse_given(options: Mapping[str, Any], why: str = "with --assign there is no study") -> None:
+    for shown, value in options.items():
+        if value not in (None, ()):
+            raise ConfigError(f"{shown}: {why}. Leave it out.")
 
 
 def warn_of_export(done: Export) -> None:
@@ -94,6 +117,20 @@ def warn_of_export(done: Export) -> None:
 
 def _export_json(done: Export) -> Mapping[str, Any]:
     return {"folder": str(done.folder), "trial": done.trial, "manifest": done.manifest}
+
+
+def _warn_of_mix(done: WrittenMix) -> None:
+    from bitfront.printing.output import warn
+
+    for text in done.notes:
+        warn(text)
+
+
+@prints(export, kind="WrittenMix", warn=_warn_of_mix)
+def _print_mix(done: WrittenMix) -> None:
+    from bitfront.printing.output import say
+
+    say(done.text)
 
 
 @prints(export, json=_export_json, warn=warn_of_export, quiet=True)
@@ -179,19 +216,22 @@ def deliver_best(finished: SearchResult, folder: Path, events: SearchEvents | No
     Raises:
         ArtifactError: a written engine does not work.
     """
+    from studies.lifecycle.delivery import export_study
+
     now = finished.standing
     name, best, base = now.study.name, now.picks.best, now.measures.row_of(REFERENCE.role)
-    where: dict[str, Any] = {"storage": now.details.storage, "target": now.target.target.fingerprint, "events": events}
+    url = now.details.storage
+    where: dict[str, Any] = {"target": now.target.target.fingerprint, "events": events or Quiet()}
     engine = safe = None
     folder.mkdir(parents=True, exist_ok=True)
     # All or nothing: whoever goes on with an interrupted one names the same folder.
     with TemporaryDirectory(prefix=".", dir=folder) as made:
         part = Path(made)
         if best is not None:
-            engine = export(name, part / "engine", **where)
+            engine = export_study(url, name, part / "engine", NOTHING, **where)
         if engine is not None and base is not None and int(now.table.trial[base]) not in (-1, engine.trial):
-            safe = export(name, part / "safe", trial=int(now.table.trial[base]), **where)
-        report(name, part / "report.html", storage=now.details.storage)
+            safe = export_study(url, name, part / "safe", NOTHING, trial=int(now.table.trial[base]), **where)
+        report(name, part / "report.html", storage=url)
         for path in part.iterdir():
             path.rename(folder / path.name)
     engine, safe = (each and replace(each, folder=folder / each.folder.name) for each in (engine, safe))

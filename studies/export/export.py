@@ -24,6 +24,7 @@ from studies.export.checks import (
     moved_text,
     write_float_model,
 )
+from studies.export.explicit import write_explicit
 from studies.export.folder import check_onnx, fill_folder, staged_folder, write_layer_files
 from studies.export.handover import check_mix, gather_mix, write_handovers
 from studies.export.handover.mix import Mix, lost_text, rescaled_text
@@ -100,10 +101,12 @@ class Extras:
     Attributes:
         triton: name of a Triton model to write as well.
         tools: to hand the mix over to: `nncf`, `polygraphy`, `modelopt`, `qat`, or `package.module:Class`.
+        typing: `strong`: also write a weakly typed mix for strongly typed networks.
     """
 
     triton: str | None = None
     tools: tuple[str, ...] = ()
+    typing: str | None = None
 
 
 NO_EXTRAS = Extras()
@@ -190,6 +193,8 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         fill_folder(staging, final, chosen.engine, chosen.assignment, request.extras.triton)
         if mix is not None:
             found |= _hand_over(final, mix, staging / HANDOVER, request.extras.tools)
+        if request.extras.typing is not None:
+            found["explicit"] = write_explicit(staging, final, chosen.assignment)
         found["float_model"] = write_float_model(staging, final.bench.keeper, final.ledger.target.recovery)
         check_onnx(staging)
         write_layer_files(staging, final, staging / final.bench.engine_file, chosen.assignment)

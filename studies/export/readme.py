@@ -19,6 +19,7 @@ _TOP1 = "top1"
 _FILES = {
     "run.py": "runs the engine with its runtime and numpy alone: `python run.py --help`",
     "model.float.onnx": "your model in float32, with the weights as recovery changed them",
+    "model.strong.onnx": "the mix with its types written out, for strongly typed networks of TensorRT 10 and 11",
     "layers.json": "the precision of each layer; `bitfront inspect` shows it",
     "profile.json": "the time of each layer",
     "ranges.json": "the calibrated ranges",

@@ -11,6 +11,7 @@ from search.errors import ConfigError
 from studies.artifacts.shipping import here
 from studies.events import Events
 from studies.export import export as exports
+from studies.export.explicit import check_typing
 from studies.export.export import Export, Extras
 from studies.export.handover import check_tools
 from studies.export.triton import check_triton_name, check_triton_platform
@@ -53,6 +54,7 @@ def export_study(
     events.report_time(RunTime(limit_start()))  # behind a search its time limit counts no more
     with Store.open(url) as store:
         now = standing_of(store, name, changes, target)
+        check_typing(extras.typing, now.target.target)
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
         stored = config_of(now.study, now.target, url)
         config = take_names_again(change_config(stored, changes), stored, str(now.study.metric["name"]))
@@ -83,6 +85,7 @@ def _check_extras(extras: Extras) -> None:
     if extras.triton is not None:
         check_triton_name(extras.triton)
     check_tools(extras.tools)
+    check_typing(extras.typing)
 
 
 def _prepare_config(

@@ -45,7 +45,7 @@ OTHER_PROGRAMS |= {
 }  # its compose
 OTHER_PROGRAMS |= {"--single-transaction"}  # mysqldump
 OTHER_PROGRAMS |= {"--profiling", "--export"}  # trtexec, before a capital letter
-OTHER_PROGRAMS |= {"--model-repository", "--load"}  # Triton; trtexec, whose options have capital letters
+OTHER_PROGRAMS |= {"--model-repository", "--load", "--strongly"}  # Triton; trtexec, whose options have capital letters
 OTHER_PROGRAMS |= {"--name"}
 OTHER_PROGRAMS |= {"--precision-constraints", "--trt-network-postprocess-script", "--nodes", "--calibration", "--high"}
 OTHER_PROGRAMS |= {"--quick", "--table", "--write", "--methods"}  # benchmarks

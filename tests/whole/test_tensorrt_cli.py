@@ -45,6 +45,16 @@ def test_from_a_search_to_an_export(folder: Path, typing: str) -> None:
     assert json.loads(Path("engine/manifest.json").read_text())["knobs"]["typing"] == typing
     shipped = {node.op_type for node in onnx.load("engine/model.onnx").graph.node}
     assert ("QuantizeLinear" in shipped) == (typing == "strong")
+    written = invoke("export", "s", "--trial", trial, "--out", "twin", "--typing", "strong")
+    if typing == "strong":
+        assert (written.exit_code, Path("twin").exists()) == (2, False)
+        assert "model.onnx of its exports has the mix already" in " ".join(written.stderr.split())
+    else:
+        told = json.loads(Path("twin/manifest.json").read_text())["explicit"]
+        assert told["file"] in Path("twin/README.md").read_text()
+        assert 10 < told["sqnr_db"] < 60  # as much as INT8 loses, in ONNX Runtime
+        kinds = {node.op_type for node in onnx.load("twin/model.strong.onnx").graph.node}
+        assert "QuantizeLinear" in kinds
     assert "g000" in ok("show", "s", trial, "--profile")
     assert "ENGINE" in ok("compare", "s", trial).upper()
     limits = ("--data", "in/data.npz", "--max-drop", "90%", "--max-slowdown", "50%", "--processes", 3)

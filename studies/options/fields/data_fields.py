@@ -110,7 +110,12 @@ class DataFields:
         from_json=kinds.ranges_from_json,
     )
     calibration_cache: str | None = option(
-        kinds.TEXT, "Read INT8 ranges from a calibration cache of TensorRT.", None, metavar="FILE", panel="Data"
+        kinds.TEXT,
+        "Read INT8 ranges from a calibration cache of TensorRT.",
+        None,
+        metavar="FILE",
+        verbs=("search", "export"),
+        panel="Data",
     )
     recover: str = option(
         kinds.STEPS,

@@ -224,7 +224,7 @@ class StudyFields:
         "Batch size, where the first dimension of inputs is dynamic. It fixes the batch: engines take no other size.",
         None,
         metavar="N",
-        verbs=("search", *Verbs.ANALYSES, "gate"),
+        verbs=("search", *Verbs.ANALYSES, "gate", "export"),
         panel="Target",
     )
     shapes: tuple[ShapeSpec, ...] = option(
@@ -233,7 +233,7 @@ class StudyFields:
         (),
         name="shape",
         metavar="SHAPE",
-        verbs=("search", *Verbs.ANALYSES),
+        verbs=("search", *Verbs.ANALYSES, "export"),
         many=True,
         panel="Target",
         from_json=kinds.shapes_from_json,
@@ -245,7 +245,7 @@ class StudyFields:
         (),
         name="input-value",
         metavar="NAME=VALUE",
-        verbs=("search", *Verbs.ANALYSES),
+        verbs=("search", *Verbs.ANALYSES, "export"),
         many=True,
         panel="Target",
         from_json=tuple,

@@ -145,11 +145,24 @@ def _build(trt: Any, name: str, folder: Path) -> dict[str, Any]:
     builder = _builder(trt, name)
     asked = list(mixes(loaded(name)))
     errors = {_words(a): _error(lambda a=a: builder.build(builder.lower(a), folder / "plan")) for a in asked}
+    errors |= {
+        f"written out: {_words(a)}": _error(lambda a=a: _build_explicit(builder, name, a, folder)) for a in asked[2:5]
+    }
     # A probe builds a network of its own, every group's output exposed; only its session needs a GPU.
     builder._session = lambda engine, plan_bytes: plan_bytes
     errors |= {f"probe of {_words(a)}": _error(lambda a=a: builder.probe(a)) for a in asked[2:4]}
     refused = {assignment: error for assignment, error in errors.items() if error}
     return {"asked": len(asked), "refused": refused, "bytes": (folder / "plan").stat().st_size}
+
+
+def _build_explicit(builder: Any, name: str, assignment: Any, folder: Path) -> None:
+    """A mix of weak typing, as `export --typing strong` writes it."""
+    from evaluators.backends.tensorrt.builder import LoweredBytes, model_bytes
+    from studies.export.explicit import explicit_graph
+    from tests.support.networks import loaded, ranged
+
+    graph = explicit_graph(loaded(name), assignment, ranged(name))
+    builder.build(LoweredBytes(assignment, model_bytes(graph)), folder / "plan")
 
 
 def _words(assignment: Any) -> str:

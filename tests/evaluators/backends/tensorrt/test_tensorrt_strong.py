@@ -43,7 +43,10 @@ def built() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_assignment_builds(name: str, built: dict[str, Any]) -> None:
-    """Uniform FP32, FP16 and INT8, mixes, and two probes with every group's output exposed."""
+    """Uniform FP32, FP16 and INT8, mixes, two probes with every group's output exposed, and weakly typed mixes.
+
+    The last are all INT8 and two mixes with Q/DQ where weakly typed engines round.
+    """
     found = built["networks"][name]
     assert found["refused"] == {}
     assert found["asked"] == len(list(mixes(loaded(name))))
