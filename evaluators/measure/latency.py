@@ -224,7 +224,8 @@ def _measure_once(session: Session, baseline: Session | None, plan: _Plan) -> La
     warmed = [plan.warm_up(each) for each in sessions]
     before = plan.state()
     counts = [count for count, _ in warmed]
-    rows = run_until(sessions, counts, lambda rows: _are_enough(rows, plan), plan.max_seconds)
+    fewest = _FEW_ROUNDS if plan.by_thread else 1
+    rows = run_until(sessions, counts, lambda rows: _are_enough(rows, plan), plan.max_seconds, fewest)
     return _latency_of(rows, all(stable for _, stable in warmed), conditions_of(before, plan.state()), plan)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -224,6 +225,19 @@ def test_a_slow_engine_is_known_after_three_inferences_that_agree() -> None:
     restless = Clock(lambda i: 1000.0 * (1 + 0.05 * (i % 2)))
     by_thread(restless, steady(900.0), tries=1)
     assert restless.done == 1 + 5
+
+
+def test_a_busy_machine_leaves_a_slow_engine_the_inferences_that_tell_its_ratio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = itertools.count(step=8_000_000_000)
+    monkeypatch.setattr(blocks.time, "perf_counter_ns", lambda: next(ticks))
+    session = steady(1000.0)
+    assert by_thread(session, steady(900.0)).warnings == ()
+    assert session.done == 1 + 3
+    slower = steady(6000.0)
+    by_thread(slower, steady(5000.0))
+    assert slower.done == 1 + 1
 
 
 def test_blocks_go_on_while_the_ratio_is_not_known_and_end_at_twice_the_time() -> None:
