@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
 from evaluators.backends.kind import BackendKind, Check, Machine
@@ -15,21 +17,35 @@ from evaluators.measure.device_lock import DeviceBusyError, device_lock
 from search.errors import BitfrontError
 from search.values import Precision
 from studies import environment
+from studies.events import Quiet
+from studies.outputs import check_file
+
+if TYPE_CHECKING:
+    from studies.events import Events
+    from studies.inspect.formats import FormatReport
 
 _LOCK_WAIT_S = 3.0
 
 
-def doctor(backend: Annotated[str | None, Typed("NAME", "--backend")] = None) -> list[Check]:
+def doctor(
+    backend: Annotated[str | None, Typed("NAME", "--backend")] = None,
+    *,
+    measure: Annotated[Path | None, Typed("FILE")] = None,
+    events: Events | None = None,
+) -> list[Check] | FormatReport:
     """Show what is installed, what can run here, and what is missing.
 
     Versions come first, then GPUs, then every backend: what it needs, and what it runs natively here.
 
     Args:
         backend: Check this backend only, for example tensorrt.
+        measure: Build, audit and time small networks in every format that is offered here, and write this JSON file.
 
     Raises:
         TargetError, DataError: there is no such backend.
     """
+    if measure is not None:
+        return _measure_formats(backend, measure, events or Quiet())
     kinds = [kind_named(name) for name in (BACKENDS.names() if backend is None else [backend])]
     facts = environment.collect()
     machine = Machine(facts["packages"], facts["gpus"])
@@ -43,6 +59,32 @@ def doctor(backend: Annotated[str | None, Typed("NAME", "--backend")] = None) ->
         _docker_check(bool(machine.gpus)),
     ]
     return [*lines, *(check for kind in kinds for check in _backend_checks(kind, machine, asked=backend is not None))]
+
+
+def _measure_formats(backend: str | None, out: Path, events: Events) -> FormatReport:
+    from studies.inspect.formats import measure_formats
+
+    check_file(out, "writing measured formats to")
+    named = [kind_named(name) for name in (BACKENDS.names() if backend is None else [backend])]
+    kinds = [kind for kind in named if backend is not None or not (kind.caution or kind.explain_missing())]
+    facts = environment.collect()
+    found = measure_formats(kinds, Machine(facts["packages"], facts["gpus"]), events)
+    out.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return found
+
+
+@prints(doctor, kind="FormatReport", exit_code=lambda found: 0 if found.rows else 1)
+def _print_formats(found: FormatReport) -> None:
+    from bitfront.printing.output import print_table, say
+    from studies.inspect.formats import COLUMNS
+
+    print_table([{column: _shown(row.get(column)) for column in COLUMNS} for row in found.rows], COLUMNS, notes=["why"])
+    for each in found.failed:
+        say(f"{each['backend']} on {each['device']} could not be measured: {each['why']}")
+
+
+def _shown(value: Any) -> Any:
+    return f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _exit_code(checks: Sequence[Check]) -> int:

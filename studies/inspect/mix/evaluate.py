@@ -87,7 +87,7 @@ class _MixRun:
         self._thresholds = thresholds
         self._events = events
         self._metric = MetricScale.of(good.metric)
-        self._engines = _Engines(good.keeper, good.folder, events)
+        self._engines = Engines(good.keeper, good.folder, events)
 
     def run(self, request: MixRequest) -> MixReport:
         good, space = self._good, self._space
@@ -199,7 +199,7 @@ def keep_sensitive(mix: Assignment, errors: Sensitivities, space: Space) -> dict
     return kept
 
 
-class _Engines:
+class Engines:
     """Engines of one run, each built and measured once, and at the end all of them side by side."""
 
     def __init__(self, keeper: EvaluatorProcess, folder: Path, events: Events) -> None:
@@ -214,7 +214,7 @@ class _Engines:
         Raises:
             EvaluatorError: it is the FP32 baseline that fails.
         """
-        self._events.note(f"building and measuring {_NAMES[label]}")
+        self._events.note(f"building and measuring {_NAMES.get(label, 'all ' + label)}")
         limits = EarlyLimits(reference_ms=self._reference_ms())
         found = self._keeper.evaluate(assignment, self._path(label), limits)
         if label == "fp32" and found.failure is not None:
