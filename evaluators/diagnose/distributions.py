@@ -26,6 +26,7 @@ _BINS = 16  # of a channel's own range; with a full range of 8 bits, 16 levels f
 _PER_BIN = 8  # values, at least: fewer say nothing about a distribution
 _SMOOTHING = 0.01  # mass spread over all bins, so that a divergence is finite
 _VALUES = 2**18  # of one tensor, at most
+_HALF_STEP = 2.0**-5  # of the largest number of FP8, relative to it
 TAIL_SIGMAS = 4.0
 HIGHEST_DB = 150.0  # two float32 that differ at all differ by more
 
@@ -65,6 +66,22 @@ class Narrow:
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """A narrow float type with a scale: x ≈ scale · number."""
+
+    precision: Precision
+    scale: float
+
+    def round_values(self, values: NDArray[Any]) -> Floats:
+        limit = self.precision.largest_code
+        numbers = np.clip(values.astype(np.float64) / self.scale, -limit, limit)
+        return np.asarray(numbers.astype(self.precision.dtype).astype(np.float64) * self.scale)
+
+    def saturated_share(self, values: NDArray[Any]) -> float:
+        return float(np.mean(np.abs(values) > self.scale * self.precision.largest_code * (1 + _HALF_STEP)))
+
+
+@dataclass(frozen=True)
 class Distance:
     """How far a tensor is from its rounded self.
 
@@ -85,7 +102,7 @@ class Distance:
     channel_ratio: float
 
 
-def distance(rows: NDArray[Any], grid: Levels | Narrow) -> Distance:
+def distance(rows: NDArray[Any], grid: Levels | Narrow | Scaled) -> Distance:
     """Compare a tensor with its rounded self, channel by channel.
 
     Every channel's histogram covers its own float range: a channel that lies within one level of a scale that it

@@ -16,6 +16,7 @@ from evaluators.diagnose.distributions import (
     Levels,
     Narrow,
     OutputError,
+    Scaled,
     by_channel,
     distance,
     output_error,
@@ -30,6 +31,7 @@ from search.errors import EvaluatorError, ModelError
 from search.graph.model import Model
 from search.values import REFERENCE, Assignment, Precision, Ranges
 
+Grid = Levels | Narrow | Scaled
 Pair = tuple[str, Precision]
 
 
@@ -157,23 +159,25 @@ def lower_piece(piece: Piece, precision: Precision, ranges: Ranges, placement: P
     return spelled_out(lower(piece.model, Assignment({piece.group.id: precision}), ranges, placement))
 
 
-def grids(graph: ir.Model, precision: Precision, piece: Piece) -> Mapping[str, Levels | Narrow]:
+def grids(graph: ir.Model, precision: Precision, piece: Piece) -> Mapping[str, Grid]:
     """What each activation of a lowered piece is rounded to: the piece's inputs and output, where they are at all."""
     known = {*piece.inputs, piece.output}
     if not precision.quantized:
         return {name: Narrow(precision) for name in known}
-    found: dict[str, Levels | Narrow] = {}
+    found: dict[str, Grid] = {}
     for node in graph.graph:
         value = node.inputs[0] if node.op_type == "QuantizeLinear" else None
         name = (value.name or "").removesuffix("/raw") if value is not None else ""
         if name in known:
-            found[name] = _levels(node)
+            found[name] = _levels(node, precision)
     return found
 
 
-def _levels(node: ir.Node) -> Levels:
+def _levels(node: ir.Node, precision: Precision) -> Grid:
     scale, zero = (node.inputs[i].const_value for i in (1, 2))  # type: ignore[union-attr]
     assert scale is not None
     assert zero is not None
+    if not precision.recovered:
+        return Scaled(precision, float(scale.numpy()))
     signed = zero.dtype is ir.DataType.INT8
     return Levels(float(scale.numpy()), int(zero.numpy()), -128 if signed else 0, 127 if signed else 255)

@@ -16,8 +16,9 @@ from evaluators.lowering.weights import holdable_scales
 from search.errors import ModelError
 from search.graph.floats.bounds import UNBOUNDED, bounds_of_values, cut
 from search.graph.grouping import is_constant
-from search.values import Ranges, TensorRange
+from search.values import Precision, Ranges, TensorRange
 
+_LEVELS = 127  # on each side of a symmetric scale
 _NOTHING = 1e-30  # magnitudes that no scale spreads over all codes
 
 
@@ -52,7 +53,7 @@ class Activations:
                 return None
             for constant, (dtype, factor) in constants.items():
                 known = array_of(constant)
-                number = zero + (shift or 0) * factor if dtype is None else np.asarray(scale * factor, dtype.numpy())
+                number = zero + (shift or 0) * factor if dtype is None else self._times(scale, factor)
                 array = np.full(known.shape, number, known.dtype)
                 if not np.array_equal(array, known):
                     constant.const_value = ir.tensor(array, name=constant.name)
@@ -82,20 +83,23 @@ class Activations:
         cast = ir.Node("", "Cast", [value], to, num_outputs=1, name=name)
         return self._edits.insert(cast, value, dtype)
 
-    def quantize(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    def quantize(self, value: ir.Value, dtype: ir.DataType, narrow: Precision | None = None) -> ir.Value:
         """The value after a round trip through INT8, read back as `dtype`.
+
+        Args:
+            narrow: a precision of floats with a scale, for a round trip through it instead.
 
         Raises:
             ModelError: calibration has no range for it.
         """
         if dtype in self._exact:
-            return self._edits.once((value, "dq", dtype), lambda: self._dequantize(value, dtype))
-        return self._cast_once(self.quantize(value, FLOAT), dtype)
+            return self._edits.once((value, "dq", dtype, narrow), lambda: self._dequantize(value, dtype, narrow))
+        return self._cast_once(self.quantize(value, FLOAT, narrow), dtype)
 
-    def _dequantize(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        q = self._quantize(value)
-        scale, zero = self._scale(value, dtype)
-        name = f"{value.name}/dq{suffix_of(dtype)}"
+    def _dequantize(self, value: ir.Value, dtype: ir.DataType, narrow: Precision | None) -> ir.Value:
+        q = self._quantize(value) if narrow is None else self._quantize_narrow(value, narrow)
+        scale, zero = self._scale(value, dtype, narrow=narrow)
+        name = f"{value.name}/dq{suffix_of(dtype)}{'' if narrow is None else narrow.label}"
         return self._edits.insert(ir.Node("", "DequantizeLinear", [q, scale, zero], num_outputs=1, name=name), q, dtype)
 
     def quantized_by_channel(self, value: ir.Value, reader: ir.Node) -> ir.Value:
@@ -131,6 +135,16 @@ class Activations:
         node = ir.Node("", "QuantizeLinear", [read, scale, zero], num_outputs=1, name=f"{value.name}/q")
         integer = ir.DataType.INT8 if self._placement.is_signed else ir.DataType.UINT8
         return self._edits.insert(node, read, integer)
+
+    def _quantize_narrow(self, value: ir.Value, narrow: Precision) -> ir.Value:
+        return self._edits.once((value, "q", narrow), lambda: self._insert_narrow_q(value, narrow))
+
+    def _insert_narrow_q(self, value: ir.Value, narrow: Precision) -> ir.Value:
+        dtype = self._types.of(value) if self._types.of(value) in self._exact else FLOAT
+        read = self.as_float(value, dtype)
+        parts = [read, *self._scale(value, dtype, narrow=narrow)]
+        node = ir.Node("", "QuantizeLinear", parts, num_outputs=1, name=f"{value.name}/q/{narrow.label}")
+        return self._edits.insert(node, read, ir.DataType.from_numpy(np.dtype(narrow.dtype)))
 
     def name_results(self) -> None:
         """Give what reads the codes of another value the name of the value that the codes stand for."""
@@ -193,17 +207,30 @@ class Activations:
         node.replace_input_with(1, other)
 
     def _scale(
-        self, value: ir.Value, dtype: ir.DataType, factor: float = 1.0, is_shifted: bool = False
+        self,
+        value: ir.Value,
+        dtype: ir.DataType,
+        factor: float = 1.0,
+        is_shifted: bool = False,
+        narrow: Precision | None = None,
     ) -> tuple[ir.Value, ir.Value]:
+        """Scale and zero point; of a narrow precision the largest magnitude over its largest number, and zero."""
         scale, zero, shift = self._scale_number(self._root_name(value))
-        integer = np.int8 if self._placement.is_signed else np.uint8
-        root, steps = self._plan.root(value).name, int(shift or 0) * is_shifted
+        codes = np.dtype(np.int8 if self._placement.is_signed else np.uint8)
+        root, steps, label = self._plan.root(value).name, int(shift or 0) * is_shifted, ""
+        if narrow is not None:
+            factor, codes, label = _LEVELS / narrow.largest_code, np.dtype(narrow.dtype), f"/{narrow.label}"
+        number = self._times(scale, factor)
         parts = (
-            self._edits.constants.add(f"{root}/scale{suffix_of(dtype)}", np.asarray(scale * factor, dtype.numpy())),
-            self._edits.constants.add(f"{root}/zero{'/shifted' * is_shifted}", np.asarray(zero + steps, integer)),
+            self._edits.constants.add(f"{root}/scale{label}{suffix_of(dtype)}", np.asarray(number, dtype.numpy())),
+            self._edits.constants.add(f"{root}/zero{label}{'/shifted' * is_shifted}", np.asarray(zero + steps, codes)),
         )
         self._note(value, *parts, dtype, factor, is_shifted)
         return parts
+
+    def _times(self, scale: float, factor: float) -> float:
+        """A scale times a factor, as all types hold it in which it is read."""
+        return float(holdable_scales(np.asarray(scale * factor, np.float32), self._placement))
 
     def _note(
         self,

@@ -136,7 +136,7 @@ def _in_int8(
     for group in groups:
         for anchor in group.anchors:
             correction = corrections.get(anchor)
-            if correction is None or not assignment[group.id].calibrated:
+            if correction is None or not assignment[group.id].recovered:
                 continue
             found = find_constants(nodes[anchor], group.nodes)
             if found is None:
@@ -191,7 +191,7 @@ def corrected_model(model: Model, assignment: Assignment, ranges: Ranges, placem
         ModelError: an op has no place for what its correction changes.
     """
     corrections = ranges.recovery.corrections_in(assignment)
-    wanted = {a for g in model.groups if assignment[g.id].calibrated for a in g.anchors if a in corrections}
+    wanted = {a for g in model.groups if assignment[g.id].recovered for a in g.anchors if a in corrections}
     if not wanted:
         return model.graph
     copy = model.graph.clone()

@@ -18,7 +18,7 @@ from search.values import REFERENCE, Assignment, Precision, Ranges
 
 FLOAT = ir.DataType.FLOAT
 _FLOATS = {p: ir.DataType.from_numpy(np.dtype(p.dtype)) for p in Precision if not p.quantized}
-_CODES = frozenset({"int4", "int8"})
+_CODES = frozenset({"float8_e4m3fn", "int4", "int8"})
 NARROW = frozenset(_FLOATS.values()) - {FLOAT}
 _LARGEST = {dtype: precision.largest for precision, dtype in _FLOATS.items()}
 # Ops that hand on one of their inputs, element by element, as it is.

@@ -137,8 +137,10 @@ class _Lowering:
             node.replace_input_with(i, self._read(node, i, value, dtype))
         precision = self._types.precision(node)
         if node.name in self._anchors and precision is not None and precision.quantized:
-            if precision.calibrated:
+            if precision.recovered:
                 self._weights.quantize(node, dtype)
+            elif precision.calibrated:
+                self._weights.quantize_narrow(node, precision, dtype)
             elif precision.blocks:
                 self._weights.quantize_blocks(node, precision, dtype)
             else:
@@ -151,7 +153,9 @@ class _Lowering:
 
     def _read(self, node: ir.Node, i: int, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         if (node, i) in self._plan.reads:
-            return self._activations.quantize(value, dtype)
+            precision = self._types.precision(node)
+            is_narrow = precision is not None and precision.calibrated and not precision.recovered
+            return self._activations.quantize(value, dtype, precision if is_narrow else None)
         if value in self._plan.stored and i == 0 and self._shields(node):
             return self._activations.quantized_by_channel(value, node)
         return self._activations.as_float(value, dtype)

@@ -16,8 +16,8 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 
 def limits_of(precision: Precision) -> tuple[int, int]:
     """The lowest and the highest code."""
-    half = 2 ** (int(precision.dtype.removeprefix("int")) - 1)
-    return (-half, half - 1) if half < 128 else (1 - half, half - 1)
+    high = precision.largest_code
+    return (-high, high) if high == 127 else (-high - 1, high)
 
 
 def block_scales(matrix: NDArray[Any], block: int, precision: Precision) -> NDArray[np.float32]:

@@ -128,6 +128,26 @@ class Weights:
         codes = _codes(array, scales, axis, None, limits)
         write_dynamic(node, f"{weight.name}/int8", codes if axis else codes.T, scales, self._edits)
 
+    def quantize_narrow(self, node: ir.Node, precision: Precision, dtype: ir.DataType) -> None:
+        """Read the weight of an op from narrow floats with a scale for each output channel.
+
+        Args:
+            dtype: the float type that they are read back as.
+        """
+        index = next(i for i in (0, 1) if i not in activation_indices(node))
+        weight = node.inputs[index]
+        assert weight is not None
+        array, form, largest = array_of(weight), np.dtype(precision.dtype), precision.largest_code
+        axis = channel_axis(node, array)
+        scales = holdable_scales(weight_scales(array, axis) * np.float32(127 / largest), self._placement)
+        codes = np.clip(array / along(scales, axis, array.ndim), -largest, largest).astype(form)
+        name = f"{weight.name}/{precision.label}"
+        zeros = self._edits.constants.add(f"{name}/zero", np.zeros(scales.shape, form))
+        parts = [self._edits.constants.add(name, codes), self._scales(name, scales, dtype), zeros]
+        node.replace_input_with(index, self._dequantize(name, parts, axis, dtype))
+        if dtype is not FLOAT:
+            self.narrow(node, range(2, len(node.inputs)), dtype)
+
     def quantize_blocks(self, node: ir.Node, precision: Precision, dtype: ir.DataType) -> None:
         """Read the weight of a MatMul or Gemm, and nothing else, from codes in blocks along K.
 

@@ -173,7 +173,7 @@ def recover(
         )
     given = subject.given
     if given.own:
-        if all(given.own.owns(group) for group in given.groups if int8[group.id].calibrated):
+        if all(given.own.owns(group) for group in given.groups if int8[group.id].recovered):
             return ranges, RecoveryRecord(asked, notes=("all INT8 is the file's own, which is left as it is",))
         steps = [step for step in steps if not step.exact]  # they would change the constants that the file quantized
     with held_folder() as folder:
@@ -222,7 +222,7 @@ def correct_mix(
 
 def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
     choices = make_space(subject.given, subject.capability, ranges, subject.keep).choices
-    static = {g: c.precision for g, some in choices.items() for c in some if c.precision.calibrated and c.offered}
+    static = {g: c.precision for g, some in choices.items() for c in some if c.precision.recovered and c.offered}
     return Assignment({group: static.get(group, REFERENCE) for group in choices})
 
 

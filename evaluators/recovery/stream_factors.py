@@ -51,7 +51,7 @@ def observe_streams(
 def _describe_layers(
     context: RecoveryContext, model: Model, streams: Streams, values: dict[str, ChannelValues], slots: list[int]
 ) -> Iterator[RoundedLayer]:
-    quantized = {name for g in model.groups if context.int8[g.id].calibrated for name in g.anchors}
+    quantized = {name for g in model.groups if context.int8[g.id].recovered for name in g.anchors}
     for reader in streams.readers:
         if reader.node in quantized and np.isin(reader.slots, slots).any():
             node, seen = model.graph.graph.node(reader.node), values[reader.tensor]

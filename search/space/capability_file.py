@@ -17,7 +17,7 @@ from search.values import REFERENCE, Precision
 OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _NAME = "name"
 _LOWER = tuple(p.label for p in sorted(Precision) if p is not REFERENCE)
-_CALIBRATED = tuple(p.label for p in sorted(Precision) if p.calibrated)
+_INTEGERS = tuple(p.label for p in sorted(Precision) if p.recovered)
 
 
 def read_capability_file(path: Path, option: str = "--capabilities") -> CapabilityRules:
@@ -83,12 +83,12 @@ def _problems(data: Mapping[str, Any]) -> Iterable[str]:
         else:
             yield from (f"[{label}] {problem}" for problem in _table_problems(label, data[label]))
     if not data.keys() - {_NAME}:
-        yield f'the file has no rules; write a table such as [{_CALIBRATED[-1]}] with `without = ["MatMul"]`'
+        yield f'the file has no rules; write a table such as [{_INTEGERS[-1]}] with `without = ["MatMul"]`'
 
 
 def _table_problems(label: str, table: Mapping[str, Any]) -> Iterable[str]:
     checks: dict[str, Callable[[Any], str]] = {OPS: _ops_problem, WITHOUT: _ops_problem}
-    if label in _CALIBRATED:
+    if label in _INTEGERS:
         checks |= {SYMMETRIC: _switch_problem, **dict.fromkeys(LEAST_SIZES, _size_problem)}
     for key, value in table.items():
         if key not in checks:

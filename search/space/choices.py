@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _LEAST_SHARE = 0.05  # of a model's multiply-adds, in a precision that is for products alone
+_FEW_CHANNELS, _MOST_VOLUME = 16, 32  # of convolutions in FP8 that NVIDIA's ModelOpt leaves out
 _MOST_ROWS = 16  # of a product in which reading weights is most of the work
 _FACTORS = frozenset({"BatchNormalization", "Div", "Mul"})  # whose constants must not be cut off
 
@@ -95,12 +96,12 @@ class Space:
 
     @property
     def coarsest(self) -> Assignment:
-        """The assignment with all groups in the coarsest calibrated precision that each is offered, if any is."""
+        """The assignment with all groups in the precision that is recovered, or the next finer one that is offered."""
         return self.uniform(self._coarsest)
 
     @property
     def _coarsest(self) -> Precision:
-        return max((p for p in self.precisions if p.calibrated), default=self.precisions[-1])
+        return max((p for p in self.precisions if p.recovered), default=self.precisions[-1])
 
     def nearest(self, wanted: Mapping[str, Precision]) -> Assignment:
         """The assignment with wanted precisions, or the next higher ones that are offered; FP32 for other groups."""
@@ -204,6 +205,8 @@ def _why_not_quantized(
         return group.pinned
     if not precision.calibrated and len(group.weight_shape) != 2:
         return f"its weight is no matrix, but has {len(group.weight_shape)} axes"
+    if precision.calibrated and not precision.recovered and (reason := _why_not_narrow(group)):
+        return reason
     if precision.blocks and (reason := _why_not_in_blocks(precision, group, model)):
         return reason
     if precision.calibrated and ranges is not None:
@@ -217,6 +220,14 @@ def _why_not_quantized(
         sizes = [*model.shapes.get(group.inputs[0], ())[1:2], *group.shape[1:2]] or [group.weight_shape[0]]
         smallest, limit, what = min(sizes), capability.min_channels, "channels"
     return f"{smallest} {what} is below {limit}, where INT8 gains nothing on this target" if smallest < limit else ""
+
+
+def _why_not_narrow(group: Group) -> str:
+    """Why a convolution gains nothing in narrow floats; empty if it may, or is a product."""
+    volume, channels = math.prod(group.weight_shape[2:]), min(group.weight_shape[:2], default=0)
+    if group.op != "Conv" or (volume <= _MOST_VOLUME and channels > _FEW_CHANNELS):
+        return ""
+    return f"convolutions of up to {_FEW_CHANNELS} channels or more than {_MOST_VOLUME} places have no fast kernel"
 
 
 def _why_not_in_blocks(precision: Precision, group: Group, model: Model) -> str:

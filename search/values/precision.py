@@ -21,9 +21,9 @@ class Precision(Enum):
         id: what databases and digests hold: never renumber, only add.
         rank: 0 for the finest; the numbers may change when a member is added between two others.
         dtype: type of one value, by the name that numpy and TensorRT share.
-        quantized: whether weights are integers with a scale, which backends choose in different ways; others are
-            floats, which round alike everywhere.
-        calibrated: whether activations are integers too, on a scale that calibration finds. They are what layers hand
+        quantized: whether weights are codes with a scale, which backends choose in different ways; others are floats,
+            which round alike everywhere.
+        calibrated: whether activations are codes too, on a scale that calibration finds. They are what layers hand
             on then. Otherwise layers hand on floats; a quantized one finds the scale of what it reads each time.
         blocks: along K, each with a scale of its own, where weights alone are integers: the sizes to choose from, the
             first that divides K. Activations are floats then.
@@ -167,9 +167,27 @@ class Precision(Enum):
         "tactic_words": ("i8",),
         "colour": "#1b4f8f",
     }
+    FP8 = {  # noqa: RUF012 - facts, not a value
+        "id": 7,
+        "rank": 6,
+        "dtype": "float8_e4m3fn",
+        "quantized": True,
+        "calibrated": True,
+        "blocks": (),
+        "largest": math.inf,
+        "opset": 19,
+        "value_bytes": 1.0,
+        "weight_bytes": 1.0,
+        "usual_time": 0.45,
+        "usual_noise": 2.5,
+        "ceiling_db": 25.0,
+        "words": r"fp8|e4m3|float8",
+        "tactic_words": ("e4m3",),
+        "colour": "#173e7c",
+    }
     W4 = {  # noqa: RUF012 - facts, not a value
         "id": 6,
-        "rank": 6,
+        "rank": 7,
         "dtype": "int4",
         "quantized": True,
         "calibrated": False,
@@ -204,6 +222,16 @@ class Precision(Enum):
     def role(self) -> str:
         """The role of the evaluation in which all groups run in it: `baseline:fp32`."""
         return BASELINE + self.label
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the steps of recovery that change constants are for it: they are fitted to integers."""
+        return self.calibrated and self.largest_code == 127
+
+    @property
+    def largest_code(self) -> int:
+        """The largest number that stands for a weight or an activation before its scale; 0 where none does."""
+        return {"int4": 7, "int8": 127, "float8_e4m3fn": 448}.get(self.dtype, 0)
 
     def block(self, depth: int) -> int:
         """The size of its blocks where K is `depth`: several, lest engines take it for `int8`; 0 if none does."""

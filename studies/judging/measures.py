@@ -78,9 +78,10 @@ class Measures:
 
     @property
     def quantized_rows(self) -> list[int]:
-        """Rows of the uniform baselines in quantized precisions, those of the coarsest first."""
-        coarsest_first = [each.role for each in sorted(Precision, reverse=True) if each.quantized]
-        return [row for role in coarsest_first for row in self.baselines if self.table.role[row] == role]
+        """Rows of the uniform baselines in quantized precisions, that which is recovered first, then the coarsest."""
+        usual_first = sorted(Precision, key=lambda each: (each.recovered, each), reverse=True)
+        in_order = [each.role for each in usual_first if each.quantized]
+        return [row for role in in_order for row in self.baselines if self.table.role[row] == role]
 
     @property
     def quantized_row(self) -> int | None:

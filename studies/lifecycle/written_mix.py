@@ -61,11 +61,12 @@ def export_mix(config: SearchConfig, assign: str, out: Path, events: Events) -> 
     Raises:
         InputError: the model, the data or the mix cannot be used, or a range is missing.
     """
-    if is_cache(Path(assign)) and config.calibration_cache is None:
+    weak = ["tensorrt-weak"] if is_cache(Path(assign)) else []  # of which it is
+    if weak and config.calibration_cache is None:
         config = config.with_values({"calibration_cache": assign})
     config = check_config(config, needs_data=False)
     model, ranges = _with_ranges(config, events)
-    capability = shipped_capability("tensorrt")
+    capability = shipped_capability("tensorrt", *weak)
     mix = read_mix(assign, model.groups, make_space(model, capability, None, config.keep))
     try:
         graph = explicit_graph(model, mix.assignment, ranges)

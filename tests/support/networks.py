@@ -422,6 +422,18 @@ ODD = {
 BEYOND = {"foreign": foreign}
 
 
+def row_products(seed: int = 7) -> onnx.ModelProto:
+    """Products of one row, as weights alone in integers are for."""
+    n = Net(seed)
+    x = n.op("Relu", [n.gemm("image", "up", 64, 128)], "relu")
+    n.linear(n.op("Relu", [n.linear(x, "mid", 128, 128)], "relu2"), "down", 128, 10)
+    n.nodes[-1].output[0] = "y"
+    return finish(n, {"image": [1, 64]}, {"y": [1, 10]})
+
+
+APART = {**BEYOND, "row_products": row_products}
+
+
 def feeds(model: Model, seed: int = 0) -> dict[str, NDArray[Any]]:
     """One batch for every input of a loaded model."""
     rng = np.random.default_rng(seed)
@@ -440,7 +452,7 @@ def feeds(model: Model, seed: int = 0) -> dict[str, NDArray[Any]]:
 def loaded(name: str) -> Model:
     """A loaded network of `NETWORKS`, `ODD` or `BEYOND`, made once."""
     with tempfile.TemporaryDirectory() as folder:
-        return load(save({**NETWORKS, **ODD, **BEYOND}[name](), Path(folder) / f"{name}.onnx"))
+        return load(save({**NETWORKS, **ODD, **APART}[name](), Path(folder) / f"{name}.onnx"))
 
 
 @functools.cache

@@ -12,9 +12,11 @@ from evaluators.backends.fake.builder import FakeBuilder
 from evaluators.backends.fake.faults import PlantedFault
 from evaluators.backends.fake.options import CAUTION, NAME, VERSION, FakeOptions
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.backends.onnxruntime.session import open_graph
 from evaluators.cores import usable_processors
 from evaluators.engine import Session
+from evaluators.lowering.float_types import why_not_written
 from evaluators.lowering.placement import TENSORRT
 from search.errors import ConfigError, TargetError
 from search.graph.model import Model
@@ -56,17 +58,21 @@ class FakeBackend:
             backend=NAME,
             device="no device: all numbers are invented",
             versions={"fake": VERSION},
-            options={"seed": str(self.options.seed), "precisions": ", ".join(p.label for p in self._precisions)},
+            options={
+                "seed": str(self.options.seed),
+                "precisions": ", ".join(p.label for p in self._precisions),
+                **({"losses": "emulated"} if self.options.emulated else {}),
+            },
             statistic="mean" if self.options.relative else "median",
             relative=self.options.relative,
             clock=THREAD_CLOCK if self.options.relative else GPU_CLOCK,
         )
 
     def capability(self) -> Capability:
-        return Capability(dict.fromkeys(self._precisions, frozenset(OP_TYPES)))
+        return Capability({p: frozenset(op for op in OP_TYPES if not why_not_written(p, op)) for p in self._precisions})
 
     def knobs(self) -> dict[str, str]:
-        return {"seed": str(self.options.seed)}
+        return {"seed": str(self.options.seed), **({"losses": "emulated"} if self.options.emulated else {})}
 
     def device_state(self) -> dict[str, Any]:
         return {}
@@ -90,6 +96,7 @@ class FakeBackend:
             seed=options.seed,
             faults=self._faults,
             build_time_s=options.build_time_s,
+            emulator=Emulator(self._runtime, self.placement) if options.emulated else None,
         )
 
     def _open_graph(self, graph: ir.Model) -> Session:

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from evaluators.backends.fake.costs import BUILD_NOISE, LayerCosts
 from evaluators.backends.fake.faults import AUDITS, RUNS, PlantedFault, find_groups
 from evaluators.backends.fake.options import CAUTION, VERSION
 from evaluators.backends.fake.session import FakeSession, FloatOutputs
+from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.engine import Audit, Engine, RefusedError, Session
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import Placement
 from search.graph import onnx_file
@@ -36,6 +39,7 @@ class FakeBuilder:
         seed: of all that is invented.
         faults: what goes wrong.
         build_time_s: that every build lasts.
+        emulator: runs what assignments become, so that only latencies are invented; None to invent the losses too.
     """
 
     opens_engines = True
@@ -50,6 +54,7 @@ class FakeBuilder:
         seed: int = 0,
         faults: Sequence[PlantedFault] = (),
         build_time_s: float = 0.0,
+        emulator: Emulator | None = None,
     ) -> None:
         self.model = model
         self._ranges = ranges
@@ -58,6 +63,7 @@ class FakeBuilder:
         self._seed = seed
         self._faults = faults
         self._build_time_s = build_time_s
+        self._emulator = emulator
         self._outputs = FloatOutputs(lambda: open_graph(model.graph))
         self._groups = FloatOutputs(lambda: open_graph(expose_groups(model.graph, model)))
         self._builds: Counter[str] = Counter()
@@ -100,13 +106,19 @@ class FakeBuilder:
         broken = find_groups(self._faults, RUNS, self.model.groups, assignment)
         seed = int(digest_of([self._seed, assignment.digest, build])[:16], 16)
         slower = BUILD_NOISE * float(np.random.default_rng(seed).standard_normal())
+        outputs, error = self._outputs, self._costs.error(assignment)
+        if self._emulator is not None:
+            outputs, error = FloatOutputs(partial(self._emulate, self._emulator, assignment)), 0.0
         return FakeSession(
-            self._outputs,
-            float("nan") if broken else self._costs.error(assignment),
+            outputs,
+            float("nan") if broken else error,
             self._costs.latency_ms(assignment) * (1 + slower),
             self._costs.memory_bytes(assignment),
             seed,
         )
+
+    def _emulate(self, emulator: Emulator, assignment: Assignment) -> Emulated:
+        return emulator.open(spelled_out(lower(self.model, assignment, self._ranges, self._placement)))
 
     def write_source(self, assignment: Assignment, out: Path) -> None:
         onnx_file.write_any_size(lower(self.model, assignment, self._ranges, self._placement), out)

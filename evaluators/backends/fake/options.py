@@ -21,6 +21,8 @@ class FakeOptions:
         faults: what goes wrong, see `faults.Fault`. No part of an evaluation's digest: a study can go on without them.
         build_time_s: that every build lasts.
         precisions: that it offers beside FP32, by label; empty for FP16 and INT8.
+        emulated: outputs are those of the assignment, written as for TensorRT and run by ONNX Runtime as it is written;
+            otherwise those of the float model with an invented error.
         relative: latencies are ratios to an FP32 engine that runs in between, as on processors; else as on GPUs.
     """
 
@@ -41,6 +43,13 @@ class FakeOptions:
         "A precision that the backend offers beside fp32, by default fp16 and int8. Can be repeated.",
         name="fake-precision",
         many=True,
+    )
+    emulated: bool = option(
+        "switch",
+        False,
+        "Whether losses are emulated by ONNX Runtime instead of invented: on or off.",
+        name="fake-emulated",
+        metavar="SWITCH",
     )
     relative: bool = option(
         "switch",

@@ -11,21 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.backends.fake.costs import SAMPLE_NOISE
+from evaluators.backends.onnxruntime.emulation import Emulated
 from evaluators.engine import Arrays, Session
 
 _MOST_KEPT_BYTES = 256 * 2**20
 
 
 class FloatOutputs:
-    """Outputs of the float model, kept by the inputs' content: a search scores every candidate on the same samples.
+    """Outputs of a model, kept by the inputs' content: a search scores every candidate on the same samples.
 
     Args:
-        open_session: opens the float model, when first needed.
+        open_session: opens the model, when first needed.
     """
 
-    def __init__(self, open_session: Callable[[], Session]) -> None:
+    def __init__(self, open_session: Callable[[], Session | Emulated]) -> None:
         self._open = open_session
-        self._session: Session | None = None
+        self._session: Session | Emulated | None = None
         self._kept: OrderedDict[str, Arrays] = OrderedDict()
         self._kept_bytes = 0
 

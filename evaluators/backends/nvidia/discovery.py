@@ -212,6 +212,8 @@ Version = tuple[int, int]
 # By label: the first version with tensor cores for it, and those without that have instructions for its products.
 _NATIVE: Mapping[str, tuple[Version, Collection[Version]]] = {
     "fp16": ((7, 0), ((5, 3), (6, 0), (6, 2))),
+    "bf16": ((8, 0), ()),
+    "fp8": ((8, 9), ()),
     "int8": ((7, 2), ((6, 1), (7, 0))),
 }
 

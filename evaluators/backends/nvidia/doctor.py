@@ -59,8 +59,7 @@ def precisions_text(compute_capability: str) -> str:
         return f"unknown compute capability {compute_capability!r}"
     version = (parts[0], parts[1] if len(parts) > 1 else 0)
     fp32 = "fp32 on TF32 tensor cores unless TF32 is off" if version >= (8, 0) else "fp32"
-    further = [name for name, least in (("bf16", (8, 0)), ("fp8", (8, 9)), ("fp4", (10, 0))) if version >= least]
-    unused = f"; it also has {', '.join(further)}, which bitfront does not use" if further else ""
+    unused = "; it also has fp4, which bitfront does not use" if version >= (10, 0) else ""
     return ", ".join([fp32, *discovery.native_texts(version)]) + unused
 
 

@@ -26,7 +26,9 @@ from search.graph import onnx_file
 _NICE = 10
 # Of a LayerNorm of single ops that reads a Cast from half to float, it makes one op that reads what the Cast reads, and
 # leaves its factors in float: a graph that cannot be opened (1.32, from opset 17 on). Rounding would be lost anyway.
-_NOT_AS_WRITTEN = ("optimization.disable_specified_optimizers", "LayerNormFusionL1")
+_NOT_AS_WRITTEN = "LayerNormFusionL1"
+# A Relu in front of a QuantizeLinear to FP8 it takes out, as if its codes began at zero.
+_NOT_BEFORE_FP8 = ";ReluQuantRewrite;ClipQuantRewrite"
 
 
 class Emulator:
@@ -46,7 +48,8 @@ class Emulator:
     def open(self, graph: ir.Model) -> Emulated:
         """Raises EvaluatorError when ONNX Runtime refuses the graph."""
         options = self._runtime.session_options()
-        options.add_session_config_entry(*_NOT_AS_WRITTEN)
+        left_out = _NOT_AS_WRITTEN + _NOT_BEFORE_FP8 * self._as_written
+        options.add_session_config_entry("optimization.disable_specified_optimizers", left_out)
         if self._as_written:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry(*PATIENT)

@@ -114,7 +114,8 @@ class EngineLayer:
             None if it cannot be told.
         """
         if self.weights is not None:
-            return self.weights
+            alone = asked is not None and asked.blocks and asked.dtype == self.weights.dtype
+            return asked if alone and self._reads_floats() else self.weights
         data = [tensor for tensor in self.inputs if not _is_beside(tensor, constants)]
         types = list(dict.fromkeys(tensor.precision for tensor in data if not tensor.words.startswith(_UNTOLD)))
         told = _told_by(self.tactic)
@@ -123,6 +124,9 @@ class EngineLayer:
         if told is not None and (told in types or not types):
             return told
         return types[0] if types and None not in (asked, *types) and asked not in (*types, told) else None
+
+    def _reads_floats(self) -> bool:
+        return all(tensor.precision is not None and not tensor.precision.quantized for tensor in self.inputs)
 
     def details(self) -> dict[str, str]:
         """As `AuditRow.details` has it."""

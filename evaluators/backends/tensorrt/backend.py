@@ -21,7 +21,7 @@ from evaluators.cores import usable_processors
 from evaluators.lowering.placement import TENSORRT_BY_TYPING, Placement
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
-from search.values import GPU_CLOCK, Capability, Ranges, Target, digest_of
+from search.values import GPU_CLOCK, Capability, Precision, Ranges, Target, digest_of
 
 # How weakly typed engines treat layers of no group. It tells evaluations apart: another treatment needs another name.
 _WITHOUT_GROUP = "ranges of all groups, moves in float, one range through Resize and Concat, fixed types"
@@ -107,9 +107,13 @@ class TensorRTBackend:
 
     def capability(self) -> Capability:
         older = ("tensorrt-8",) if api.version(self.trt)[0] < 10 else ()
-        found = shipped_capability("tensorrt", *older)
+        weak = () if self.builder_knobs.typing == STRONG else ("tensorrt-weak",)
+        found = shipped_capability("tensorrt", *older, *weak)
         version = (int(self.properties.major), int(self.properties.minor))
-        return replace(found, ops={each: ops for each, ops in found.ops.items() if is_native(each.label, version)})
+        # Products with weights alone in integers are those of 16-bit floats, from the first GPUs with BF16 on.
+        kinds = {each: Precision.BF16.label if each.blocks else each.label for each in found.ops}
+        native = {each: ops for each, ops in found.ops.items() if ops and is_native(kinds[each], version)}
+        return replace(found, ops=native)
 
     def knobs(self) -> dict[str, str]:
         weak = {} if self.builder_knobs.typing == STRONG else {"without_group": _WITHOUT_GROUP}

@@ -167,7 +167,7 @@ class TensorRTBuilder:
         config = self._config()
         weak_typing.set_flags(self.trt, config, self._all_precisions(), obey=False)
         if onnx is None:
-            int8 = Assignment({group.id: max(Precision) for group in self.model.groups})
+            int8 = Assignment({group.id: Precision.INT8 for group in self.model.groups})
             ranges = with_shared_scales(self.model, int8, TENSORRT_WEAK, self.ranges)
             weak_typing.set_ranges(self.trt, network, ranges, self._tensors)
         return self._write_engine(network, config, out, [], parser, None)

@@ -21,6 +21,7 @@ def plan(graph: ir.Graph, model: Model, assignment: Assignment, placement: Place
     for group in groups:
         for name in group.anchors:
             result.reads.update((nodes[name], i) for i in activation_indices(nodes[name]))
+    groups = [group for group in groups if assignment[group.id].recovered]  # others round what their products read
     if placement.quantize_outputs:
         onnxruntime_rules.quantize_regions(graph, groups, nodes, placement, result)
     else:

@@ -92,7 +92,7 @@ def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignme
 def _correctable(model: Model, assignment: Assignment) -> tuple[list[_Op], list[str]]:
     ops, notes = [], []
     for group in model.groups:
-        if not assignment[group.id].calibrated or model.own.owns(group):
+        if not assignment[group.id].recovered or model.own.owns(group):
             continue
         for anchor in group.anchors:
             constants = find_constants(model.graph.graph.node(anchor), group.nodes)

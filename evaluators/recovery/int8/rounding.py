@@ -90,7 +90,7 @@ class _Rounding:
         """Corrections of the ops that it helps, by name."""
         int8 = self._context.int8
         model = self._model
-        groups = [group for group in model.groups if int8[group.id].calibrated and not model.own.owns(group)]
+        groups = [group for group in model.groups if int8[group.id].recovered and not model.own.owns(group)]
         single = [group for group in groups if len(group.anchors) == 1]
         if len(single) < len(groups):
             self.notes.append(f"{len(groups) - len(single)} weights that several ops share are unchanged")

@@ -109,7 +109,7 @@ class _Choice:
     def run(self) -> str:
         """Look at every group, as far as there is time; `Proposal.cut`."""
         model, int8 = self._model, self._context.int8
-        groups = [group for group in model.groups if int8[group.id].calibrated]
+        groups = [group for group in model.groups if int8[group.id].recovered]
         until = (1 - _TIME_SHARE) * self._context.seconds_left()
         seen = 0
         inputs = [batch.inputs for batch in self._batches]

@@ -97,8 +97,8 @@ class PickBiases:
     def _is_mix(self, assignment: Assignment) -> bool:
         """Whether groups are in INT8, and others are not that could be: else all INT8 is what was corrected."""
         choices = self._work.problem.space.choices
-        offered = {g for g, some in choices.items() for c in some if c.precision.calibrated and c.offered}
-        narrow = {group for group, precision in assignment.items() if precision.calibrated}
+        offered = {g for g, some in choices.items() for c in some if c.precision.recovered and c.offered}
+        narrow = {group for group, precision in assignment.items() if precision.recovered}
         return bool(narrow) and narrow != offered
 
     def _seconds(self, now: Standing, count: int, took_s: float) -> float | None:

@@ -48,7 +48,7 @@ def test_here() -> None:
     assert named(found, "python").found == ".".join(map(str, sys.version_info[:3]))
     backend = named(found, "backend onnxruntime on cpu")
     assert (
-        "native precisions: fp32, w8, int8-dynamic, int8, w4 (fp16, bf16 not native here, so not offered)"
+        "native precisions: fp32, w8, int8-dynamic, int8, w4 (fp16, bf16, fp8 not native here, so not offered)"
         in backend.found
     )
     assert "onnxruntime 1." in backend.found
@@ -69,10 +69,10 @@ def test_one_backend_decides_the_exit_code() -> None:
 @pytest.mark.parametrize(
     ("capability", "has", "has_not"),
     [
-        ("9.0", ["TF32", "fp16 on tensor cores", "int8 on tensor cores", "bf16, fp8,"], ["fp4"]),
-        ("10.0", ["fp8, fp4"], []),
-        ("8.6", ["TF32", "also has bf16,"], ["fp8"]),
-        ("7.5", ["fp16 on tensor cores", "int8 on tensor cores"], ["TF32", "bf16"]),
+        ("9.0", ["TF32", "fp16 on tensor cores", "int8 on tensor cores", "fp8 on tensor cores"], ["fp4"]),
+        ("10.0", ["fp8 on tensor cores", "has fp4,"], []),
+        ("8.6", ["TF32", "bf16 on tensor cores", "no native fp8"], []),
+        ("7.5", ["fp16 on tensor cores", "int8 on tensor cores", "no native bf16"], ["TF32"]),
         ("7.0", ["fp16 on tensor cores", "int8 without tensor cores"], ["TF32"]),
         ("6.1", ["no native fp16", "int8 without tensor cores"], []),
         ("6.0", ["fp16 without tensor cores", "no native int8"], []),

@@ -29,9 +29,11 @@ def test_the_shipped_files_say_what_the_backends_run() -> None:
     dynamic = {Precision.INT8_DYNAMIC: products}
     assert shipped_capability("onnxruntime-cpu").ops == {INT8: {"Conv", *products}, **dynamic, **alone}
     assert shipped_capability("onnxruntime-cuda").ops == {FP16: every}
-    newer, older = shipped_capability("tensorrt"), shipped_capability("tensorrt", "tensorrt-8")
-    assert (newer.ops, newer.min_matmul_size) == ({FP16: every, INT8: every}, 16)
-    assert (older.ops, older.min_matmul_size) == ({FP16: every, INT8: every - {"ConvTranspose"}}, 16)
+    floats = {FP16: every, Precision.BF16: every, Precision.FP8: every - {"ConvTranspose"}}
+    newer, older = shipped_capability("tensorrt"), shipped_capability("tensorrt", "tensorrt-8", "tensorrt-weak")
+    assert (newer.ops, newer.min_matmul_size) == ({**floats, INT8: every, **alone}, 16)
+    weak = {precision: ops for precision, ops in older.ops.items() if ops}
+    assert (weak, older.min_matmul_size) == ({FP16: every, INT8: every - {"ConvTranspose"}}, 16)
     assert older.why_not(INT8, "ConvTranspose") == "the target has no INT8 kernel for ConvTranspose"
 
 

@@ -24,7 +24,7 @@ from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Answer, Assignment, Precision
 from tests.support.command_line import invoke, ok
-from tests.support.networks import Net, feeds, finish, observed, save, sqnr_db
+from tests.support.networks import Net, feeds, finish, loaded, observed, row_products, save, sqnr_db
 
 FP32, W8, INT8, W4 = Precision.FP32, Precision.W8, Precision.INT8, Precision.W4
 K, N = 128, 48
@@ -121,16 +121,8 @@ def test_it_is_offered_where_few_rows_are_multiplied_and_blocks_divide_k(tmp_pat
     assert [W8.block(depth) for depth in (384, 128, 96, 32)] == [128, 64, 32, 0]
 
 
-def mlp() -> onnx.ModelProto:
-    n = Net(7)
-    x = n.op("Relu", [n.gemm("image", "up", 64, 128)], "relu")
-    n.linear(n.op("Relu", [n.linear(x, "mid", 128, 128)], "relu2"), "down", 128, 10)
-    n.nodes[-1].output[0] = "y"
-    return finish(n, {"image": [1, 64]}, {"y": [1, 10]})
-
-
 def test_every_mix_of_all_precisions_runs_as_asked(tmp_path: Path) -> None:
-    model = load(save(mlp(), tmp_path / "model.onnx"))
+    model = loaded("row_products")
     rng, x = np.random.default_rng(0), feeds(model, 1)
     for backend in both():
         space = make_space(model, backend.capability(), observed(model))
@@ -149,7 +141,7 @@ def test_every_mix_of_all_precisions_runs_as_asked(tmp_path: Path) -> None:
 
 
 def test_files_tell_of_it_and_stand_for_the_float_model(tmp_path: Path) -> None:
-    model, placement = load(save(mlp(), tmp_path / "model.onnx")), OnnxRuntimeBackend().placement
+    model, placement = loaded("row_products"), OnnxRuntimeBackend().placement
     mix = Assignment({"g000": W8, "g001": W4, "g002": FP32})
     lowered = lower(model, mix, observed(model), placement)
     again = load(save(ir.to_proto(lowered), tmp_path / "lowered.onnx"))
@@ -179,7 +171,7 @@ def test_what_weights_lose_is_told(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_a_search_mixes_it_and_its_export_runs(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    save(mlp(), tmp_path / "model.onnx")
+    save(row_products(), tmp_path / "model.onnx")
     np.savez("data.npz", image=np.random.default_rng(2).standard_normal((60, 64)).astype(np.float32))
     given = ("--study", "s", "--trials", 12, "--backend", backend)
     ok("search", "model.onnx", "--data", "data.npz", *given)
@@ -199,7 +191,7 @@ def test_a_search_mixes_it_and_its_export_runs(backend: str, tmp_path: Path, mon
 @pytest.mark.slow
 def test_other_tools_get_it_as_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    save(mlp(), tmp_path / "model.onnx")
+    save(row_products(), tmp_path / "model.onnx")
     np.savez("data.npz", image=np.random.default_rng(2).standard_normal((60, 64)).astype(np.float32))
     given = ("--study", "s", "--trials", 3, "--backend", "onnxruntime", "--keep", "up=w4")
     ok("search", "model.onnx", "--data", "data.npz", *given)

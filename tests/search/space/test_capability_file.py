@@ -69,7 +69,7 @@ def test_json_says_the_same_and_the_digest_is_of_the_content_alone() -> None:
         ("[fp32]\nops = []\n", "[fp32]: every target runs everything in FP32; remove the table"),
         (
             "[int88]\n",
-            "'int88': expected the name of a precision, fp16 or bf16 or w8 or int8-dynamic or int8 or w4, or",
+            "'int88': expected the name of a precision, fp16 or bf16 or w8 or int8-dynamic or int8 or fp8 or w4, or",
         ),
         ("int8 = 3\n", "int8: expected a table, got 3; write [int8] and its keys below"),
         (

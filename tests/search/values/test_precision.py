@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import ml_dtypes
+import onnx
 import pytest
 
 from search.forecast.priors import noise_prior
@@ -14,9 +15,10 @@ from search.space.choices import Choice, Space, Variable
 from search.space.layout import make_layout
 from search.values import Assignment, Precision
 from tests.support.command_line import DATABASE, ok, write_inputs
+from tests.support.networks import Net
 
 FP32, FP16, BF16, DYNAMIC, INT8 = (Precision.parse(label) for label in ("fp32", "fp16", "bf16", "int8-dynamic", "int8"))
-KEPT_IDS = {"fp32": 0, "fp16": 1, "bf16": 3, "w8": 5, "int8-dynamic": 4, "int8": 2, "w4": 6}
+KEPT_IDS = {"fp32": 0, "fp16": 1, "bf16": 3, "w8": 5, "int8-dynamic": 4, "int8": 2, "fp8": 7, "w4": 6}
 
 
 def test_ids_are_as_they_were_stored() -> None:
@@ -111,3 +113,36 @@ def test_a_precision_that_no_shipped_backend_offers_goes_through_a_whole_search(
     assert 0 < sum(noise["bf16"]) < sum(noise["int8"])
     ok("report", "s", "--out", "report.html")
     assert BF16.colour in Path("report.html").read_text()
+
+
+def every_kind() -> onnx.ModelProto:
+    """Convolutions, and products of one row, so that every format is offered somewhere."""
+    n = Net(9)
+    x = n.op("Relu", [n.conv("image", "stem", 3, 32)], "stem/relu")
+    x = n.op("GlobalAveragePool", [n.op("Relu", [n.conv(x, "body", 32, 64)], "body/relu")], "pool")
+    x = n.op("Relu", [n.gemm(n.op("Flatten", [x], "flatten"), "up", 64, 512)], "up/relu")
+    n.gemm(n.op("Relu", [n.gemm(x, "middle", 512, 512)], "middle/relu"), "fc", 512, 10)
+    return n.model([1, 3, 8, 8], "logits", [1, 10])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [BF16, Precision.W8, Precision.FP8, Precision.W4], ids=lambda p: p.label)
+def test_formats_that_nothing_here_runs_go_through_a_whole_search(
+    precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Latencies are those of the fake backend; losses those of what is written for TensorRT, emulated."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in", every_kind())
+    offered = ["--backend-option", f"fake-precision={precision.label}", "--backend-option", "fake-emulated=on"]
+    ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 8, "--backend", "fake",
+       "--metric", "sqnr", *offered)  # fmt: skip
+    shown = [json.loads(ok("show", "s", trial, "--json")) for trial in range(8)]
+    values = {each["role"]: each["accuracy"]["value"] for each in shown if each["role"]}
+    assert {FP32.role, precision.role} == values.keys()
+    assert {group["answer"] for each in shown for group in each["groups"]} == {"obeyed"}
+    mixed = [each for each in shown if precision.label in {g["got"] for g in each["groups"]} and not each["role"]]
+    assert mixed
+    assert values[FP32.role] > values[precision.role] > 5
+    assert f'"{precision.label}"' in ok("sensitivity", "s", "--json")
+    ok("report", "s", "--out", "report.html")
+    assert precision.colour in Path("report.html").read_text()

@@ -207,6 +207,7 @@ def _extras(trt: Any, names: Sequence[str], folder: Path) -> dict[str, Any]:
         "loaded": _error(lambda: _builder(trt, "residual").load(folder / "knobs")),
         "cut": _error(lambda: _load_cut(trt, folder)),
         "bounds": _bounds(trt, folder),
+        "formats": _build_formats(trt, folder),
         "listing": json.loads(json.dumps(describe(trt))),
     }
 
@@ -226,6 +227,27 @@ def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
         builder._set_profile = lambda config: None
     for assignment in uniform_and_mixed(model):
         builder.build(builder.lower(assignment), folder / "dynamic")
+
+
+def _build_formats(trt: Any, folder: Path) -> dict[str, str]:
+    """What came of three networks in every precision that the capabilities file has, and in ten mixes of them."""
+    import random
+
+    from evaluators.backends.capabilities.restricted import shipped_capability
+    from search.space.choices import make_space
+    from tests.support.networks import loaded, ranged
+
+    found, rng = {}, random.Random(0)
+    for name in ("residual", "transformer", "row_products"):
+        model, builder = loaded(name), _builder(trt, name)
+        space = make_space(model, shipped_capability("tensorrt"), ranged(name))
+        tried = {precision.label: space.uniform(precision) for precision in space.precisions}
+        for number in range(10):
+            drawn = {group.id: rng.choice(space.precisions) for group in model.groups}
+            tried[f"mix {number}"] = space.nearest(drawn)
+        for words, assignment in tried.items():
+            found[f"{name} {words}"] = _error(lambda b=builder, a=assignment: b.build(b.lower(a), folder / "plan"))
+    return found
 
 
 def _bounds(trt: Any, folder: Path) -> dict[str, float]:
@@ -310,7 +332,34 @@ def _for_onnx_runtime() -> bytes:
     return bytes(ir.to_proto(lower(model, everything, ranged("residual"), ONNXRUNTIME_CPU)).SerializeToString())
 
 
-PLANTED = {"mixed_add": _mixed_add, "for_onnx_runtime": _for_onnx_runtime, "no_onnx": lambda: b"no onnx"}
+def _two_types() -> bytes:
+    """A product of FP8 and INT8, which no precision stands for."""
+    import onnx_ir as ir
+
+    from evaluators.lowering.lower import lower
+    from evaluators.lowering.placement import TENSORRT
+    from search.values import Assignment, Precision
+    from tests.support.networks import loaded, ranged
+
+    model = loaded("row_products")
+    written = {
+        p: lower(model, Assignment({g.id: p for g in model.groups}), ranged("row_products"), TENSORRT)
+        for p in (Precision.FP8, Precision.INT8)
+    }
+    graph, codes = written[Precision.FP8].graph, written[Precision.INT8].graph.initializers
+    for form in ("", "/scale16", "/zero"):
+        kept = graph.initializers[f"mid.w/fp8{form}"]
+        kept.const_value = codes[f"mid.w/int8{form}"].const_value
+        kept.type = ir.TensorType(codes[f"mid.w/int8{form}"].dtype)
+    return bytes(ir.to_proto(written[Precision.FP8]).SerializeToString())
+
+
+PLANTED = {
+    "mixed_add": _mixed_add,
+    "two_types": _two_types,
+    "for_onnx_runtime": _for_onnx_runtime,
+    "no_onnx": lambda: b"no onnx",
+}
 
 
 if __name__ == "__main__":

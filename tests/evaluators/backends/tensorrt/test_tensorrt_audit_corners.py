@@ -143,7 +143,7 @@ UNTOLD = tensor("x", "N/A due to dynamic shapes")  # of every tensor of an engin
         ([SCALE, INT], "sm80_xmma_gemm_f32f32_tf32f32_f32_nn", None),
         ([tensor("__mye595_dconst", "Float", [256, 10]), INT], "", None),
         ([tensor("x", "BFloat16")], "sm80_xmma_gemm_f16f16_f16f16_f16_nn", BF16),
-        ([tensor("x", "FP8"), HALF], "", None),
+        ([tensor("x", "FP4"), HALF], "", None),
         ([SCALE], "", None),
         ([UNTOLD, UNTOLD], "", None),
         ([UNTOLD], "sm80_xmma_gemm_f16f32_f32f32_f32_nn", None),
@@ -184,6 +184,23 @@ def test_constants_of_the_engine_are_followed_through_what_only_changes_their_fo
 def test_weights_tell_before_all_else() -> None:
     fused = layer("[ONNX Layer: fc]", HALF, Weights={"Type": "Int8", "Count": 9}, TacticName="f16f16_f16f16")
     assert audited(INT8, group_of("fc"), fused).answer is OBEYED
+
+
+@pytest.mark.parametrize(
+    ("asked", "weights", "read", "got"),
+    [
+        (Precision.FP8, "FP8", "FP8", Precision.FP8),
+        (Precision.W4, "Int4", "Half", Precision.W4),
+        (Precision.W8, "Int8", "Half", Precision.W8),
+        (Precision.W8, "Int8", "Int8", INT8),
+        (INT8, "Int8", "Half", INT8),
+        (Precision.W8, "Half", "Half", FP16),
+    ],
+)
+def test_formats_of_strong_typing(asked: Precision, weights: str, read: str, got: Precision) -> None:
+    """The words are those of TensorRT's data types; no engine with them has been listed for this project yet."""
+    found = layer("[ONNX Layer: fc]", tensor("x", read), Weights={"Type": weights, "Count": 9})
+    assert audited(asked, group_of("fc"), found).got is got
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)

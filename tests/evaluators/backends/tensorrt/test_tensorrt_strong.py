@@ -58,6 +58,7 @@ def test_every_assignment_builds(name: str, built: dict[str, Any]) -> None:
     [
         ("mixed_add", "SUM must have same input types. But they are of types Float and Half"),
         ("for_onnx_runtime", "has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8"),
+        ("two_types", "Input and filter have to be the same type"),
         ("no_onnx", "Failed to parse the ONNX model"),
     ],
 )
@@ -65,6 +66,14 @@ def test_what_breaks_the_rules_is_refused_in_tensorrts_words(planted: str, said:
     message = built["planted"][planted]
     assert message.startswith("RefusedError[")
     assert said in message
+
+
+def test_every_format_that_is_offered_builds(built: dict[str, Any]) -> None:
+    """Uniform, and in ten mixes of each of three networks."""
+    tried = built["formats"]
+    assert {words: error for words, error in tried.items() if error} == {}
+    assert {f"row_products {label}" for label in ("fp32", "fp16", "bf16", "w8", "int8", "fp8", "w4")} <= tried.keys()
+    assert sum("mix" in words for words in tried) == 30
 
 
 def test_a_refusal_names_the_group(built: dict[str, Any]) -> None:
