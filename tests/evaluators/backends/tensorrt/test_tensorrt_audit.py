@@ -159,7 +159,9 @@ def test_names_alone_are_refused():
         ("Int32", None),
         ("UInt8", None),
         ("BFloat16", Precision.BF16),
-        ("FP8", None),
+        ("FP8", Precision.FP8),
+        ("Int4", Precision.W4),
+        ("FP4", None),
     ],
 )
 def test_types_are_read_from_words(text, precision):
