@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from evaluators.backends.kind import SOURCE_FILE
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT_WEAK
+from evaluators.lowering.placement import TENSORRT_TWIN
 from search.errors import ConfigError
 from search.graph import onnx_file
 from search.graph.model import Model
@@ -36,7 +36,7 @@ def explicit_graph(model: Model, assignment: Assignment, ranges: Ranges) -> ir.M
         ModelError: a tensor that has to be quantized has no range.
     """
     scaled = model.scale_constants(ranges.recovery.factors)
-    return lower(scaled, assignment, ranges, TENSORRT_WEAK)
+    return lower(scaled, assignment, ranges, TENSORRT_TWIN)
 
 
 def check_typing(typing: str | None, target: Target | None = None) -> None:

@@ -31,6 +31,8 @@ def plan(graph: ir.Graph, model: Model, assignment: Assignment, placement: Place
         if placement.between_groups:
             grouped = frozenset(name for group in model.groups for name in group.nodes)
             tensorrt_rules.round_between_groups(groups, nodes, grouped, result)
+        if placement.stored_outputs:
+            tensorrt_rules.store_outputs(groups, model.groups, nodes, result)
     _share_scales(graph, placement, result)
     return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 import onnx_ir as ir
 
@@ -98,6 +98,47 @@ def round_between_groups(groups: list[Group], nodes: Nodes, grouped: Set[str], r
             result.stored.update(taken_in)
             if not taken_in and not (maker in int8 and _is_one_kernel(maker, node)):
                 result.reads.add((node, i))
+
+
+def store_outputs(groups: list[Group], every: Sequence[Group], nodes: Nodes, result: Plan) -> None:
+    """What INT8 convolutions hand on, where it leads to a group: floats read it rounded too.
+
+    A sum of two convolutions is computed in the kernel of the later one, which reads in memory what the earlier makes.
+
+    Args:
+        groups: those in INT8.
+        every: those in any precision.
+    """
+    places = {node: place for place, node in enumerate(nodes.values())}
+    makers = {group.output: group for group in every if group.op in RESIDUAL}
+    leading = _leading_to(nodes, {name for group in every for name in group.anchors})
+    inside: set[str] = set()  # what the kernel of a sum does not write to memory
+    for group in groups:
+        for add in residual_adds(group, nodes):
+            skip = next(i for i in float_inputs(add) if name_of(add.inputs[i]) in group.skips)
+            other, last = makers.get(name_of(add.inputs[skip])), nodes[group.anchors[-1]]
+            if other is None or places[nodes[other.anchors[-1]]] < places[last] or _maker(add, 1 - skip) is not last:
+                continue
+            result.reads.discard((add, skip))
+            result.reads.add((add, 1 - skip))
+            result.stored.add(last.outputs[0])
+            inside.add(other.output)
+    made = {group.output for group in groups if group.op in RESIDUAL} - inside
+    result.stored.update(
+        value
+        for node in nodes.values()
+        for value in node.outputs
+        if name_of(value) in made and not value.is_graph_output() and any(u in leading for u in value.consumers())
+    )
+
+
+def _leading_to(nodes: Nodes, anchors: Set[str]) -> set[ir.Node]:
+    """Nodes with these names, and all from whose results these are computed."""
+    found: set[ir.Node] = set()
+    for node in reversed(list(nodes.values())):
+        if node.name in anchors or any(user in found for value in node.outputs for user in value.consumers()):
+            found.add(node)
+    return found
 
 
 def _leading_to_int8(nodes: Nodes, grouped: Set[str], result: Plan) -> list[ir.Node]:

@@ -15,7 +15,7 @@ from evaluators.calibration import cache
 from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.int8.plan import quantized_tensors
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT, TENSORRT_WEAK
+from evaluators.lowering.placement import TENSORRT, TENSORRT_TWIN
 from search.graph.model import load
 from search.values import Precision
 from studies.export.explicit import explicit_graph
@@ -96,7 +96,22 @@ def test_it_rounds_where_weakly_typed_engines_round() -> None:
         {node.inputs[0].name for node in each.graph if node.op_type == "QuantizeLinear" and node.inputs[0] is not None}
         for each in (graph, lower(model, int8, ranges, TENSORRT))
     )
-    assert rounded - usual == set(quantized_tensors(model, int8, TENSORRT_WEAK)) - usual != set()
+    assert rounded - usual == set(quantized_tensors(model, int8, TENSORRT_TWIN)) - usual != set()
     exact = session_of(ir.to_proto(model.graph)).run(None, feeds(model))[0]
     rough = session_of(ir.to_proto(spelled_out(graph))).run(None, feeds(model))[0]
     assert 15 < sqnr_db(np.asarray(exact), np.asarray(rough)) < 60
+
+
+def test_what_int8_convolutions_hand_on_is_rounded_for_floats_too() -> None:
+    """As listings of 8.6.0 have it: the later of two convolutions adds, and reads what the earlier one rounded."""
+    model = loaded("residual")
+    names = {group.name: group.id for group in model.groups}
+    mix = uniform(model, Precision.INT8).replace({names["block.0/conv2"]: Precision.FP16, names["fc"]: Precision.FP32})
+    rounded = quantized_tensors(model, mix, TENSORRT_TWIN)
+    makers = {node.name: node.outputs[0].name for node in model.graph.graph}
+    assert {makers[name] for name in ("stem/relu", "block.0/relu1", "block.1/relu2", "block.1/conv2")} <= rounded
+    assert not {makers[name] for name in ("block.1/down", "block.0/conv2", "fc")} & rounded
+    half = explicit_graph(model, mix, ranged("residual")).graph
+    conv = half.node("block.0/conv2")
+    assert conv.inputs[0] is not None
+    assert conv.inputs[0].producer().op_type == "DequantizeLinear"  # type: ignore[union-attr]
