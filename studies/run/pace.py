@@ -62,6 +62,7 @@ class Pace:
         self._final = sizes.get("final", 0) / max(1, sizes.get("search", 0))
         self._later_builds = later_builds
         self._took_s: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
+        self._stretch: deque[float] = deque([1.0], _RECENT)  # wall time of inferences over their processor time
         self._ended_s: deque[float] = deque(maxlen=_RECENT)
         self._sure_s = 0.0
         self.start_s = 0.0
@@ -108,6 +109,8 @@ class Pace:
             self._took_s["mix"].append(took_s)
             self._ended_s.append(self.passed_s)
         self._took_s["load"].append(stage_s.get("load", 0.0))
+        if (latency := evaluation.latency) is not None and latency.wall_ms:
+            self._stretch.append(latency.wall_ms / latency.raw_ms)
         self._took_s["wait"].append(stage_s.get("wait", 0.0))
         if evaluation.accuracy is not None and evaluation.accuracy.complete:
             self._took_s["scoring"].append(stage_s.get("run", 0.0) + stage_s.get("score", 0.0))
@@ -177,13 +180,15 @@ class Pace:
     def timing_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring so many engines takes, in turn with each other and the baseline.
 
-        Waiting for other processes that measure on the device is part of that, as long as for recent evaluations.
+        Waiting for other processes that measure on the device is part of that, as long as for recent evaluations. On a
+        busy machine processor time takes longer on the wall: beside eight busy processes on two cores, six times.
         """
         raw_ms = now.table.raw_ms[np.isfinite(now.table.raw_ms)]
         block_ms = max(BLOCK_MS, float(raw_ms.max(initial=0.0)))
         # As `blocks.rounds_worth` has it.
         blocks_ms = min(_ROUNDS * block_ms, max(FEWEST_ROUNDS * block_ms, _ROUNDS * LONG_BLOCK_MS))
-        return (count + 1) * (_WARM_UP_S + _REPEATS * blocks_ms / 1000) + self._most("wait")
+        each_s = _quantile(self._stretch) * (_WARM_UP_S + _REPEATS * blocks_ms / 1000)
+        return (count + 1) * each_s + self._most("wait")
 
     def _most(self, kind: str) -> float:
         return _quantile(self._took_s[kind])

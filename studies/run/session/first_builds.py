@@ -18,6 +18,9 @@ from studies.run.session.levels import build_at, choose_level, first_level, stud
 from studies.run.session.setup import Checked
 from studies.store.records import TargetRecord
 
+# Of a first build, so that a mix behind it ends with calibration and recovery: these took 85 to 110 s of eight minutes.
+_QUICK_S = 50.0
+
 
 class FirstBuilds:
     """Builds uniform assignments in threads, so that builders have learnt from them when the search begins.
@@ -25,8 +28,9 @@ class FirstBuilds:
     The first builds of TensorRT take minutes, most of them for the times of tactics, which no range changes. FP32 and
     FP16 need no ranges at all, so their engines serve the evaluations too, unless recovery changes the model.
 
-    No more than two learn at once, of several builders the one of INT8 and the process that measures: on an H200 the
-    first INT8 engine of PP-OCRv4's recognizer took 200 s beside two other first builds, 160 beside one.
+    Mixes have kernels that no uniform assignment has, where precisions meet: in two builders the first two mixes of a
+    network with SiLU took 78 s each on an H200, and those behind them 10 s. So one of several builders whose first
+    build was quick goes on with a mix, while calibration usually still lasts.
 
     Args:
         builders: take the lower precisions, several one each; without them the process that measures does.
@@ -45,17 +49,15 @@ class FirstBuilds:
         for number, builder in enumerate(builders):
             # One of several learns from one precision alone: while it built another, nobody could ask it for a mix.
             theirs = lower if len(builders) == 1 else lower[number % max(1, len(lower)) :][:1]
-            self._work.append(partial(self._build_all, builder.process, theirs, builder))
+            mix = _alternating(lower[number % 2], lower[1 - number % 2]) if len(builders) > 1 and lower[1:] else None
+            self._work.append(partial(self._build_all, builder.process, theirs, builder, mix))
         self._measurer_idle = threading.Event()
         self._level = first_level(good.config, target)
 
     def start(self) -> None:
         for number, work in enumerate(self._work):
             idle = threading.Event() if number else self._measurer_idle
-            first = self._measurer_idle if number > 1 else None
-            threading.Thread(
-                target=self._serve, args=(work, idle, first), name="bitfront-first-build", daemon=True
-            ).start()
+            threading.Thread(target=self._serve, args=(work, idle), name="bitfront-first-build", daemon=True).start()
 
     def wait(self) -> None:
         """Begin nothing else, and wait until the process that measures is free; others answer when they are."""
@@ -68,10 +70,8 @@ class FirstBuilds:
         self._over.set()
         self._closed.set()
 
-    def _serve(self, work: partial[None], idle: threading.Event, first: threading.Event | None) -> None:
+    def _serve(self, work: partial[None], idle: threading.Event) -> None:
         try:
-            if first is not None:
-                first.wait()
             with suppress(BitfrontError):  # what fails here fails again as an evaluation, which says so
                 work()
         finally:
@@ -79,22 +79,36 @@ class FirstBuilds:
             self._closed.wait()
 
     def _build_all(
-        self, process: EvaluatorProcess, assignments: Sequence[Assignment], builder: BuilderProcess | None
+        self,
+        process: EvaluatorProcess,
+        assignments: Sequence[Assignment],
+        builder: BuilderProcess | None,
+        mix: Assignment | None = None,
     ) -> None:
         config, target = self._good.config, self._target
         process.open()  # as it was prepared, before its level changes
-        build_at(process, self._level)
         choosing = builder is None and config.builder_option("optimization_level") is None
+        seconds = 0.0
         for assignment in assignments:
             if self._over.is_set():
                 return
             if builder is not None:
                 builder.known.add(assignment)
-            seconds = process.ask("building before the search").builds.build_first(assignment)
+            seconds = self._build(process, assignment)
             if choosing and target.optimization_level is None:
                 self._level = choose_level(seconds, study_s(config)).level
-                build_at(process, self._level)
             choosing = False
+        if mix is not None and seconds <= _QUICK_S and not self._over.is_set():
+            self._build(process, mix)
+
+    def _build(self, process: EvaluatorProcess, assignment: Assignment) -> float:
+        build_at(process, self._level)
+        return process.ask("building before the search").builds.build_first(assignment)
+
+
+def _alternating(first: Assignment, second: Assignment) -> Assignment:
+    """A mix in which precisions meet as often as they can."""
+    return Assignment({group: (first, second)[place % 2][group] for place, group in enumerate(first)})
 
 
 @contextmanager

@@ -128,26 +128,25 @@ def test_processes_that_only_build_learn_from_the_lower_precisions_while_the_mod
 ) -> None:
     """FP32 is built by the process that measures, each other precision first by another builder; nothing is lost.
 
-    FP16 is begun when FP32 is there, so that no more than two first builds run at once.
+    Each builder then learns from a mix in which precisions meet, while the model is still calibrated.
     """
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")
     monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
     first: dict[str, list[set[str]]] = {}
-    ended: list[set[str]] = []
+    mixes: list[Any] = []
     all_begun = threading.Event()
 
     def around(asked: Asked) -> Any:
         if asked.name == "build_first" and asked.keeper.job.ranges is None:
-            labels = {precision.label for precision in dict(asked.arguments)["assignment"].values()}
+            assignment = dict(asked.arguments)["assignment"]
+            labels = {precision.label for precision in assignment.values()}
             first.setdefault(Path(asked.keeper.job.folder).name, []).append(labels)
-            if labels == {"fp16"}:
-                assert {"fp32"} in ended
+            if len(first.get("builder0", ())) == len(first.get("builder1", ())) == 2:
                 all_begun.set()
-            found = asked.make()
-            ended.append(labels)
-            return found
-        if Path(asked.keeper.job.folder).name == "calibration":
+            if len(first[Path(asked.keeper.job.folder).name]) == 2:
+                mixes.append(assignment)
+        elif Path(asked.keeper.job.folder).name == "calibration":
             assert all_begun.wait(60)
         return asked.make()
 
@@ -157,5 +156,8 @@ def test_processes_that_only_build_learn_from_the_lower_precisions_while_the_mod
     assert first["evaluator"] == [{"fp32"}]
     assert "int8" in first["builder0"][0], "with FP16 where INT8 is not offered"
     assert first["builder1"][0] == {"fp16"}
+    assert len(mixes) == 2
+    assert mixes[0] != mixes[1]
+    assert first["builder0"][1] == first["builder1"][1] == {"int8", "fp16"}
     assert rows("select status, count(*) from bf_evaluation group by status") == [("ok", 8)]
     assert built_at() == {json.loads(ok("front", "s", "--json"))["optimization_level"]}

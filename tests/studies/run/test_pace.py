@@ -135,7 +135,10 @@ def test_while_there_is_time_for_one_finalist_whoever_comes_first_then_is_confir
 
 def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) -> None:
     now, record = standing_after(4)
-    slow = replace(record.evaluation, stage_s={"load": 1.0, "run": 6.0, "score": 4.0})
+    latency = record.evaluation.latency
+    assert latency is not None
+    quiet = replace(latency, wall_ms=latency.raw_ms)
+    slow = replace(record.evaluation, latency=quiet, stage_s={"load": 1.0, "run": 6.0, "score": 4.0})
     made = Pace(1000.0, time.monotonic(), {"search": 100, "final": 50})
     made.note(slow, 30.0)
     assert made.evaluation_s(now) == 30.0
@@ -152,6 +155,10 @@ def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) ->
     assert (late.finalists_in_time(now, [False] * 6), late.allows_evaluation(now)) == (0, False)
     assert Pace().finalists_in_time(now, [True] * 6) == 6
     assert Pace().allows_evaluation(now)
+    busy = Pace(1000.0, time.monotonic(), {"search": 100, "final": 50})
+    for _ in range(10):
+        busy.note(replace(slow, latency=replace(quiet, wall_ms=6 * quiet.raw_ms)), 30.0)
+    assert busy.timing_s(now, 2) == pytest.approx(6 * timing_s), "processor time takes longer on the wall"
 
 
 def test_the_limit_holds_for_the_whole_command(here: Path) -> None:
