@@ -62,8 +62,11 @@ def shipped_kinds() -> tuple[BackendKind, ...]:
     return tuple(BACKENDS.make(name) for name in BACKENDS.shipped)
 
 
-def choose_backend(name: str) -> str:
+def choose_backend(name: str, device: str | None = None) -> str:
     """The backend that `auto` stands for here; any other name is checked and returned.
+
+    Args:
+        device: that it is to run on: for a processor `auto` is none that needs a GPU. None for the backend's default.
 
     Raises:
         TargetError: no such backend, or `auto` with none that can run here.
@@ -72,7 +75,7 @@ def choose_backend(name: str) -> str:
     if name != "auto":
         kind_named(name)
         return name
-    candidates = [kind for kind in shipped_kinds() if kind.automatic]
+    candidates = _automatic(device)
     missing = {kind.name: kind.explain_missing() for kind in candidates}
     usable = [name for name, why in missing.items() if not why]
     if not usable:
@@ -84,10 +87,16 @@ def choose_backend(name: str) -> str:
     return usable[0]
 
 
-def choice_text(name: str) -> str:
+def _automatic(device: str | None) -> list[BackendKind]:
+    """The backends that `auto` may be, in order."""
+    kinds = [kind for kind in shipped_kinds() if kind.automatic]
+    return [kind for kind in kinds if device is None or kind.runs_on_gpu(device) or not kind.runs_on_gpu(None)]
+
+
+def choice_text(name: str, device: str | None = None) -> str:
     """The backend that `choose_backend` gives, and of `auto` why it is that one; raises as that."""
-    chosen = choose_backend(name)
-    order = ", ".join(kind.name for kind in shipped_kinds() if kind.automatic)
+    chosen = choose_backend(name, device)
+    order = ", ".join(kind.name for kind in _automatic(device))
     return f"{chosen}, the first of {order} that can run here" if name == "auto" else chosen
 
 
@@ -107,7 +116,7 @@ def open_backend(
             write.
         ConfigError: an option or the capabilities file does not fit.
     """
-    kind = kind_named(choose_backend(name))
+    kind = kind_named(choose_backend(name, device))
     opened = kind.open_symmetric if rules is not None and rules.symmetric else kind.open
     backend = opened(device or kind.default_device, options)
     _check_offers(kind, backend)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.held_folders import held_folder
 from evaluators.metrics.own.handed_metric import is_handed
 from search.errors import ConfigError, RunError
@@ -18,6 +17,7 @@ from studies.judging.search_events import SearchEvents
 from studies.judging.status.study_status import StudyStatus, study_status
 from studies.options.config import SearchConfig
 from studies.options.slots import Slot, slots_of
+from studies.run.session.backend_values import backend_kind
 from studies.store.database.database_url import check_shareable
 from studies.store.database.retries import known_server
 from studies.store.records import FinishedEvaluation
@@ -68,7 +68,7 @@ def crew_of(config: SearchConfig) -> tuple[SearchConfig, tuple[Slot, ...]]:
     if config.gpus is None and config.workers is None:
         return config, ()
     _check_metric(config)
-    slots = slots_of(config, kind_named(choose_backend(config.backend)))
+    slots = slots_of(config, backend_kind(config))
     if len(slots) > 1:
         check_shareable(config.storage)
     return (config if config.gpus is None else replace(config, device="cuda")), slots

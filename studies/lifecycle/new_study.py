@@ -22,6 +22,7 @@ from studies.options.read_options import check_config
 from studies.options.slots import Slot
 from studies.run.local_run import run_here
 from studies.run.search_result import SearchResult
+from studies.run.session.backend_values import device_of
 from studies.run.session.data_caches import check_artifacts, forget_samples, study_cache
 from studies.run.session.data_shapes import frozen_batch_text
 from studies.run.session.join import target_of
@@ -34,7 +35,7 @@ from studies.store.store import Store, check_usable
 
 def search_new_study(config: SearchConfig, events: SearchEvents, *, replace: bool) -> SearchResult:
     """Make a study and search it; see `bitfront.verbs.search`."""
-    events.note(f"checking inputs for backend {choice_text(config.backend)}")
+    events.note(f"checking inputs for backend {choice_text(config.backend, device_of(config))}")
     config, slots = crew_of(check_config(config))
     with serve_metrics(events, config.metrics_port) as shown:
         shown.report_time(RunTime(limit_start(), config.time_limit_s))

@@ -52,7 +52,7 @@ def backend_kind(config: SearchConfig) -> BackendKind:
     Raises:
         TargetError: it is not known, or none is installed.
     """
-    return kind_named(choose_backend(config.backend))
+    return kind_named(choose_backend(config.backend, device_of(config)))
 
 
 def runs_on_gpu(config: SearchConfig) -> bool:

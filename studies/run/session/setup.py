@@ -354,7 +354,7 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         batch=config.batch,
         input_values=config.input_values,
         shapes={s.name: [list(s.minimum), list(s.optimum), list(s.maximum)] for s in config.shapes},
-        backend=choose_backend(config.backend),
+        backend=choose_backend(config.backend, device_of(config)),
         device=device_of(config),
         options=backend_options(config),
         capabilities=None if config.capabilities is None else config.capabilities.to_json(),

@@ -17,7 +17,7 @@ from studies.judging.sentences.cautions import caution_text, unlabelled_text
 from studies.options.backend_options import absolute_texts
 from studies.options.config import SearchConfig, option_table
 from studies.options.limits import MetricScale
-from studies.run.session.backend_values import backend_kind
+from studies.run.session.backend_values import backend_kind, device_of
 from studies.run.session.data_caches import absolute_paths
 from studies.run.session.setup import Checked
 from studies.run.session.trusted_functions import remember_functions
@@ -101,7 +101,7 @@ def resolve_config(config: SearchConfig) -> dict[str, Any]:
             data[row.keyword] = absolute_paths(data[row.keyword])
         elif data[row.keyword] not in (None, "none"):
             data[row.keyword] = str(Path(data[row.keyword]).absolute())
-    return {**data, "backend": choose_backend(config.backend)}
+    return {**data, "backend": choose_backend(config.backend, device_of(config))}
 
 
 def given_options(config: SearchConfig) -> dict[str, Any]:

@@ -44,6 +44,17 @@ def test_the_first_with_a_device(
     assert choice_text("fake") == "fake"
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_for_a_processor_none_is_chosen_that_needs_a_gpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, "onnxruntime", "tensorrt", gpu=True)
+    chosen, order = {
+        "cpu": ("onnxruntime", "onnxruntime, openvino"),
+        "cuda:1": ("tensorrt", "tensorrt, onnxruntime, openvino"),
+    }[device]
+    assert choose_backend("auto", device) == chosen
+    assert choice_text("auto", device) == f"{chosen}, the first of {order} that can run here"
+
+
 def test_threads_that_would_wait_for_each_other_are_refused() -> None:
     most = usable_processors()
     assert open_backend("onnxruntime", "cpu", {"threads": most}).target().options["threads"] == str(most)
