@@ -14,6 +14,7 @@ from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
 from studies.run.finalists import finalist_rows
 from studies.run.noise.remeasurement import TRIES, rows_that_matter
+from studies.run.recovery.pick_biases import rows_to_correct
 from studies.run.work import Work
 from studies.store.records import CLOSING
 
@@ -97,7 +98,7 @@ class Closing:
         pace, wanted = self._work.pace, len([row for row in finalist_rows(now) if not now.final.tried_rows[row]])
         count = next((n for n in range(wanted, 0, -1) if pace.finalists_s(now, n) <= left_s), 0)
         seconds = pace.finalists_s(now, count) if count else 0.0
-        picks = 0.0 if pace.pick_s is None else len(now.picks.rows()) * (pace.pick_s + pace.evaluation_s(now))
+        picks = 0.0 if pace.pick_s is None else len(rows_to_correct(now)) * (pace.pick_s + pace.evaluation_s(now))
         seconds += picks if count and seconds + picks <= left_s else 0.0
         left_out = "" if count == wanted else f"confirming {_finalists_text(wanted - count)}"
         return Step(f"measuring and scoring {_finalists_text(count)} on the final samples", seconds, left_out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ from search.values import (
 )
 from studies.events import Quiet
 from studies.judging.standing import Standing
-from studies.run.recovery.pick_biases import PickBiases, find_harm
+from studies.options.limits import Limits
+from studies.run.recovery.pick_biases import PickBiases, find_harm, rows_to_correct
 from studies.run.session.join import join_study
 from studies.run.session.setup import adopt_ranges, check_inputs
 from studies.store.records import StoredEvaluation, StudyRecord, TargetRecord
@@ -363,6 +365,15 @@ def test_picks_are_corrected_if_all_int8_was_tried(steps: list[StepRecord] | Non
     work: Any = SimpleNamespace(ledger=SimpleNamespace(target=target), pace=SimpleNamespace(pick_s=None))
     PickBiases(work).note_correction_time()
     assert work.pace.pick_s == seconds
+
+
+@pytest.mark.parametrize(("limits", "rows"), [(Limits(max_drop=0.01), [1, 2, 3]), (Limits(), [0, 1, 2, 3])])
+def test_picks_that_lose_nothing_are_left_alone(limits: Limits, rows: list[int]) -> None:
+    """Without a limit nobody says how much would be nothing; where no interval is known, it may be a loss."""
+    low, high = [-0.001, 0.002, -0.01, math.nan], [0.001, 0.004, 0.02, math.nan]
+    table = SimpleNamespace(loss_low=np.array(low), loss_high=np.array(high))
+    now: Any = SimpleNamespace(limits=limits, table=table, picks=SimpleNamespace(rows=lambda: [0, 1, 2, 3]))
+    assert rows_to_correct(now) == rows
 
 
 @pytest.mark.parametrize(
