@@ -18,7 +18,6 @@ from search.graph.floats.bounds import UNBOUNDED, bounds_of_values, cut
 from search.graph.grouping import is_constant
 from search.values import Precision, Ranges, TensorRange
 
-_LEVELS = 127  # on each side of a symmetric scale
 _NOTHING = 1e-30  # magnitudes that no scale spreads over all codes
 
 
@@ -39,6 +38,7 @@ class Activations:
         # Name of a root → the constants that hold its scale times a factor, or its zero point, which has no type, and
         # for the codes of a shifted source is as many steps higher, times the factor.
         self._scales: dict[str, dict[ir.Value, tuple[ir.DataType | None, float]]] = {}
+        self._narrow: dict[ir.Value, tuple[str, Precision]] = {}  # constants of scales → root and precision
         self._offsets = {value.name or "": offset for value, (_, _, offset) in plan.affine.items()}
         self._shifted: dict[ir.Value, str] = {}  # whose codes are taken of another value → their names
 
@@ -53,11 +53,14 @@ class Activations:
                 return None
             for constant, (dtype, factor) in constants.items():
                 known = array_of(constant)
-                number = zero + (shift or 0) * factor if dtype is None else self._times(scale, factor)
+                number = zero + (shift or 0) * factor if dtype is None else np.asarray(scale * factor, dtype.numpy())
                 array = np.full(known.shape, number, known.dtype)
                 if not np.array_equal(array, known):
                     constant.const_value = ir.tensor(array, name=constant.name)
                     changed.add(constant)
+        for constant, (root, narrow) in self._narrow.items():
+            array = np.asarray(self._narrow_number(root, narrow), array_of(constant).dtype)
+            constant.const_value = ir.tensor(array, name=constant.name)
         return changed
 
     def as_float(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -98,7 +101,7 @@ class Activations:
 
     def _dequantize(self, value: ir.Value, dtype: ir.DataType, narrow: Precision | None) -> ir.Value:
         q = self._quantize(value) if narrow is None else self._quantize_narrow(value, narrow)
-        scale, zero = self._scale(value, dtype, narrow=narrow)
+        scale, zero = self._scale(value, dtype) if narrow is None else self._narrow_scale(value, dtype, narrow)
         name = f"{value.name}/dq{suffix_of(dtype)}{'' if narrow is None else narrow.label}"
         return self._edits.insert(ir.Node("", "DequantizeLinear", [q, scale, zero], num_outputs=1, name=name), q, dtype)
 
@@ -142,9 +145,25 @@ class Activations:
     def _insert_narrow_q(self, value: ir.Value, narrow: Precision) -> ir.Value:
         dtype = self._types.of(value) if self._types.of(value) in self._exact else FLOAT
         read = self.as_float(value, dtype)
-        parts = [read, *self._scale(value, dtype, narrow=narrow)]
+        parts = [read, *self._narrow_scale(value, dtype, narrow)]
         node = ir.Node("", "QuantizeLinear", parts, num_outputs=1, name=f"{value.name}/q/{narrow.label}")
         return self._edits.insert(node, read, ir.DataType.from_numpy(np.dtype(narrow.dtype)))
+
+    def _narrow_scale(self, value: ir.Value, dtype: ir.DataType, narrow: Precision) -> tuple[ir.Value, ir.Value]:
+        root, add = self._root_name(value), self._edits.constants.add
+        number = np.asarray(self._narrow_number(root, narrow), dtype.numpy())
+        scale = add(f"{root}/scale/{narrow.label}{suffix_of(dtype)}", number)
+        self._narrow[scale] = root, narrow
+        return scale, add(f"{root}/zero/{narrow.label}", np.zeros((), narrow.dtype))
+
+    def _narrow_number(self, root: str, narrow: Precision) -> float:
+        """The largest magnitude that was seen, or that a user set, over the largest number: to cut off what is far from
+        all else makes no other number of a float finer."""
+        told = self._range_of(root)
+        seen = told if root in self._ranges.fixed else self._ranges.observed.get(root, told)
+        magnitude = cut(seen, self._bounds.get(root, UNBOUNDED)).magnitude
+        scale = np.asarray(magnitude / narrow.largest_code if magnitude > _NOTHING else 1.0, np.float32)
+        return float(holdable_scales(scale, self._placement))
 
     def name_results(self) -> None:
         """Give what reads the codes of another value the name of the value that the codes stand for."""
@@ -207,30 +226,17 @@ class Activations:
         node.replace_input_with(1, other)
 
     def _scale(
-        self,
-        value: ir.Value,
-        dtype: ir.DataType,
-        factor: float = 1.0,
-        is_shifted: bool = False,
-        narrow: Precision | None = None,
+        self, value: ir.Value, dtype: ir.DataType, factor: float = 1.0, is_shifted: bool = False
     ) -> tuple[ir.Value, ir.Value]:
-        """Scale and zero point; of a narrow precision the largest magnitude over its largest number, and zero."""
         scale, zero, shift = self._scale_number(self._root_name(value))
-        codes = np.dtype(np.int8 if self._placement.is_signed else np.uint8)
-        root, steps, label = self._plan.root(value).name, int(shift or 0) * is_shifted, ""
-        if narrow is not None:
-            factor, codes, label = _LEVELS / narrow.largest_code, np.dtype(narrow.dtype), f"/{narrow.label}"
-        number = self._times(scale, factor)
+        integer = np.int8 if self._placement.is_signed else np.uint8
+        root, steps = self._plan.root(value).name, int(shift or 0) * is_shifted
         parts = (
-            self._edits.constants.add(f"{root}/scale{label}{suffix_of(dtype)}", np.asarray(number, dtype.numpy())),
-            self._edits.constants.add(f"{root}/zero{label}{'/shifted' * is_shifted}", np.asarray(zero + steps, codes)),
+            self._edits.constants.add(f"{root}/scale{suffix_of(dtype)}", np.asarray(scale * factor, dtype.numpy())),
+            self._edits.constants.add(f"{root}/zero{'/shifted' * is_shifted}", np.asarray(zero + steps, integer)),
         )
         self._note(value, *parts, dtype, factor, is_shifted)
         return parts
-
-    def _times(self, scale: float, factor: float) -> float:
-        """A scale times a factor, as all types hold it in which it is read."""
-        return float(holdable_scales(np.asarray(scale * factor, np.float32), self._placement))
 
     def _note(
         self,
@@ -247,15 +253,19 @@ class Activations:
     def _root_name(self, value: ir.Value) -> str:
         return self._plan.root(value).name or ""
 
-    def _scale_number(self, root: str) -> tuple[float, int, int | None]:
-        """The scale and the zero point of a tensor, and how much higher the zero point is of codes that are taken of
-        what an offset makes the tensor of; None where no code of eight bits is that high."""
+    def _range_of(self, root: str) -> TensorRange:
         found = self._ranges.tensors.get(root)
         if found is None:
             raise ModelError(
                 f"quantizing tensor {root!r}: calibration has no range for it. Calibrate again with data that "
                 "reach it, or keep its group in high precision."
             )
+        return found
+
+    def _scale_number(self, root: str) -> tuple[float, int, int | None]:
+        """The scale and the zero point of a tensor, and how much higher the zero point is of codes that are taken of
+        what an offset makes the tensor of; None where no code of eight bits is that high."""
+        found = self._range_of(root)
         symmetric = self._placement.symmetric
         # A cache holds magnitudes alone: with minus six to six behind a Relu6 no engine would absorb the Relu6.
         bounds = self._bounds.get(root, UNBOUNDED)

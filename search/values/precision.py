@@ -8,6 +8,7 @@ from functools import total_ordering
 from typing import Any
 
 BASELINE = "baseline:"  # how roles of uniform assignments begin
+_LARGEST_CODES = {"int4": 7, "int8": 127, "float8_e4m3fn": 448}
 
 
 @total_ordering
@@ -34,6 +35,8 @@ class Precision(Enum):
         usual_time: time of a layer against FP32, where a target never measured it: between what GPUs and processors
             gain.
         usual_noise: error that a layer adds to the outputs against INT8, where it was not measured.
+        largest_code: the largest number that stands for a weight or an activation before its scale; 0 where none does.
+        recovered: whether the steps of recovery that change constants are for it: they are fitted to integers.
         ceiling_db: what two right implementations agree to: they sum in another order (FP32; TF32 too), in half
             precision (FP16), or now and then round to the neighbouring step (INT8).
         words: pattern of how listings of engines word the type, in any case; of no other type's words.
@@ -54,6 +57,8 @@ class Precision(Enum):
     weight_bytes: float
     usual_time: float
     usual_noise: float
+    largest_code: int
+    recovered: bool
     ceiling_db: float
     words: str
     tactic_words: tuple[str, ...]
@@ -207,7 +212,8 @@ class Precision(Enum):
     def __new__(cls, facts: dict[str, Any]) -> Precision:
         made = object.__new__(cls)
         made._value_ = facts["id"]
-        vars(made).update(facts)
+        vars(made).update(facts, largest_code=_LARGEST_CODES.get(facts["dtype"], 0))
+        made.recovered = facts["calibrated"] and facts["dtype"] == "int8"
         return made
 
     def __lt__(self, other: Precision) -> bool:
@@ -222,16 +228,6 @@ class Precision(Enum):
     def role(self) -> str:
         """The role of the evaluation in which all groups run in it: `baseline:fp32`."""
         return BASELINE + self.label
-
-    @property
-    def recovered(self) -> bool:
-        """Whether the steps of recovery that change constants are for it: they are fitted to integers."""
-        return self.calibrated and self.largest_code == 127
-
-    @property
-    def largest_code(self) -> int:
-        """The largest number that stands for a weight or an activation before its scale; 0 where none does."""
-        return {"int4": 7, "int8": 127, "float8_e4m3fn": 448}.get(self.dtype, 0)
 
     def block(self, depth: int) -> int:
         """The size of its blocks where K is `depth`: several, lest engines take it for `int8`; 0 if none does."""

@@ -16,6 +16,8 @@ from studies.store.records import OK, RUNNING
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+_RECOVERED_FIRST = sorted(Precision, key=lambda each: (each.recovered, each), reverse=True)
+_QUANTIZED = [each.role for each in _RECOVERED_FIRST if each.quantized]
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,7 @@ class Measures:
     @property
     def quantized_rows(self) -> list[int]:
         """Rows of the uniform baselines in quantized precisions, that which is recovered first, then the coarsest."""
-        usual_first = sorted(Precision, key=lambda each: (each.recovered, each), reverse=True)
-        in_order = [each.role for each in usual_first if each.quantized]
-        return [row for role in in_order for row in self.baselines if self.table.role[row] == role]
+        return [row for role in _QUANTIZED for row in self.baselines if self.table.role[row] == role]
 
     @property
     def quantized_row(self) -> int | None:

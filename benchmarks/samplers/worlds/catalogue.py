@@ -36,7 +36,7 @@ class Recipe:
         opaque: what an opaque region does whose precisions are mixed.
         shown: whether profiles time the groups inside of opaque regions.
         products: whether products of activations have no INT8; then uniform INT8 has them in FP16.
-        between: whether there is a fourth precision, between FP16 and INT8; it stands as BF16, whose place that is.
+        between: how many precisions there are between FP16 and INT8; they stand as BF16 and W8, whose place that is.
         killers: groups that make most of the loss, and that amplify one another.
         noise: of measurements, with the tie band that a study would measure under it.
     """
@@ -48,7 +48,7 @@ class Recipe:
     opaque: str = "slowest"
     shown: bool = False
     products: bool = False
-    between: bool = False
+    between: int = 0
     killers: int = 0
     noise: Noise = field(default_factory=Noise)
     tie_band: float = TIE_BAND
@@ -57,7 +57,7 @@ class Recipe:
 # Losses that no study can tell from none, and measurements as of a busy machine with few samples.
 _LOSSLESS, _NOISY, _WIDE_BAND = 0.0005, Noise(latency_sd=0.02, samples=300), 0.035
 _PRODUCTS = ("scores", "context")  # of activations
-_FOUR = (*MEASURED[:-1], Precision.BF16, MEASURED[-1])
+_BETWEEN = (Precision.BF16, Precision.W8)
 WORLDS = {
     "branching_22": Recipe(graphs.branching, 22),
     "residual_60": Recipe(graphs.residual, 60),
@@ -80,7 +80,8 @@ WORLDS = {
     "alike_401": Recipe(graphs.alike, 401),
     "loud_60": Recipe(graphs.residual, 60, noise=Noise(latency_sd=0.05, samples=200), tie_band=0.085),
     "killers_60": Recipe(graphs.residual, 60, killers=3),
-    "between_60": Recipe(graphs.residual, 60, between=True),
+    "between_60": Recipe(graphs.residual, 60, between=1),
+    "five_60": Recipe(graphs.residual, 60, between=2),
 }
 
 
@@ -102,7 +103,8 @@ def make(name: str) -> Problem:
     recipe = WORLDS[name]
     rng = np.random.default_rng([recipe.groups, *name.encode()])
     graph = recipe.graph(recipe.groups, rng)
-    layout = _layout(graph, _FOUR if recipe.between else MEASURED, _PRODUCTS if recipe.products else ())
+    palette = (*MEASURED[:-1], *_BETWEEN[: recipe.between], MEASURED[-1])
+    layout = _layout(graph, palette, _PRODUCTS if recipe.products else ())
     took = latency.make(graph, layout, recipe.opaque, rng)
     truth = Truth(took, loss.make(graph, recipe.tangled, recipe.worst, recipe.killers, rng, recipe.between))
     groups = len(graph.names)

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 _OVERHEAD_MS, _FP32_MS = 0.1, 10.0
 _JUMP = 0.08  # of a run's time, up or down, by its ends and its precision
 _SAVED = 0.16  # of a long run's time that fusing saves
-# Of FP32's time in FP16 and INT8; each world moves them a little. A precision between takes their geometric mean.
+# Of FP32's time in FP16 and INT8; each world moves them a little. Those between lie evenly on a scale of logarithms.
 _GAINS = {"conv": (0.55, 0.34), "gemm": (0.52, 0.32), "depthwise": (0.62, 0.66), "scores": (0.6, 0.8)}
 _MIX_PENALTY = {"slowest": 0.0, "broken": 0.5}
 
@@ -107,10 +107,10 @@ def make(graph: Graph, layout: Layout, kind: str, rng: np.random.Generator) -> L
 
 
 def _nodes(graph: Graph, count: int, rng: np.random.Generator) -> Floats:
-    """(groups, precisions), of which there are three, or four with one between FP16 and INT8."""
+    """(groups, precisions), of which there are three, and more with some between FP16 and INT8."""
     own = {kind: np.array(gains) * rng.uniform(0.9, 1.1, 2) for kind, gains in _GAINS.items()}
     own["context"] = own["scores"]
-    by_kind = {kind: [1.0, half, *[(half * eight) ** 0.5] * (count - 3), eight] for kind, (half, eight) in own.items()}
+    by_kind = {kind: [1.0, *np.geomspace(half, eight, count - 1)] for kind, (half, eight) in own.items()}
     gains = np.array([by_kind[kind] for kind in graph.kinds]) * rng.lognormal(0, 0.08, (len(graph.kinds), count))
     nodes = np.array(graph.work)[:, None] * gains
     return np.asarray(nodes * _FP32_MS / nodes[:, 0].sum())

@@ -70,16 +70,14 @@ class Loss:
         return shared, own
 
 
-def make(
-    graph: Graph, tangled: float, worst: float, killers: int, rng: np.random.Generator, between: bool = False
-) -> Loss:
+def make(graph: Graph, tangled: float, worst: float, killers: int, rng: np.random.Generator, between: int = 0) -> Loss:
     """The loss of a graph.
 
     Args:
         tangled: how strongly errors amplify one another and cancel; 1 is much, 0.3 some.
         worst: share of the answers that all INT8 loses.
         killers: groups that err ten times as much as others, and that amplify what came before them.
-        between: whether there is a precision between FP16 and INT8.
+        between: how many precisions there are between FP16 and INT8.
     """
     groups = len(graph.names)
     size = rng.lognormal(0, 1.1, groups) / groups**0.5
@@ -99,9 +97,10 @@ def make(
     ends = np.array([graph.blocks[i] != graph.blocks[min(i + 1, groups - 1)] for i in range(groups)])
     margins = np.abs(rng.standard_normal(_SAMPLES)) + 0.1
     leanings = rng.standard_normal((_SAMPLES, _DIRECTIONS)) / _DIRECTIONS**0.5
-    middle = [rng.lognormal(np.log(_BETWEEN), 0.3, groups)] if between else []
+    levels = np.geomspace(_BETWEEN, 1.0, between + 1)[:-1]
+    middle = [rng.lognormal(np.log(level), 0.3, groups) for level in levels]
     errs = np.stack([np.zeros(groups), rounded, *middle, np.ones(groups)], axis=1)  # relative to INT8
-    gains = 1 + np.array([0.0, _FP16, _BETWEEN, 1.0] if between else [0.0, _FP16, 1.0]) * amplified[:, None]
+    gains = 1 + np.array([0.0, _FP16, *levels, 1.0]) * amplified[:, None]
     pushes_by, spreads = errs[:, :, None] * pushes[:, None], errs**2 * spread[:, None]
     found = Loss(pushes_by, spreads, gains, ends, 4.0, margins, leanings)
     return _scaled(found, worst)

@@ -96,6 +96,22 @@ def test_other_ranges_change_constants_alone() -> None:
         assert ir.to_proto(lowered.model).SerializeToString() == ir.to_proto(again).SerializeToString()
 
 
+def test_its_scale_is_of_the_largest_value_that_was_seen_or_set(tmp_path: Path) -> None:
+    """INT8's ranges may cut off what is far from all else."""
+    model = load(save(two_layers(), tmp_path / "model.onnx"))
+    seen = observed(model)
+    clipped = replace(seen, tensors={name: TensorRange(-1, 1) for name in seen.tensors})
+
+    def scales(ranges: Ranges) -> dict[str, float]:
+        constants = lower(model, all_in(model, FP8), ranges, IN_FP32).graph.initializers
+        tensors = {name: constants[f"{name}/scale/fp8"].const_value for name in ("x", "relu_out")}
+        return {name: float(tensor.numpy()) for name, tensor in tensors.items() if tensor is not None}
+
+    amax = {name: seen.observed[name].magnitude / 448 for name in ("x", "relu_out")}
+    assert scales(clipped) == pytest.approx(amax)
+    assert scales(replace(clipped, fixed=("x",))) == pytest.approx({**amax, "x": 1 / 448})
+
+
 def test_corrections_of_int8_leave_it_alone(tmp_path: Path) -> None:
     model = load(save(two_layers(), tmp_path / "model.onnx"))
     plain = observed(model)
