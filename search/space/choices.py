@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Real
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,7 +102,7 @@ class Space:
 
     @property
     def _coarsest(self) -> Precision:
-        return max((p for p in self.precisions if p.recovered), default=self.precisions[-1])
+        return max(filter(attrgetter("recovered"), self.precisions), default=self.precisions[-1])
 
     def nearest(self, wanted: Mapping[str, Precision]) -> Assignment:
         """The assignment with wanted precisions, or the next higher ones that are offered; FP32 for other groups."""
