@@ -25,6 +25,7 @@ Open = Callable[[], Runner]
 _SLOWER = 2.5  # times as long as the float model an emulated INT8 may take
 _FEWEST_BATCHES = 2
 _TIMED = 4  # runs, of which the quickest tells how many there is time for
+_TIMING_S = 1.0  # of processor time that these take, but for the last of them
 
 
 class FinalSamples(Protocol):
@@ -83,8 +84,10 @@ class FinalScorer:
         """How many samples can be scored in time, in whole batches."""
         with self.samples.open(min(self.batch, self.samples.count)) as batches:
             inputs = next(batches).inputs
-        each = min(self._time_run(inputs) for _ in range(_TIMED))  # the first run settles memory
-        runs = max(_FEWEST_BATCHES, int(seconds / (each * (1 + _SLOWER * variants))))
+        took: list[float] = []  # the first run settles memory
+        while len(took) < _TIMED and sum(took) < _TIMING_S:
+            took.append(self._time_run(inputs))
+        runs = max(_FEWEST_BATCHES, int(seconds / (min(took) * (1 + _SLOWER * variants))))
         return min(self.samples.count, runs * self.batch)
 
     def _time_run(self, inputs: Mapping[str, NDArray[Any]]) -> float:

@@ -40,7 +40,7 @@ class Smooth(RecoveryStep):
         matrices = {reader.node for reader in streams.readers if _is_matrix(model, reader.node)}
         others = {slot for r in streams.readers if r.node not in matrices for slot in np.unique(r.slots).tolist()}
         wanted = [slots for slots in streams.components() if len(slots) > 1 and not others & set(slots)]
-        found = [stream for stream in observe_streams(context, model, streams, wanted) if _is_read_alone(stream)]
+        found = list(observe_streams(context, model, streams, wanted, suits=set.issubset))  # INT8 rounds nothing else
         if not found:
             return None
         tensors = list(dict.fromkeys(layer.tensor for stream in found for layer in stream.layers))
@@ -59,11 +59,6 @@ class Smooth(RecoveryStep):
 
 def _is_matrix(model: Model, node: str) -> bool:
     return right_factor(model.graph.graph.node(node)) is not None
-
-
-def _is_read_alone(stream: Stream) -> bool:
-    """Whether INT8 rounds nothing of the stream but what its matrix products read."""
-    return {tensor.name for tensor in stream.rounded} <= {layer.tensor for layer in stream.layers}
 
 
 def _products(stream: Stream, model: Model, rows: dict[str, tuple[Matrix, Matrix]]) -> list[tuple[Product, Slot]]:

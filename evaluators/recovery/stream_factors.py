@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from evaluators.calibration.channels import ChannelValues, observe_channels
+from evaluators.calibration.channels import observe_channels
 from evaluators.cores import worthwhile_threads
 from evaluators.lowering.int8.plan import quantized_tensors
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.step import Proposal
 from evaluators.recovery.streams.choice import Stream, kept_axes, magnitudes_of
 from evaluators.recovery.streams.fp16_limits import limit_exponents
-from evaluators.recovery.streams.layers import RoundedLayer, describe_layer, describe_tensor
-from evaluators.recovery.streams.result import Exponents, Streams, factors_of, join_factors
+from evaluators.recovery.streams.layers import describe_layer, describe_tensor
+from evaluators.recovery.streams.result import Exponents, Reader, Streams, factors_of, join_factors
 from search.graph.model import Model
 from search.values import Ranges
 
 
 def observe_streams(
-    context: RecoveryContext, model: Model, streams: Streams, wanted: Iterable[list[int]]
+    context: RecoveryContext,
+    model: Model,
+    streams: Streams,
+    wanted: Iterable[list[int]],
+    *,
+    suits: Callable[[set[str], set[str]], bool] = lambda rounded, read: True,
 ) -> Iterator[Stream]:
     """The streams of some slots with what samples say of them, where groups that INT8 is for read them.
 
-    Samples are run once, before the first. One stream at a time, since each holds as much as its weights.
+    Samples are run once, before the first, if there is a stream. One stream at a time, since each holds as much as its
+    weights.
+
+    Args:
+        suits: (tensors of a stream that INT8 rounds, tensors that such groups read) → whether it is looked at.
     """
-    wanted = list(wanted)
-    inside = set[int]().union(*wanted)
+    names = quantized_tensors(model, context.int8, context.placement)
+    quantized = {name for g in model.groups if context.int8[g.id].recovered for name in g.anchors}
+    mine = [(slots, _touching(streams, names, slots), _readers(streams, quantized, slots)) for slots in wanted]
+    found = [(s, rounded, r) for s, rounded, r in mine if r and suits(set(rounded), {each.tensor for each in r})]
+    inside = set[int]().union(*(slots for slots, _, _ in found))
     tensors = {name: s for name, s in streams.tensors.items() if inside & set(np.unique(s).tolist())}
     if not tensors:
         return
@@ -36,26 +48,26 @@ def observe_streams(
     threads = worthwhile_threads()
     values = observe_channels(model.graph, kept, context.fitting(), threads=threads, alive=context.alive)
     magnitudes = magnitudes_of(tensors, values, streams.count)
-    names = quantized_tensors(model, context.int8, context.placement)
     symmetric = context.placement.symmetric
-    for slots in wanted:
+    for slots, rounded, readers in found:
         if not np.isfinite(magnitudes[slots]).all():
             continue
-        layers = list(_describe_layers(context, model, streams, values, slots))
-        mine = [name for name, found in tensors.items() if name in names and np.isin(found, slots).any()]
-        rounded = [describe_tensor(name, tensors[name], values[name], symmetric=symmetric) for name in mine]
-        if layers:
-            yield Stream(slots, layers, rounded, magnitudes[slots])
+        layers = [
+            describe_layer(model.graph.graph.node(r.node), r, values[r.tensor], context.placement.weight_bits)
+            for r in readers
+        ]
+        described = [describe_tensor(name, tensors[name], values[name], symmetric=symmetric) for name in rounded]
+        yield Stream(slots, layers, described, magnitudes[slots])
 
 
-def _describe_layers(
-    context: RecoveryContext, model: Model, streams: Streams, values: dict[str, ChannelValues], slots: list[int]
-) -> Iterator[RoundedLayer]:
-    quantized = {name for g in model.groups if context.int8[g.id].recovered for name in g.anchors}
-    for reader in streams.readers:
-        if reader.node in quantized and np.isin(reader.slots, slots).any():
-            node, seen = model.graph.graph.node(reader.node), values[reader.tensor]
-            yield describe_layer(node, reader, seen, context.placement.weight_bits)
+def _touching(streams: Streams, names: Container[str], slots: list[int]) -> list[str]:
+    """Tensors of some names that have one of these slots."""
+    return [name for name, own in streams.tensors.items() if name in names and np.isin(own, slots).any()]
+
+
+def _readers(streams: Streams, nodes: Container[str], slots: list[int]) -> list[Reader]:
+    """Those of some nodes that read one of these slots."""
+    return [each for each in streams.readers if each.node in nodes and np.isin(each.slots, slots).any()]
 
 
 def propose_factors(

@@ -56,9 +56,14 @@ class RangesStep(RecoveryStep):
         choice = _Choice(context, ranges)
         outputs = OutputErrors(context, ranges)
         by_method = choice.by_method()  # cheap, and often most of what there is to gain
-        cut = choice.run()
-        by_tensor = [choice.ranges(share) for share in _KEPT_SHARES]
-        best = min((ranges, *by_tensor, *by_method.values()), key=outputs.mean)  # the first of equal ones
+        before_s = context.seconds_left()
+        errors = {method: outputs.mean(found) for method, found in {MINMAX: ranges, **by_method}.items()}
+        each_s = (before_s - context.seconds_left()) / len(errors)
+        cut = choice.run(len(_KEPT_SHARES) * each_s)
+        by_tensor = [found for found in map(choice.ranges, _KEPT_SHARES) if found != ranges]
+        tried = [(errors[MINMAX], ranges), *((outputs.mean(found), found) for found in by_tensor)]
+        tried += [(errors[method], found) for method, found in by_method.items()]
+        _, best = min(tried, key=lambda pair: pair[0])  # the first of equal ones
         if best == ranges:
             return Proposal(ranges, cut=cut) if cut else None
         note = next((f"{method} for all ranges" for method, found in by_method.items() if found is best), None)
@@ -106,14 +111,18 @@ class _Choice:
         self._weights = weights
         self._tensors: dict[str, _Tensor] = {}
 
-    def run(self) -> str:
-        """Look at every group, as far as there is time; `Proposal.cut`."""
-        model, int8 = self._model, self._context.int8
+    def run(self, judging_s: float) -> str:
+        """Look at every group, as far as there is time; `Proposal.cut`.
+
+        Args:
+            judging_s: what of that time judging takes that comes after it.
+        """
+        model, int8, left_s = self._model, self._context.int8, self._context.seconds_left()
         groups = [group for group in model.groups if int8[group.id].recovered]
-        until = (1 - _TIME_SHARE) * self._context.seconds_left()
-        seen = 0
-        inputs = [batch.inputs for batch in self._batches]
-        for piece, tensors in tensors_of_pieces(self._context.emulator, model, [cut(model, g) for g in groups], inputs):
+        until, seen = (1 - _TIME_SHARE) * left_s + judging_s, 0
+        inputs, pieces = [batch.inputs for batch in self._batches], [cut(model, group) for group in groups]
+        looked_at = tensors_of_pieces(self._context.emulator, model, pieces, inputs)  # the first runs all samples
+        for piece, tensors in looked_at if left_s > until else ():
             if self._context.seconds_left() <= until:
                 break
             self._look(piece, tensors)

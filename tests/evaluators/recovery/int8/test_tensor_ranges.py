@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +76,17 @@ def test_one_method_for_all_is_tried_too() -> None:
     assert set(by_method) == {"percentile", "mse"}
     assert all(judged.mean(found) <= judged.mean(one) for one in by_method.values())
     assert step.propose(context_of(model, seconds=0.0), ranges).ranges == ranges
+
+
+def test_no_group_is_looked_at_where_judging_takes_the_time_that_groups_would_have() -> None:
+    """Every look at groups begins with a run over all samples, after which other steps would have no time."""
+    model = loaded("residual")
+    judged: list[None] = []  # batches, each of which takes a second
+    context = replace(context_of(model), seconds_left=lambda: 40.0 - len(judged), alive=lambda: judged.append(None))
+    proposal = RangesStep().propose(context, stretched(model))
+    assert proposal is not None
+    assert re.match(r"it ran out of time after 0 of \d+ groups", proposal.cut)
+    assert proposal.ranges != stretched(model), "one method for all is found all the same"
 
 
 def test_a_method_that_a_user_named_stays() -> None:
