@@ -5,9 +5,8 @@
     python -m benchmarks.peers.real --write                     # the table, into benchmarks/results
 
 Models are those of `benchmarks.peers.real_models`, their sizes fixed. Labels are known for the lines of text alone; of
-all other samples they are what FP32 makes of them. A loss of one point is 0.01 of the metric. Results go to
-benchmarks/results/real_models.json after every file; engines, samples and studies stay in the work folder. The peers'
-environment is that of `benchmarks.peers.run`; it exports the encoder too.
+all other samples they are what FP32 makes of them. Results go to benchmarks/results/real_models.json after every file;
+engines, samples and studies stay in the work folder. The peers' environment is that of `benchmarks.peers.run`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from benchmarks.page import table, write_tables
 from benchmarks.peers.cases import Case
 from benchmarks.peers.control import timing
 from benchmarks.peers.control.engines import Study
-from benchmarks.peers.quantizers import run_beside
+from benchmarks.peers.quantizers import count_float_ops, run_beside
 from benchmarks.peers.real_models import MODELS, fetch, fix_sizes
 from benchmarks.peers.run import METHODS, OURS, pairs, run_network
 from benchmarks.peers.tables import NAMES, against_best, points
@@ -135,8 +134,9 @@ def search(work: CaseWork) -> dict[str, dict[str, Any]]:
     study.lower("all=int8", work.engine(RECOVERED))
     about = {"date": f"{datetime.date.today()}", "commit": commit()}
     return {
-        method: {**asdict(work.loss(method)), "value": work.value(method), "float_ops": count, **more, **about}
-        for method, count, more in ((BEST, len(found["float_nodes"]), found), (RECOVERED, 0, {}))
+        method: {"value": work.value(method), "float_ops": count_float_ops(work.engine(method)), **more, **about}
+        | asdict(work.loss(method))
+        for method, more in ((BEST, found), (RECOVERED, {}))
     }
 
 
