@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from PIL import Image
 from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
@@ -35,12 +35,17 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.browser import Page, run_browser  # noqa: E402
+if TYPE_CHECKING:
+    from tests.support.browser import Page
+
 
 COLUMNS, TRIALS, PORT = 100, 24, 8711
 LONGEST_WAIT_S = 120
-BITFRONT = (sys.executable, "-m", "bitfront")
+# The command is shown as users type it, where it is on the path.
+BITFRONT = ("bitfront",) if shutil.which("bitfront") else (sys.executable, "-m", "bitfront")
 _REDRAWN = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")  # a live display takes back what it drew
+_COUNT = re.compile(rf"(\d+) of {TRIALS} evaluations")
+_TABLE = re.compile(r"^(?:\x1b\[[\d;]*m)*pick\b", re.MULTILINE)
 _TERMINAL = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; padding: 20px; width: max-content; background: #fff }}
 pre {{ margin: 0; padding: 16px 20px; border: 1px solid #d0d7de; border-radius: 8px; background: #fdfdfd;
@@ -59,9 +64,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the search is kept; one that is there is not run again")
     parser.add_argument("--only", choices=pictures, help="this picture alone")
+    parser.add_argument("--search", action="store_true", help="search and photograph nothing; needs no browser")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     search(asked.folder)
+    if asked.search:
+        return
+    from tests.support.browser import run_browser
+
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, run_browser(Path(profile)) as page:
         for name, take in pictures.items():
             if asked.only in (None, name):
@@ -100,6 +110,8 @@ def _read(terminal_end: int) -> bytes:
 
 def _reduce_colours(picture: Path) -> None:
     """Keep 256 colours, which makes the file a third as large."""
+    from PIL import Image
+
     with Image.open(picture) as image:
         if image.mode != "P":
             image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
@@ -111,12 +123,13 @@ def _reduce_colours(picture: Path) -> None:
 
 
 def terminal(page: Page, folder: Path, pictures: Path) -> None:
-    """The progress in the middle of the search, and the table at its end."""
+    """The progress in the middle of the search, and the table at its end; it may have ended by itself."""
     raw = (folder / "terminal.raw").read_bytes().decode().replace("\r\n", "\n")
     drawn = _REDRAWN.split(raw)
-    middle = next(text for text in drawn if f"{TRIALS // 2} of {TRIALS} evaluations" in text)
+    counts = [int(found[1]) if (found := _COUNT.search(text)) else 0 for text in drawn]
+    middle = drawn[counts.index(max(count for count in counts if count <= max(counts) / 2))]
     middle = "━" + middle.partition("━")[2] if "━" not in middle.splitlines()[0] else middle
-    end = drawn[-1][drawn[-1].index(f"{TRIALS} evaluations are done") :]
+    end = drawn[-1][_TABLE.search(drawn[-1]).start() :]  # type: ignore[union-attr]
     for name, text in (("terminal-progress", middle), ("terminal-front", end)):
         _photograph_text(page, f"$ bitfront demo\n{text}", folder / f"{name}.html", pictures / f"{name}.png")
 
@@ -149,11 +162,11 @@ def report(page: Page, folder: Path, pictures: Path) -> None:
 
 def dashboard(page: Page, folder: Path, pictures: Path) -> None:
     """The study in optuna-dashboard, and one of its trials."""
-    with _serving(folder / "demo" / "demo.db") as url:
+    with _serving(folder / "demo" / "bitfront.db") as url:
         page.open(f"{url}dashboard/studies/1", 1400, "light")
         _wait(page, "document.querySelectorAll('.plotly .main-svg').length > 2")
         page.photograph(pictures / "dashboard-study.png", 660)
-        best = json.loads(_bitfront("front", "exposures", "--json", storage=folder / "demo" / "demo.db"))["best"]
+        best = json.loads(_bitfront("front", "exposures", "--json", storage=folder / "demo" / "bitfront.db"))["best"]
         page.open(f"{url}dashboard/studies/1/trials?numbers={best['trial']}", 1400, "light")
         _wait(page, "document.body.innerText.includes('layers')")
         page.photograph(pictures / "dashboard-trial.png", 640)
