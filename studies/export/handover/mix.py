@@ -101,7 +101,8 @@ class Mix:
         weight_bits: width of the codes of INT8 weights.
         made_static: how many layers are INT8 here whose activations the mix quantizes anew in each inference, which
             none of the tools writes.
-        made_float: how many layers are FP32 here of which the mix has weights alone in integers.
+        made_float: what layers that are FP32 here run in in the mix, each by its label: weights alone in integers, or
+            FP8, of which none of the tools is told.
     """
 
     source: Source
@@ -112,7 +113,7 @@ class Mix:
     lower: Callable[[], ir.Graph]
     weight_bits: int = 8
     made_static: int = 0
-    made_float: int = 0
+    made_float: tuple[str, ...] = ()
 
     def layers_in(self, precision: Precision) -> tuple[MixGroup, ...]:
         return tuple(layer for layer in self.layers if layer.precision is precision)
@@ -203,9 +204,9 @@ def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
     """
     problem, ledger = work.problem, work.ledger
     ranges = ledger.ranges().for_mix(assignment)
-    alone = {group: REFERENCE for group, p in assignment.items() if p.blocks}
     dynamic = {g: Precision.INT8 for g, p in assignment.items() if p.quantized and not p.calibrated and not p.blocks}
-    assignment = assignment.replace({**alone, **dynamic})
+    untold = {g: p.label for g, p in assignment.items() if p.quantized and not p.recovered and g not in dynamic}
+    assignment = assignment.replace({**dynamic, **dict.fromkeys(untold, REFERENCE)})
     written = Placement.from_json(work.bench.keeper.description.placement)
     placement = replace(written, before_activations=False)  # other tools write Q/DQ, which has none there
     (target,) = target_names.names([ledger.target.target])
@@ -222,7 +223,7 @@ def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
         lower=partial(_lower, model, assignment, ranges, placement),
         weight_bits=placement.weight_bits,
         made_static=len(dynamic),
-        made_float=len(alone),
+        made_float=tuple(sorted(untold.values())),
     )
 
 

@@ -70,8 +70,9 @@ def write_handovers(folder: Path, mix: Mix, names: Sequence[str]) -> list[str]:
             f"as {Precision.INT8.label} on calibrated ranges, so their loss is not the one that was measured"
         )
     if mix.made_float:
+        formats = ", ".join(dict.fromkeys(mix.made_float))
         notes.append(
-            f"{mix.made_float} of the layers have weights alone in integers in the mix, and are handed over as "
+            f"{len(mix.made_float)} of the layers run in {formats} in the mix, and are handed over as "
             f"{REFERENCE.label}, so their loss and latency are not those that were measured"
         )
     for name in names:

@@ -198,6 +198,6 @@ def test_other_tools_get_it_as_floats(tmp_path: Path, monkeypatch: pytest.Monkey
     roles = {json.loads(ok("show", "s", trial, "--json"))["role"]: trial for trial in range(3)}
     tools = [word for tool in ("modelopt", "polygraphy", "qat", "nncf") for word in ("--for", tool)]
     told = invoke("export", "s", "--trial", roles[INT8.role], "--out", "engine", *tools).output
-    assert "1 of the layers have weights alone in integers in the mix, and are handed over as fp32" in told
+    assert "1 of the layers run in w4 in the mix, and are handed over as fp32" in told
     layers = json.loads(Path("engine/handover/qat/qat.json").read_text())["layers"]
     assert [layer["precision"] for layer in layers] == ["fp32", "int8", "int8"]

@@ -188,7 +188,7 @@ def test_one_that_loses_too_much_is_stopped_early_and_stays_ok(tmp_path: Path) -
 def test_the_description_is_what_the_study_stores(warm: Warm) -> None:
     told = warm.evaluator.setup.describe()
     assert (told.target.statistic, told.target.clock) == ("mean", "thread")
-    assert told.capability.ops.keys() == {Precision.INT8_DYNAMIC, INT8}
+    assert told.capability.ops.keys() == {Precision.W8, Precision.INT8_DYNAMIC, INT8, Precision.W4}
     assert told.data is not None
     assert told.metric is not None
     assert told.data.search + told.data.final + told.data.calibration == SAMPLES
