@@ -112,13 +112,14 @@ def _headline(now: Standing) -> str:
 
 
 def _final_sentence(now: Standing) -> str:
-    """What the data that the search never saw say of the best; empty if there is none, or it was not scored."""
+    """What the data that the search never saw say of the best; empty if there is none, it is FP32 or was not scored."""
     best = best_point(now)
-    if best is None or not best.final.scored:
+    if best is None or not best.final.scored or best.baseline == REFERENCE.label:
         return ""
+    who = f"all {best.baseline.upper()}" if best.baseline else "bitfront's mix"
     final, samples = best.final, now.study.data.get("final")
     of = f"{samples:,} samples" if samples else "samples"
     loss = final_loss_text(now, best)
     verdict = _WORDS.get(final.verdict, "")
-    head = f"On {of} that the search never saw, bitfront's mix loses {loss} of {now.metric.name} against FP32."
+    head = f"On {of} that the search never saw, {who} loses {loss} of {now.metric.name} against FP32."
     return f"{head} {verdict}." if verdict else head

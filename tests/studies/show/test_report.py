@@ -30,6 +30,7 @@ from studies.show.report.rows import (
     ReportMetric,
 )
 from studies.trials.forecasts import Compared
+from tests.support.command_line import copy_finished, ok
 from tests.support.records import PlantedPoint, choice_record
 from tests.support.report_sample import diagnosis, sample
 
@@ -257,6 +258,13 @@ def test_the_story_stands_first(page):
         for text in ("1.31 × as fast as FP32; loses", 'data-figure="front"', "<h2>Precision", "<h2>Why 1", "<h2>Use")
     ]
     assert order == sorted(order)
+
+
+def test_a_uniform_best_is_called_what_it_is(tmp_path, monkeypatch):
+    copy_finished(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    ok("report", "small", "--max-drop", "1%", "--out", "report.html")
+    assert "that the search never saw, all INT8 loses 0 %" in Path("report.html").read_text()
 
 
 def test_what_is_said_of_a_pick_stands_below_it_in_the_whole_width(page):
