@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from evaluators.backends.capabilities.restricted import without_rules
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.builder import join_blocks
 from evaluators.backends.onnxruntime.cuda import PROVIDER
 from evaluators.backends.onnxruntime.session import first_line
 from evaluators.cores import MOST_THREADS, PATIENT
@@ -50,6 +51,8 @@ class Emulator:
         options = self._runtime.session_options()
         left_out = _NOT_AS_WRITTEN + _NOT_BEFORE_FP8 * self._as_written
         options.add_session_config_entry("optimization.disable_specified_optimizers", left_out)
+        if not self._as_written and any("block_size" in node.attributes for node in graph.graph):
+            graph = join_blocks(graph.clone())  # whose kernel rounds what it reads
         if self._as_written:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry(*PATIENT)

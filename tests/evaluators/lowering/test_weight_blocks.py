@@ -80,6 +80,10 @@ def test_engines_run_it_as_asked_and_compute_what_onnx_words(tmp_path: Path, for
         assert (row.got, row.answer) == (precision, Answer.OBEYED)
         found = np.asarray(builder.load(engine.path).run({"x": x})["y"])
         assert sqnr_db(expected, found) > least_db
+        emulated = Emulator(OnnxRuntimeBackend(), backend.placement).open(
+            lower(model, mix, observed(model), backend.placement)
+        )
+        assert sqnr_db(found, emulated.run({"x": x})["y"]) > 100
     placement = replace(TENSORRT, float_side=FP32)
     as_written = lower(model, mix, observed(model), placement)
     emulated = Emulator(OnnxRuntimeBackend(), placement).open(as_written).run({"x": x})["y"]
