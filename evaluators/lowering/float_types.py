@@ -14,7 +14,7 @@ from evaluators.lowering.placement import NARROW_SAFE, Placement
 from search.graph.element_types import is_float
 from search.graph.grouping import WEIGHTED, is_constant
 from search.graph.model import Group
-from search.values import REFERENCE, Assignment, Precision, Ranges
+from search.values import ATTENTION, REFERENCE, Assignment, Precision, Ranges
 
 FLOAT = ir.DataType.FLOAT
 _FLOATS = {p: ir.DataType.from_numpy(np.dtype(p.dtype)) for p in Precision if not p.quantized}
@@ -36,7 +36,7 @@ def why_not_written(precision: Precision, op: str) -> str:
         return ""
     if precision.dtype not in _CODES:
         return f"codes of the type {precision.dtype}: it writes those of {', '.join(sorted(_CODES))}"
-    known = WEIGHTED if precision.calibrated else DYNAMIC_OPS
+    known = WEIGHTED | {ATTENTION} if precision.calibrated else DYNAMIC_OPS
     return "" if op in known else f"codes for the operator {op}: it writes them for {', '.join(sorted(known))}"
 
 

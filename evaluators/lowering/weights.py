@@ -93,7 +93,9 @@ class Weights:
         Args:
             dtype: the float type that they are read back as.
         """
-        index = next(i for i in (0, 1) if i not in activation_indices(node))
+        index = next((i for i in (0, 1) if i not in activation_indices(node)), None)
+        if index is None:  # a product of activations
+            return
         weight = node.inputs[index]
         assert weight is not None
         array = array_of(weight)

@@ -28,6 +28,8 @@ TRANSPARENT = POINTWISE | frozenset(
 )
 _REGION_LIMIT = 16
 _LONG_SPAN = 8
+# Why a product may only run in a high precision, unless the user has it decided.
+BOTH_ACTIVATIONS = "both factors are activations, as in attention, which are kept in a high precision"
 _CHAIN = 4
 _BLOCK_NAME = re.compile(r"[^/]*\.\d+(?=[/.]|$)")
 
@@ -256,7 +258,7 @@ def _pin(anchor: ir.Node) -> str:
         return ""
     if is_constant(anchor.inputs[0]):
         return "the constant is the first factor, which engines do not quantize"
-    return "both factors are activations, as in attention, which are kept in a high precision"
+    return BOTH_ACTIVATIONS
 
 
 def _edges(

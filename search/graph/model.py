@@ -27,7 +27,7 @@ from search.graph.element_types import settle_types
 from search.graph.floats.half_precision import cast_ends, every_node, uses_halves, widen_halves
 from search.graph.floats.own_scales import OwnScales
 from search.graph.floats.quantized_file import Unquantized, is_quantized_op, take_out_quantization
-from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
+from search.graph.grouping import BOTH_ACTIVATIONS, WEIGHTED, Edge, Group, find_groups
 from search.graph.opset_upgrade import at_least_opset
 from search.graph.other_layers import LeftOut, find_left_out
 from search.graph.rewrites.apply import names_of_others
@@ -84,6 +84,11 @@ class Model:
     def batch(self) -> int:
         """The number of samples in one inference: the first dimension of the first input."""
         return self.inputs[0].shape[0]
+
+    def with_attention(self) -> Model:
+        """The model with its products of activations among what may be quantized, which a rule keeps in floats."""
+        free = (replace(g, pinned="") if g.pinned == BOTH_ACTIVATIONS else g for g in self.groups)
+        return replace(self, groups=tuple(free))
 
     def scale_constants(self, factors: Mapping[str, Sequence[NDArray[Any]]]) -> Model:
         """Make a copy of the model with some of its constants multiplied.

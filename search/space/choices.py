@@ -17,7 +17,7 @@ from search.errors import ConfigError
 from search.graph.element_types import is_float
 from search.graph.model import Group, Model
 from search.space.rules import KeepRule
-from search.values import REFERENCE, Assignment, Capability, Precision, Ranges, digest_of
+from search.values import ATTENTION, REFERENCE, Assignment, Capability, Precision, Ranges, digest_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -204,6 +204,8 @@ def _why_not_quantized(
 ) -> str:
     if group.pinned:
         return group.pinned
+    if not group.weights and (reason := capability.why_not(precision, ATTENTION)):
+        return reason
     if not precision.calibrated and len(group.weight_shape) != 2:
         return f"its weight is no matrix, but has {len(group.weight_shape)} axes"
     if precision.calibrated and not precision.recovered and (reason := _why_not_narrow(group)):
@@ -215,7 +217,9 @@ def _why_not_quantized(
         if missing:
             return f"calibration has no range for tensor {missing[0]}"
     if group.op in ("Gemm", "MatMul"):
-        smallest, limit, what = min(group.weight_shape[-2:]), capability.min_matmul_size, "K or N"
+        # A product of activations has its K in the last axis of the first of them.
+        sizes = [*group.weight_shape[-2:]] or [*model.shapes.get(group.inputs[0], ())[-1:], *group.shape[-1:]]
+        smallest, limit, what = min(sizes, default=0), capability.min_matmul_size, "K or N"
     else:
         # Of the whole tensors: a depthwise kernel has one channel per group, and as many groups as channels.
         sizes = [*model.shapes.get(group.inputs[0], ())[1:2], *group.shape[1:2]] or [group.weight_shape[0]]

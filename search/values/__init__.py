@@ -22,9 +22,10 @@ from search.values.ranges import Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
 from search.values.recovery_record import LossEstimate, MixBias, RecoveryRecord, StepRecord
 from search.values.score import Score
-from search.values.target import GPU_CLOCK, THREAD_CLOCK, WALL_CLOCK, Capability, Target, flatten
+from search.values.target import ATTENTION, GPU_CLOCK, THREAD_CLOCK, WALL_CLOCK, Capability, Target, flatten
 
 __all__ = [
+    "ATTENTION",
     "BASELINE",
     "BOUND_TRIES",
     "GPU_CLOCK",

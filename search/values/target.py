@@ -9,13 +9,16 @@ from typing import Any
 from search.values.assignment import digest_of
 from search.values.precision import REFERENCE, Precision
 
+ATTENTION = "Attention"
+
 
 @dataclass(frozen=True)
 class Capability:
     """What a target runs natively.
 
     Attributes:
-        ops: op types with a native kernel, per precision below FP32; FP32 runs everything.
+        ops: op types with a native kernel, per precision below FP32; FP32 runs everything. `ATTENTION` among those of a
+            quantized one stands for MatMul of two activations.
         min_channels: fewest input and output channels of a Conv that INT8 is worth on this target.
         min_matmul_size: fewest K and N of a Gemm/MatMul that INT8 is worth.
         withheld: op types that the target runs natively and that the user's capabilities file takes away.

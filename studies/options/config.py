@@ -72,6 +72,16 @@ class SearchConfig(DataFields, StudyFields):
         verbs=("search", "inspect"),
         panel="Search",
     )
+    decide: tuple[str, ...] = option(
+        kinds.one_of("attention"),
+        "Also decide what a rule decides otherwise: attention, the products of activations. Can be repeated.",
+        (),
+        metavar="WHAT",
+        verbs=("search", "inspect", "evaluate"),
+        many=True,
+        panel="Search",
+        from_json=tuple,
+    )
     keep: tuple[KeepRule, ...] = option(
         kinds.KEEP,
         "Keep the layers whose name matches in one precision, as 'REGEX=fp32'. Can be repeated.",

@@ -12,7 +12,7 @@ from search.errors import ConfigError
 from search.space.capability_file import read_capability_rules
 from search.space.capability_rules import CapabilityRules
 from search.space.choices import make_space
-from search.values import Precision
+from search.values import ATTENTION, Precision
 from tests.support.networks import loaded, ranged
 
 FP16, INT8 = Precision.FP16, Precision.INT8
@@ -27,11 +27,11 @@ def test_the_shipped_files_say_what_the_backends_run() -> None:
     products = {"Gemm", "MatMul"}
     alone = dict.fromkeys([Precision.W8, Precision.W4], products)
     dynamic = {Precision.INT8_DYNAMIC: products}
-    assert shipped_capability("onnxruntime-cpu").ops == {INT8: {"Conv", *products}, **dynamic, **alone}
+    assert shipped_capability("onnxruntime-cpu").ops == {INT8: {ATTENTION, "Conv", *products}, **dynamic, **alone}
     assert shipped_capability("onnxruntime-cuda").ops == {FP16: every}
     floats = {FP16: every, Precision.BF16: every, Precision.FP8: every - {"ConvTranspose"}}
     newer, older = shipped_capability("tensorrt"), shipped_capability("tensorrt", "tensorrt-8", "tensorrt-weak")
-    assert (newer.ops, newer.min_matmul_size) == ({**floats, INT8: every, **alone}, 16)
+    assert (newer.ops, newer.min_matmul_size) == ({**floats, INT8: {ATTENTION, *every}, **alone}, 16)
     weak = {precision: ops for precision, ops in older.ops.items() if ops}
     assert (weak, older.min_matmul_size) == ({FP16: every, INT8: every - {"ConvTranspose"}}, 16)
     assert older.why_not(INT8, "ConvTranspose") == "the target has no INT8 kernel for ConvTranspose"
