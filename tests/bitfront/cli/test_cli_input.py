@@ -123,7 +123,7 @@ def search_refused(inputs: Path, *arguments: Any, says: list[str], model: Any = 
         (["--keep", "(=fp32"], ["--keep", "regular expression"]),
         (["--keep", "first=fp8"], ["--keep", "fp8"]),
         (["--keep", "tenth=fp32"], ["--keep", "tenth", "no layer name", "bitfront inspect"]),
-        (["--keep", "first=fp16"], ["--keep 'first=fp16'", "fp32, int8-dynamic, int8", "got fp16"]),
+        (["--keep", "first=fp16"], ["--keep 'first=fp16'", "fp32, w8, int8-dynamic, int8, w4", "got fp16"]),
         (["--keep", "first=fp32", "--keep", "conv|first=int8"], ["--keep", "already kept in fp32"]),
         (["--keep", ".*=fp32"], ["nothing to search", "kept by the rule"]),
         (["--shape", "image:4x3x8"], ["image", "4x3x8x8"]),

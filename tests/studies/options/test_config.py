@@ -179,7 +179,7 @@ def test_every_problem_is_named_in_one_error(tmp_path):
         f"--quiet in {path}: expected true or false, got 'yes'",
         f"--seed in {path}: expected a text or a number, got true",
         "a regular expression, got '(['",
-        "precision 'fp64' is unknown; known are fp32, fp16, bf16, int8",
+        "precision 'fp64' is unknown; known are fp32, fp16, bf16",
         "expected REGEX=PRECISION, got 'nothing'",
         f"'space' in {path}: there is no such option",
         "--backend: expected one of auto, tensorrt, onnxruntime, openvino, fake, got 'onnxruntim'; did you mean "
