@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 from search.graph.model import Model, load
 from studies.options.config import SearchConfig
-from studies.run.session.setup import load_model, shape_text
+from studies.run.session.data_shapes import shape_text
+from studies.run.session.setup import load_model
 from tests.support.networks import Net, save
 
 pytestmark = pytest.mark.slow

@@ -39,13 +39,14 @@ _LAYER_TYPES = {
 _DTYPES = {
     TensorProto.FLOAT: "FLOAT",
     TensorProto.FLOAT16: "HALF",
+    TensorProto.BFLOAT16: "BF16",
     TensorProto.INT8: "INT8",
     TensorProto.INT32: "INT32",
     TensorProto.BOOL: "BOOL",
 }
 _NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "BOOL": bool}
 _UNTOLD = "N/A due to dynamic shapes"
-_WORDS = {"FLOAT": "FP32", "HALF": "FP16", "INT8": "Int8"}
+_WORDS = {"FLOAT": "FP32", "HALF": "FP16", "BF16": "BFloat16", "INT8": "Int8"}
 _MAGIC = b"fake plan "
 
 
