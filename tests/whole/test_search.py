@@ -386,7 +386,7 @@ def test_quiet_prints_nothing(studied: Path) -> None:
 
 def test_doctor_and_layers_in_a_process(here: Path) -> None:
     write_inputs(here / "in")
-    assert "native precisions: fp32, int8-dynamic, int8" in child("doctor", cwd=here).stdout
+    assert "native precisions: fp32, w8, int8-dynamic, int8, w4" in child("doctor", cwd=here).stdout
     done = child("inspect", "in/model.onnx", "--data", "in/data.npz", "--threads", 1, cwd=here)
     assert "3 groups, 3 edges, 3 decisions, 8 assignments" in done.stdout, done.stderr
     assert {path.name for path in here.iterdir()} == {"in"}

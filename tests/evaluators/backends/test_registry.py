@@ -91,11 +91,11 @@ def test_what_is_declared_is_there() -> None:
 
 def test_what_lowering_cannot_write_is_refused_as_a_backend_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written as FP32 without a word."""
-    fp8 = object.__new__(Precision)
-    vars(fp8).update(_name_="FP8", quantized=True, dtype="float8_e4m3fn")
+    fp4 = object.__new__(Precision)
+    vars(fp4).update(_name_="FP4", quantized=True, dtype="float4_e2m1fn")
     for precision, op, says in (
         (Precision.INT8, "Softmax", "INT8 to Softmax, but lowering cannot write codes for the operator Softmax"),
-        (fp8, "Conv", "FP8 to Conv, but lowering cannot write codes of the type float8_e4m3fn"),
+        (fp4, "Conv", "FP4 to Conv, but lowering cannot write codes of the type float4_e2m1fn"),
     ):
         offers = Capability({Precision.FP16: frozenset({"Softmax"}), precision: frozenset({op})})
         monkeypatch.setattr(OnnxRuntimeBackend, "capability", lambda self, offers=offers: offers)
