@@ -52,7 +52,7 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
         *([f"{found['no_gain']}."] if found["no_gain"] else []),
         *([] if not found["warnings"] else ["\n".join(f"- **{text}**" for text in found["warnings"])]),
         "## Run it",
-        _how_to_run(names),
+        _how_to_run(found, engine_file, names),
         *_how_to_check(found, names),
         *([] if not batch else [f"Mind that {batch}"]),
         _measurement_text(found["latency"]["doubts"]),
@@ -149,14 +149,16 @@ def _precisions_text(precisions: Mapping[str, str]) -> str:
     return ", ".join(f"{count} of {len(precisions)} layers in {label.upper()}" for label, count in counts.most_common())
 
 
-def _how_to_run(names: Collection[str]) -> str:
+def _how_to_run(found: Mapping[str, Any], engine_file: str, names: Collection[str]) -> str:
+    batch = ", ".join(f"'{_plain(name)}': array" for name, *_ in found["model"]["inputs"])
     if "run.py" not in names:
         return "Engines of this backend cannot be run without bitfront."
     return (
         "```\npython run.py                                    # random inputs: outputs' shapes and a latency\n"
         "python run.py --data samples.npz --out out.npz   # your own: one array for each input, samples first\n```\n\n"
         "The script sets the options that the latency was measured with. `bitfront` is not needed. Copy its class "
-        "`Engine` into your program."
+        f'`Engine` into your program: `Engine(Path("{engine_file}")).run({{{batch}}})` gives the outputs of a batch '
+        "by name."
     )
 
 
@@ -168,22 +170,31 @@ from urllib.parse import unquote
 import numpy as np
 
 
-def read(place):  # the arrays by name of an .npz file, or of a folder with one .npy file for each
+def parts(place):  # the arrays by name, and the numbers of their samples; samples of other shapes lie in form-*
     if not place.is_dir():
-        return np.load(place)
-    return {unquote(file.stem): np.load(file, mmap_mode="r") for file in place.glob("*.npy")}
+        yield np.load(place), None
+        return
+    for folder in (place, *sorted(place.glob("form-*"))):
+        arrays = {unquote(file.stem): np.load(file, mmap_mode="r") for file in folder.glob("*.npy")}
+        yield arrays, arrays.pop(".rows", None)
 
 
+names, right = INPUTS, []
 final = json.loads(Path("final_samples.json").read_text())
-data = read(Path(final["data"]))
-np.savez("final.npz", **{name: data[name][final["rows"]] for name in INPUTS})
-subprocess.run([sys.executable, "run.py", "--data", "final.npz", "--out", "out.npz"], check=True)
-outputs = np.load("out.npz")
-labels = data["labels"][final["rows"]] if "labels" in data else NoneSCORE
+for data, numbers in parts(Path(final["data"])):
+    numbers = np.arange(len(data[names[0]])) if numbers is None else numbers
+    rows = np.flatnonzero(np.isin(numbers, final["rows"]))
+    if not len(rows):
+        continue
+    np.savez("final.npz", **{name: data[name][rows] for name in names})
+    subprocess.run([sys.executable, "run.py", "--data", "final.npz", "--out", "out.npz"], check=True)
+    outputs = np.load("out.npz")
+    labels = data["labels"][rows] if "labels" in data else NoneSCORE
 ```"""
 _SCORE_TOP1 = """
-scores = next(outputs[name] for name in outputs.files if outputs[name].dtype.kind == "f")
-print("top1", np.mean(scores.argmax(axis=1) == labels))"""
+    scores = next(outputs[name] for name in outputs.files if outputs[name].dtype.kind == "f")
+    right.extend(scores.argmax(axis=1) == labels)
+print("top1", np.mean(right))"""
 
 
 def _how_to_check(found: Mapping[str, Any], names: Collection[str]) -> list[str]:

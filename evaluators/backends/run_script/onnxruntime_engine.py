@@ -21,7 +21,7 @@ CLOCK = ""
 class Engine:
     """An ONNX Runtime session with the options that the latency was measured with."""
 
-    def __init__(self, path: Path, gpu: int) -> None:
+    def __init__(self, path: Path, gpu: int = 0) -> None:
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would tell Microsoft what it runs
         import onnxruntime
 

@@ -19,7 +19,7 @@ CLOCK = ""
 class Engine:
     """What OpenVINO compiles with the properties that the latency was measured with."""
 
-    def __init__(self, path: Path, gpu: int) -> None:
+    def __init__(self, path: Path, gpu: int = 0) -> None:
         modules: dict[str, Any] = sys.modules
         modules.setdefault("openvino_telemetry", None)  # it would tell Google Analytics of the import
         import openvino

@@ -37,7 +37,7 @@ class Engine:
 
     clock = ""  # the GPU's own
 
-    def __init__(self, path: Path, gpu: int) -> None:
+    def __init__(self, path: Path, gpu: int = 0) -> None:
         import tensorrt
         from cuda.bindings import runtime
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -102,6 +103,26 @@ def test_the_accuracy_of_an_export_can_be_computed_again_from_its_files(
             np.save(here / "arrays" / name, data[name])
     Path("final_samples.json").write_text(json.dumps({**samples, "data": str(here / "arrays")}))
     assert printed_accuracy(script, capsys) == pytest.approx(found["final"]["value"])
+    # Samples of two shapes lie in two folders, each with the numbers of its own.
+    with np.load(samples["data"]) as data:
+        for place, start in ((here / "forms", 0), (here / "forms/form-1", 1)):
+            place.mkdir()
+            rows = np.arange(len(data["labels"]))[start::2]
+            np.save(place / ".rows.npy", rows)
+            for name in data.files:
+                np.save(place / name, data[name][rows])
+    Path("final_samples.json").write_text(json.dumps({**samples, "data": str(here / "forms")}))
+    assert printed_accuracy(script, capsys) == pytest.approx(found["final"]["value"])
+
+
+def test_the_readme_shows_how_the_class_of_the_script_is_called(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ok("export", "small", "--trial", 1, "--out", "engine")
+    monkeypatch.chdir(here / "engine")
+    call = re.findall(r"`(Engine\(.*?\))` gives", Path("README.md").read_text())[0]
+    names = runpy.run_path("run.py")
+    names["array"] = np.zeros(manifest(Path())["model"]["inputs"][0][2], np.float32)
+    outputs = eval(call, names)
+    assert [array.dtype for array in outputs.values()] == [np.float32]
 
 
 def printed_accuracy(script: str, capsys: pytest.CaptureFixture[str]) -> float:
