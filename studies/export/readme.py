@@ -189,7 +189,8 @@ for data, numbers in parts(Path(final["data"])):
     np.savez("final.npz", **{name: data[name][rows] for name in names})
     subprocess.run([sys.executable, "run.py", "--data", "final.npz", "--out", "out.npz"], check=True)
     outputs = np.load("out.npz")
-    labels = data["labels"][rows] if "labels" in data else NoneSCORE
+    labels = {name.removeprefix("labels."): data[name][rows] for name in data if name.startswith("labels")}
+    labels = labels.get("labels", labels)SCORE
 ```"""
 _SCORE_TOP1 = """
     scores = next(outputs[name] for name in outputs.files if outputs[name].dtype.kind == "f")

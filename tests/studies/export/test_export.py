@@ -149,6 +149,7 @@ def test_the_readme_says_which_function_scores(metric: str, says: str) -> None:
     _, above, script, below = readme._how_to_check(found, {"run.py", "final_samples.json"})
     assert says in below
     assert "top1" not in script
+    assert "labels.get(" in script
     assert "folder of `.npy` files" in above
 
 

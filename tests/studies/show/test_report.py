@@ -394,6 +394,7 @@ def test_layers_that_stayed_high_have_a_reason_each():
     choices += [
         choice_record("g001", int8, None, False, "its weights are not constant"),
         choice_record("g002", int8, 1, True, "", False),
+        choice_record("g004", Precision.W4, 2, True),  # what one product may be besides is no reason for others
     ]
     mix = Assignment({group.id: int8 if group.id == "g000" else fp32 for group in groups})
     reasons = layer_reasons(mix, groups, choices, found)
