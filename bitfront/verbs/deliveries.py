@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs wor
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _OF_MODELS = ("batch", "shapes", "input_values", "calibration_cache")
+_OF_MIXES = (*_OF_MODELS, "data", "calibration_data", "final_data", "preprocess")
 
 
 def export(
@@ -79,12 +80,15 @@ def export(
     from studies.lifecycle.written_mix import export_mix
     from studies.store.store import default_url
 
+    rows = {row.key: row.shown for row in options_of("export")}
     if assign is not None:
         check_folder(out)
         check_typing(typing)
-        _refuse_given({"--pick": pick, "--trial": trial, "--triton": triton, "--for": tools, "--target": target})
+        own = {"--pick": pick, "--trial": trial, "--triton": triton, "--for": tools, "--target": target}
+        own["--latency-tolerance"] = latency_tolerance
+        own |= {rows.get(key, key): value for key, value in changes.items() if key not in _OF_MIXES}
+        _refuse_given(own, "with --assign there is no study")
         return export_mix(change_config(SearchConfig(name, ""), changes), assign, out, events or Quiet())
-    rows = {row.key: row.shown for row in options_of("export")}
     _refuse_given({rows[key]: changes.get(key) for key in _OF_MODELS}, "a study has its own")
     return export_study(
         storage or default_url(),
@@ -100,7 +104,7 @@ def export(
     )
 
 
-def _refuse_given(options: Mapping[str, Any], why: str = "with --assign there is no study") -> None:
+def _refuse_given(options: Mapping[str, Any], why: str) -> None:
     for shown, value in options.items():
         if value not in (None, ()):
             raise ConfigError(f"{shown}: {why}. Leave it out.")

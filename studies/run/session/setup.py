@@ -269,8 +269,8 @@ def load_model(config: SearchConfig) -> Model:
     """The model that a configuration names, at the shapes it asks for."""
     shapes = {s.name: models.ShapeRequest(s.minimum, s.optimum, s.maximum) for s in config.shapes}
     model = models.load(Path(config.model), batch=config.batch, shapes=shapes, values=config.input_values)
-    model = model.with_attention() if "attention" in config.decide else model
-    return _with_measured_shapes(config, model) if model.unknown_shapes() else model
+    model = _with_measured_shapes(config, model) if model.unknown_shapes() else model
+    return model.with_attention() if "attention" in config.decide else model
 
 
 def _with_measured_shapes(config: SearchConfig, model: Model) -> Model:

@@ -76,6 +76,8 @@ def test_a_cache_alone_says_where_int8_is_and_with_what_scale() -> None:
         (("--assign", "all=int8"), "Give a --calibration-cache that has this range, or --data"),
         (("--assign", "old.cache", "--typing", "weak"), "--typing weak: expected strong"),
         (("--assign", "old.cache", "--pick", "fast"), "--pick: with --assign there is no study"),
+        (("--assign", "old.cache", "--max-drop", "1%"), "--max-drop: with --assign there is no study"),
+        (("--assign", "old.cache", "--latency-tolerance", "5%"), "--latency-tolerance: with --assign there is no"),
         (("--batch", "4"), "--batch: a study has its own"),
     ],
 )

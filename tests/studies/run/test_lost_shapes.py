@@ -46,6 +46,20 @@ def test_a_run_tells_the_shapes_behind_an_op_that_inference_does_not_know(tmp_pa
     assert shape_text(found) == ""
 
 
+def test_what_the_user_has_decided_is_of_the_groups_that_the_run_has_told(tmp_path: Path) -> None:
+    n = Net()
+    n.op("QuickGelu", [n.conv("x", "first", 3, 8)], "act", domain="com.microsoft")
+    n.op("MatMul", ["act_out", "act_out"], "product")
+    n.nodes[-1].output[0] = "y"
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", c, 6, 6]) for name, c in (("x", 3), ("y", 8))]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph(n.nodes, "net", info[:1], info[1:], n.weights)
+    path = save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "net.onnx")
+    found = load_model(SearchConfig(str(path), "", batch=2, decide=("attention",)))
+    assert found.measured
+    assert [(group.name, group.pinned) for group in found.groups] == [("first", ""), ("product", "")]
+
+
 def test_what_no_run_tells_is_said(tmp_path: Path) -> None:
     found = by_hand(residual_behind("Unheard", "com.example"), tmp_path)
     assert "'act_out' for example" in shape_text(found)
