@@ -84,8 +84,8 @@ def export(
     if assign is not None:
         check_folder(out)
         check_typing(typing)
-        own = {"--pick": pick, "--trial": trial, "--triton": triton, "--for": tools, "--target": target}
-        own["--latency-tolerance"] = latency_tolerance
+        own: dict[str, Any] = {"--pick": pick, "--trial": trial, "--triton": triton, "--for": tools, "--target": target}
+        own |= {"--latency-tolerance": latency_tolerance}
         own |= {rows.get(key, key): value for key, value in changes.items() if key not in _OF_MIXES}
         _refuse_given(own, "with --assign there is no study")
         return export_mix(change_config(SearchConfig(name, ""), changes), assign, out, events or Quiet())

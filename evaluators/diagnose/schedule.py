@@ -11,6 +11,7 @@ import numpy as np
 from evaluators.diagnose.local_noise import Local, Pair
 from evaluators.diagnose.probes import Probe, estimates, halves, singles, to_halve
 from search.errors import EvaluatorError, ModelError
+from search.values import RECOVERED_FIRST
 
 _ANCHORS = 8  # groups all along the network that are measured first
 # Share of the pairs with time for fewer runs than which stretches are run. They forecast mixes better up to a half of
@@ -44,7 +45,7 @@ class Schedule:
         Args:
             local: of every pair to measure.
         """
-        coarsest = max((precision for _, precision in local), default=None)
+        coarsest = min((precision for _, precision in local), key=RECOVERED_FIRST.index, default=None)
         coarse = tuple(pair for pair in local if pair[1] is coarsest)
         if len(coarse) > _ANCHORS and self.left() > 0:
             start = time.monotonic()
@@ -100,7 +101,7 @@ class Schedule:
         """First some all along the network, which tell the gains; then whatever is expected to add most."""
         left = [pair for pair in local if pair not in found and pair not in refused]
         if len(found) + len(refused) < _ANCHORS:
-            coarsest = max(precision for _, precision in left)
+            coarsest = min((precision for _, precision in left), key=RECOVERED_FIRST.index)
             coarse = [pair for pair in local if pair[1] is coarsest]
             spread = {int(place) for place in np.linspace(0, len(coarse) - 1, _ANCHORS)}
             anchors = [coarse[place] for place in sorted(spread) if coarse[place] in left]

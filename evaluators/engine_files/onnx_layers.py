@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from evaluators.backends.layers import Layer, Tensor
-from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, in_blocks, original_name
+from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, original_name
 from evaluators.lowering.float_types import precision_of
 from search.values import REFERENCE, Precision
 
@@ -125,7 +125,7 @@ def _precision(node: ir.Node) -> Precision | None:
     if _is_weighted(node) and _reads_codes(node):
         return Precision.INT8
     if (bits := _block_bits(node)) is not None:
-        return in_blocks(bits)
+        return Precision.in_blocks(f"int{bits}")
     types = {precision_of(value.dtype) for value in (*node.inputs, *node.outputs) if value is not None and value.dtype}
     found = [precision for precision in types if precision is not None]
     return min(found, key=lambda precision: precision.rank, default=None)

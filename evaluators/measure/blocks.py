@@ -22,8 +22,8 @@ MANY = 8  # inferences of a block, from which on its first is not counted
 WARM_UP_TOLERANCE = 0.02
 WARM_UP_BLOCKS = 3  # that many in a row must agree
 MAX_WARM_UP_S = 2.0
-LONG_BLOCK_MS = 100.0  # a block of so long an inference averages over more noise than several short ones
-FEWEST_ROUNDS = 5  # where blocks are that long
+_LONG_BLOCK_MS = 100.0  # a block of so long an inference averages over more noise than several short ones
+_FEWEST_ROUNDS = 5  # where blocks are that long
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def time_block(session: Session, count: int) -> InferenceBlock:
 
 def rounds_worth(rounds: int, block_ms: float) -> int:
     """How many of some rounds are worth their time where each block of an engine takes so long."""
-    return min(rounds, max(FEWEST_ROUNDS, round(rounds * LONG_BLOCK_MS / max(block_ms, LONG_BLOCK_MS))))
+    return min(rounds, max(_FEWEST_ROUNDS, round(rounds * _LONG_BLOCK_MS / max(block_ms, _LONG_BLOCK_MS))))
 
 
 def run_in_turn(
@@ -137,7 +137,7 @@ def warm_up(session: Session, block_ms: float, typical: Callable[[Samples], floa
 
 def warm_up_shortly(session: Session, block_ms: float) -> int:
     """Run a block; how many inferences make one. By processor time a cold start is over after the first inferences."""
-    if float(session.time(1)[0]) >= LONG_BLOCK_MS:  # what it allocates hardly shows
+    if float(session.time(1)[0]) >= _LONG_BLOCK_MS:  # what it allocates hardly shows
         return 1
     count = _count_of(block_ms, float(session.time(1)[0]))
     return _count_of(block_ms, float(session.time(count).mean()))

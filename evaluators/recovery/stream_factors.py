@@ -38,7 +38,7 @@ def observe_streams(
     """
     names = quantized_tensors(model, context.int8, context.placement)
     quantized = {name for g in model.groups if context.int8[g.id].recovered for name in g.anchors}
-    mine = [(slots, _touching(streams, names, slots), _readers(streams, quantized, slots)) for slots in wanted]
+    mine = [(slots, _tensors_with(streams, names, slots), _readers_of(streams, quantized, slots)) for slots in wanted]
     found = [(s, rounded, r) for s, rounded, r in mine if r and suits(set(rounded), {each.tensor for each in r})]
     inside = set[int]().union(*(slots for slots, _, _ in found))
     tensors = {name: s for name, s in streams.tensors.items() if inside & set(np.unique(s).tolist())}
@@ -60,12 +60,12 @@ def observe_streams(
         yield Stream(slots, layers, described, magnitudes[slots])
 
 
-def _touching(streams: Streams, names: Container[str], slots: list[int]) -> list[str]:
+def _tensors_with(streams: Streams, names: Container[str], slots: list[int]) -> list[str]:
     """Tensors of some names that have one of these slots."""
     return [name for name, own in streams.tensors.items() if name in names and np.isin(own, slots).any()]
 
 
-def _readers(streams: Streams, nodes: Container[str], slots: list[int]) -> list[Reader]:
+def _readers_of(streams: Streams, nodes: Container[str], slots: list[int]) -> list[Reader]:
     """Those of some nodes that read one of these slots."""
     return [each for each in streams.readers if each.node in nodes and np.isin(each.slots, slots).any()]
 

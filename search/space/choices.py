@@ -8,7 +8,6 @@ import reprlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Real
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from search.errors import ConfigError
 from search.graph.element_types import is_float
 from search.graph.model import Group, Model
 from search.space.rules import KeepRule
-from search.values import ATTENTION, REFERENCE, Assignment, Capability, Precision, Ranges, digest_of
+from search.values import ATTENTION, RECOVERED_FIRST, REFERENCE, Assignment, Capability, Precision, Ranges, digest_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -102,20 +101,20 @@ class Space:
 
     @property
     def _coarsest(self) -> Precision:
-        return max(filter(attrgetter("recovered"), self.precisions), default=self.precisions[-1])
+        return min(self.precisions, key=RECOVERED_FIRST.index)
 
     def nearest(self, wanted: Mapping[str, Precision]) -> Assignment:
         """The assignment with wanted precisions, or the next higher ones that are offered; FP32 for other groups."""
         return Assignment({g: _nearest(choices, wanted.get(g, REFERENCE)) for g, choices in self.choices.items()})
 
     def baselines(self) -> dict[str, Assignment]:
-        """The uniform assignments by label, FP32 first, without duplicates.
+        """The uniform assignments by label, without duplicates: FP32 first, that of the recovered precision last.
 
         Without those of precisions between the finest and the coarsest that most groups are not offered: products of a
         network of convolutions in INT8-DYNAMIC are nearly all FP32, and tell nothing that is worth a build.
         """
         found: dict[Assignment, str] = {}
-        for precision in self.precisions:
+        for precision in sorted(self.precisions, key=RECOVERED_FIRST.index, reverse=True):
             assignment = self.uniform(precision)
             run = sum(each is precision for each in assignment.values())
             if precision in (REFERENCE, self._coarsest) or 2 * run >= len(assignment):

@@ -17,7 +17,7 @@ from search.values.evaluation import (
     Stage,
     bound_level,
 )
-from search.values.precision import BASELINE, REFERENCE, Precision
+from search.values.precision import BASELINE, RECOVERED_FIRST, REFERENCE, Precision
 from search.values.ranges import Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
 from search.values.recovery_record import LossEstimate, MixBias, RecoveryRecord, StepRecord
@@ -29,6 +29,7 @@ __all__ = [
     "BASELINE",
     "BOUND_TRIES",
     "GPU_CLOCK",
+    "RECOVERED_FIRST",
     "REFERENCE",
     "THREAD_CLOCK",
     "WALL_CLOCK",

@@ -242,6 +242,11 @@ class Precision(Enum):
         raise ValueError(f"no precision has the id {stored}; known are {[p.id for p in cls]}")
 
     @classmethod
+    def in_blocks(cls, dtype: str) -> Precision | None:
+        """The precision of weights alone with codes of this type, in blocks; None if there is none."""
+        return next((precision for precision in cls if precision.blocks and precision.dtype == dtype), None)
+
+    @classmethod
     def parse(cls, text: str) -> Precision:
         """Read `int8`, `FP16`, …; raises ValueError naming the precisions there are."""
         try:
@@ -251,3 +256,5 @@ class Precision(Enum):
 
 
 REFERENCE = Precision.FP32
+# Where one lower precision stands for a whole network it is INT8, if that is offered: W4 is for a few products alone.
+RECOVERED_FIRST = sorted(Precision, key=lambda each: (each.recovered, each), reverse=True)

@@ -1,7 +1,7 @@
 """A mix written out for strongly typed networks of TensorRT: an ONNX file with Q/DQ and Cast.
 
-It rounds where weakly typed engines round, by the rules that those engines are emulated with, so that what was found
-with weak typing (TensorRT 8.6 to 10.x) is the same mix on 10.x and 11.x.
+It is to run a mix that was found with weak typing (TensorRT 8.6 to 10.x) on 10.x and 11.x. It rounds where listings of
+weakly typed engines show that they round; `benchmarks/results/twin.md` says how near it comes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from evaluators.backends.kind import SOURCE_FILE
+from evaluators.backends.tensorrt.options import NAME, STRONG
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT_TWIN
 from search.errors import ConfigError
@@ -22,7 +23,6 @@ from search.values import Assignment, Ranges, Target
 from studies.run.work import Work
 
 EXPLICIT_FILE = "model.strong.onnx"
-STRONG = "strong"
 _SAMPLES = 64
 
 
@@ -52,8 +52,8 @@ def check_typing(typing: str | None, target: Target | None = None) -> None:
         raise ConfigError(f"--typing {typing}: expected strong, which writes the mix out for strongly typed networks.")
     if typing is None or target is None:
         return
-    if target.backend != "tensorrt":
-        raise ConfigError(f"--typing {typing}: this study ran on backend {target.backend}, not tensorrt. Leave it out.")
+    if target.backend != NAME:
+        raise ConfigError(f"--typing {typing}: this study ran on backend {target.backend}, not {NAME}. Leave it out.")
     if target.options.get("typing") == STRONG:
         raise ConfigError(
             f"--typing {typing}: this study is strongly typed, so {SOURCE_FILE} of its exports has the mix already. "

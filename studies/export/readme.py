@@ -11,6 +11,7 @@ from evaluators.backends.kind import SOURCE_FILE
 from evaluators.backends.registry import known_kind
 from evaluators.metrics.own.handed_metric import is_handed
 from search.values import THREAD_CLOCK
+from studies.export.explicit import EXPLICIT_FILE
 from studies.judging.rounding import estimate_text, half_width, latency_text, rate_text, speedup_text, value_text
 from studies.judging.standing import Standing
 
@@ -19,7 +20,7 @@ _TOP1 = "top1"
 _FILES = {
     "run.py": "runs the engine with its runtime and numpy alone: `python run.py --help`",
     "model.float.onnx": "your model in float32, with the weights as recovery changed them",
-    "model.strong.onnx": "the mix with its types written out, for strongly typed networks of TensorRT 10 and 11",
+    EXPLICIT_FILE: "the mix with its types written out, for strongly typed networks of TensorRT 10 and 11",
     "layers.json": "the precision of each layer; `bitfront inspect` shows it",
     "profile.json": "the time of each layer",
     "ranges.json": "the calibrated ranges",
@@ -65,7 +66,7 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
 def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
     latency, target, final = found["latency"], found["target"], found["final"]
     speedup, took = latency["speedup_over_fp32"], latency_text(latency["value_ms"], latency["tie_band"])
-    faster = latency.get("speedup_over_file")
+    faster = latency["speedup_over_file"]
     took += " (doubtful, see below)" if latency["doubts"] else ""
     versions = ", ".join(f"{name} {version}" for name, version in target["versions"].items())
     options = ", ".join(f"{name} {value}" for name, value in target["options"].items())
@@ -189,7 +190,7 @@ for data, numbers in parts(Path(final["data"])):
     np.savez("final.npz", **{name: data[name][rows] for name in names})
     subprocess.run([sys.executable, "run.py", "--data", "final.npz", "--out", "out.npz"], check=True)
     outputs = np.load("out.npz")
-    labels = {name.removeprefix("labels."): data[name][rows] for name in data if name.startswith("labels")}
+    labels = {name.removeprefix("labels."): data[name][rows] for name in data if name.split(".")[0] == "labels"}
     labels = labels.get("labels", labels)SCORE
 ```"""
 _SCORE_TOP1 = """

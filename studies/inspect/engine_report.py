@@ -112,7 +112,7 @@ def node_rows(engine: EngineFile, other: EngineFile) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class PrecisionAgreement:
     """How far two engines of one model run their weights in the same precisions.
 
     Attributes:
@@ -133,7 +133,7 @@ class Agreement:
         return f"{self.same} of {self.weighted} layers with weights run in the same precision in both{share}{hidden}"
 
 
-def agreement(engine: EngineFile, other: EngineFile) -> Agreement:
+def agreement(engine: EngineFile, other: EngineFile) -> PrecisionAgreement:
     """Compare the layers with weights by the ONNX nodes that they compute."""
     theirs, same, hidden, differ = _by_node(other.layers), 0, 0, []
     weighted = [layer for layer in engine.layers if layer.weighted and not layer.moves]
@@ -145,7 +145,7 @@ def agreement(engine: EngineFile, other: EngineFile) -> Agreement:
             same += 1
         else:
             differ.append(layer.name)
-    return Agreement(len(weighted), same, hidden, tuple(differ))
+    return PrecisionAgreement(len(weighted), same, hidden, tuple(differ))
 
 
 def _by_node(layers: Iterable[Layer]) -> Mapping[str, Layer]:

@@ -15,7 +15,7 @@ from search.values import REFERENCE, Answer, Precision
 from studies import environment
 from studies.events import Events
 from studies.inspect.format_networks import NETWORKS, write_network
-from studies.inspect.mix.evaluate import Engines
+from studies.inspect.mix.evaluate import MeasuredEngines
 from studies.inspect.mix.report import EngineResult
 from studies.options.config import SearchConfig
 from studies.options.read_options import check_config
@@ -85,8 +85,8 @@ def _measure(good: Checked, events: Events) -> Iterator[dict[str, Any]]:
     ranges = calibrate(good, "minmax")
     adopt_ranges(good.keeper, good.folder, ranges)
     space = good.space_under(ranges)
-    engines = Engines(good.keeper, good.folder, events)
-    offered = {precision: _asked(space, precision) for precision in good.capability.precisions}
+    engines = MeasuredEngines(good.keeper, good.folder, events)
+    offered = {precision: _count_asked(space, precision) for precision in good.capability.precisions}
     for precision in sorted(offered, key=lambda each: each.rank):  # FP32 first: the others are timed beside it
         if offered[precision]:
             engines.measure(precision.label, space.uniform(precision))
@@ -96,7 +96,7 @@ def _measure(good: Checked, events: Events) -> Iterator[dict[str, Any]]:
         yield {"format": precision.label, "layers": asked, **found}
 
 
-def _asked(space: Space, precision: Precision) -> int:
+def _count_asked(space: Space, precision: Precision) -> int:
     return sum(each is precision for each in space.uniform(precision).values())
 
 

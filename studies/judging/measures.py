@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from search.values import BASELINE, REFERENCE, Precision
+from search.values import BASELINE, RECOVERED_FIRST, REFERENCE, Precision
 from studies.judging.rules.hypervolume import hypervolume_history, reference_of
 from studies.store.columns import EvaluationTable
 from studies.store.reading.repeats import confirmed_ms, find_doubtful
@@ -16,8 +16,7 @@ from studies.store.records import OK, RUNNING
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-_RECOVERED_FIRST = sorted(Precision, key=lambda each: (each.recovered, each), reverse=True)
-_QUANTIZED = [each.role for each in _RECOVERED_FIRST if each.quantized]
+_QUANTIZED = [each.role for each in RECOVERED_FIRST if each.quantized]
 
 
 @dataclass(frozen=True)

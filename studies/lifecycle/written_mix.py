@@ -61,7 +61,7 @@ def export_mix(config: SearchConfig, assign: str, out: Path, events: Events) -> 
     Raises:
         InputError: the model, the data or the mix cannot be used, or a range is missing.
     """
-    weak = ["tensorrt-weak"] if is_cache(Path(assign)) else []  # of which it is
+    weak = ["tensorrt-weak"] if is_cache(Path(assign)) else []  # only weakly typed networks read a cache
     if weak and config.calibration_cache is None:
         config = config.with_values({"calibration_cache": assign})
     config = check_config(config, needs_data=False)

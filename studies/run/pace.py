@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluators.measure.blocks import BLOCK_MS, FEWEST_ROUNDS, LONG_BLOCK_MS
+from evaluators.measure.blocks import BLOCK_MS, rounds_worth
 from studies.store.records import PROCESS, REBUILD, RUNNING
 
 if TYPE_CHECKING:
@@ -185,9 +185,8 @@ class Pace:
         """
         raw_ms = now.table.raw_ms[np.isfinite(now.table.raw_ms)]
         block_ms = max(BLOCK_MS, float(raw_ms.max(initial=0.0)))
-        # As `blocks.rounds_worth` has it.
-        blocks_ms = min(_ROUNDS * block_ms, max(FEWEST_ROUNDS * block_ms, _ROUNDS * LONG_BLOCK_MS))
-        each_s = _quantile(self._stretch) * (_WARM_UP_S + _REPEATS * blocks_ms / 1000)
+        blocks_s = rounds_worth(_ROUNDS, block_ms) * block_ms / 1000
+        each_s = _quantile(self._stretch) * (_WARM_UP_S + _REPEATS * blocks_s)
         return (count + 1) * each_s + self._most("wait")
 
     def _most(self, kind: str) -> float:

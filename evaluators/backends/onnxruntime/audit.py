@@ -124,11 +124,6 @@ def original_name(name: str) -> str:
     return _PREFIX.sub("", _SUFFIX.sub("", name))
 
 
-def in_blocks(bits: int) -> Precision | None:
-    """The precision of weights alone with codes of so many bits; None if none has them."""
-    return next((each for each in Precision if each.blocks and each.dtype == f"int{bits}"), None)
-
-
 def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType], dynamic: Container[str]) -> Precision:
     """By its kernel and where the codes that it reads come from, else the coarsest type of floats among its constants.
 
@@ -140,6 +135,7 @@ def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType], dynami
     if node.op_type in _INT8_KERNELS:
         return Precision.INT8
     if node.op_type == BLOCKS_KERNEL:
-        return in_blocks(next(each.i for each in node.attribute if each.name == "bits")) or REFERENCE
+        bits = next(each.i for each in node.attribute if each.name == "bits")
+        return Precision.in_blocks(f"int{bits}") or REFERENCE
     found = (precision_of(types.get(name)) for name in node.input)
     return max((precision for precision in found if precision is not None), default=REFERENCE)

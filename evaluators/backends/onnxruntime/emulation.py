@@ -27,9 +27,9 @@ from search.graph import onnx_file
 _NICE = 10
 # Of a LayerNorm of single ops that reads a Cast from half to float, it makes one op that reads what the Cast reads, and
 # leaves its factors in float: a graph that cannot be opened (1.32, from opset 17 on). Rounding would be lost anyway.
-_NOT_AS_WRITTEN = "LayerNormFusionL1"
+_NOT_AS_WRITTEN = ("LayerNormFusionL1",)
 # A Relu in front of a QuantizeLinear to FP8 it takes out, as if its codes began at zero.
-_NOT_BEFORE_FP8 = ";ReluQuantRewrite;ClipQuantRewrite"
+_NOT_BEFORE_FP8 = ("ReluQuantRewrite", "ClipQuantRewrite")
 
 
 class Emulator:
@@ -49,8 +49,8 @@ class Emulator:
     def open(self, graph: ir.Model) -> Emulated:
         """Raises EvaluatorError when ONNX Runtime refuses the graph."""
         options = self._runtime.session_options()
-        left_out = _NOT_AS_WRITTEN + _NOT_BEFORE_FP8 * self._as_written
-        options.add_session_config_entry("optimization.disable_specified_optimizers", left_out)
+        left_out = (*_NOT_AS_WRITTEN, *(_NOT_BEFORE_FP8 if self._as_written else ()))
+        options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(left_out))
         if not self._as_written and any("block_size" in node.attributes for node in graph.graph):
             graph = join_blocks(graph.clone())  # whose kernel rounds what it reads
         if self._as_written:

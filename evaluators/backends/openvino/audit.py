@@ -62,7 +62,7 @@ class RuntimeNode:
         found = _PRECISIONS.get(self.type)
         if self.kind != _COMPRESSED or self.type not in _CODES or self.inputs[0].type in _CODES:
             return found
-        return next((each for each in Precision if each.blocks and each.dtype == _CODES[self.type]), None)
+        return Precision.in_blocks(_CODES[self.type])
 
 
 def read_nodes(compiled: Any) -> list[RuntimeNode]:

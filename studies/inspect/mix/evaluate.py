@@ -87,7 +87,7 @@ class _MixRun:
         self._thresholds = thresholds
         self._events = events
         self._metric = MetricScale.of(good.metric)
-        self._engines = Engines(good.keeper, good.folder, events)
+        self._engines = MeasuredEngines(good.keeper, good.folder, events)
 
     def run(self, request: MixRequest) -> MixReport:
         good, space = self._good, self._space
@@ -199,8 +199,8 @@ def keep_sensitive(mix: Assignment, errors: Sensitivities, space: Space) -> dict
     return kept
 
 
-class Engines:
-    """Engines of one run, each built and measured once, and at the end all of them side by side."""
+class MeasuredEngines:
+    """MeasuredEngines of one run, each built and measured once, and at the end all of them side by side."""
 
     def __init__(self, keeper: EvaluatorProcess, folder: Path, events: Events) -> None:
         self._keeper = keeper

@@ -60,7 +60,7 @@ class TrialClaims:
         self._repeats = 0
 
     def enqueue_uniform(self) -> None:
-        """Let every uniform assignment that has not been evaluated be proposed first: FP32, then from the coarsest.
+        """Let every uniform assignment that has not been evaluated be proposed first: FP32, INT8, then the others.
 
         INT8 says most of what a search can gain, and builders that learn take long for each first build.
         """

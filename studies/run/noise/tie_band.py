@@ -140,7 +140,7 @@ class TieBand(Hook):
         return [row for row in now.measures.baselines if now.table.status[row] == OK]
 
     def _row(self, now: Standing, repeats: Sequence[RepeatRecord]) -> int:
-        """Of the baseline that is measured again: the one that was so far, else the coarsest."""
+        """Of the baseline that is measured again: the one that was so far, else INT8 where there is one."""
         known = {repeat.evaluation_id for repeat in repeats}
         rows = [now.measures.row_of(BASELINE + label) for label in self._work.problem.space.baselines()]
         built = [row for row in rows if row is not None and row in self._built_rows(now)]

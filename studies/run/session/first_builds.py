@@ -11,14 +11,15 @@ from functools import partial
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import BitfrontError
-from search.values import REFERENCE, Assignment
+from search.values import Assignment
 from studies.run.pipeline.build_hold import BuilderProcess
 from studies.run.session.builders import learns
 from studies.run.session.levels import build_at, choose_level, first_level, study_s
 from studies.run.session.setup import Checked
 from studies.store.records import TargetRecord
 
-# Of a first build, so that a mix behind it ends with calibration and recovery: these took 85 to 110 s of eight minutes.
+# A builder whose first build took no longer builds a mix as well: both then end about when calibration and recovery do,
+# which took 85 to 110 s in searches of eight minutes.
 _QUICK_S = 50.0
 
 
@@ -41,16 +42,14 @@ class FirstBuilds:
         self._target = target
         self._over = threading.Event()
         self._closed = threading.Event()
-        # The uniform assignments below FP32, from the coarsest.
-        found = [good.space.uniform(precision) for precision in sorted(good.space.precisions, reverse=True)]
-        lower = [each for each in dict.fromkeys(found) if each != good.space.uniform(REFERENCE)]
-        mine = [good.space.uniform(REFERENCE), *([] if builders else lower)]
-        self._work = [partial(self._build_all, good.keeper, list(dict.fromkeys(mine)), None)]
+        finest, *others = good.space.baselines().values()
+        lower = others[::-1]
+        self._work = [partial(self._build_own, [finest, *([] if builders else lower)])]
         for number, builder in enumerate(builders):
             # One of several learns from one precision alone: while it built another, nobody could ask it for a mix.
             theirs = lower if len(builders) == 1 else lower[number % max(1, len(lower)) :][:1]
-            mix = _alternating(lower[number % 2], lower[1 - number % 2]) if len(builders) > 1 and lower[1:] else None
-            self._work.append(partial(self._build_all, builder.process, theirs, builder, mix))
+            mix = alternate(lower[number % 2], lower[1 - number % 2]) if len(builders) > 1 and lower[1:] else None
+            self._work.append(partial(self._teach, builder, theirs, mix))
         self._measurer_idle = threading.Event()
         self._level = first_level(good.config, target)
 
@@ -78,36 +77,35 @@ class FirstBuilds:
             idle.set()
             self._closed.wait()
 
-    def _build_all(
-        self,
-        process: EvaluatorProcess,
-        assignments: Sequence[Assignment],
-        builder: BuilderProcess | None,
-        mix: Assignment | None = None,
-    ) -> None:
-        config, target = self._good.config, self._target
-        process.open()  # as it was prepared, before its level changes
-        choosing = builder is None and config.builder_option("optimization_level") is None
+    def _build_own(self, assignments: Sequence[Assignment]) -> None:
+        """Build in the process that measures; the time of the first build chooses the level, if nobody has yet."""
+        is_open = self._target.optimization_level is None
+        is_open = is_open and self._good.config.builder_option("optimization_level") is None
+        for place, assignment in enumerate(assignments):
+            if self._over.is_set():
+                return
+            seconds = self._build(self._good.keeper, assignment)
+            if place == 0 and is_open:
+                self._level = choose_level(seconds, study_s(self._good.config)).level
+
+    def _teach(self, builder: BuilderProcess, assignments: Sequence[Assignment], mix: Assignment | None) -> None:
+        builder.process.open()  # as it was prepared, before its level changes
         seconds = 0.0
         for assignment in assignments:
             if self._over.is_set():
                 return
-            if builder is not None:
-                builder.known.add(assignment)
-            seconds = self._build(process, assignment)
-            if choosing and target.optimization_level is None:
-                self._level = choose_level(seconds, study_s(config)).level
-            choosing = False
+            builder.known.add(assignment)
+            seconds = self._build(builder.process, assignment)
         if mix is not None and seconds <= _QUICK_S and not self._over.is_set():
-            self._build(process, mix)
+            self._build(builder.process, mix)
 
     def _build(self, process: EvaluatorProcess, assignment: Assignment) -> float:
         build_at(process, self._level)
         return process.ask("building before the search").builds.build_first(assignment)
 
 
-def _alternating(first: Assignment, second: Assignment) -> Assignment:
-    """A mix in which precisions meet as often as they can."""
+def alternate(first: Assignment, second: Assignment) -> Assignment:
+    """A mix that takes each second group from the other assignment, so that precisions meet as often as they can."""
     return Assignment({group: (first, second)[place % 2][group] for place, group in enumerate(first)})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from search.values import REFERENCE, THREAD_CLOCK, Answer, AuditRow, EngineSummary, Precision, flatten
+from search.values import RECOVERED_FIRST, REFERENCE, THREAD_CLOCK, Answer, AuditRow, EngineSummary, flatten
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import level_texts
 from studies.judging.findings.sensitivity_table import Sensitivities
@@ -103,8 +103,8 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
 
 
 def _coarsest(now: Standing) -> Point | None:
-    """The uniform baseline of the lowest precision that a trial built, FP32 left out."""
-    rows = [now.measures.row_of(precision.role) for precision in sorted(set(Precision) - {REFERENCE}, reverse=True)]
+    """The uniform baseline that stands for low precision, of those that a trial built beside FP32."""
+    rows = [now.measures.row_of(precision.role) for precision in RECOVERED_FIRST if precision is not REFERENCE]
     built = (row for row in rows if row is not None and now.table.status[row] == OK and now.table.trial[row] >= 0)
     row = next(built, None)
     return None if row is None else now.point(row)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from evaluators.diagnose.group_error import GroupError
-from search.values import Assignment, Precision
+from search.values import RECOVERED_FIRST, Assignment, Precision
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.points import Point
 from studies.options.quantities import format_percent
@@ -15,7 +14,6 @@ from studies.show.plots import colour_of
 from studies.show.report.rows import LayerReason, ReportData
 from studies.store.records import ChoiceRecord, GroupRecord
 
-_USUAL = attrgetter("recovered", "rank")  # INT8 before what only some products may be, though that is coarser
 _SMALL = 0.1
 
 
@@ -88,7 +86,7 @@ def _costs(found: Sensitivities | None) -> tuple[str, dict[str, str]]:
     """The coarsest precision that groups were alone in, and the error of each there over the mean, in words."""
     if found is None:
         return "", {}
-    coarsest = max((row.precision for row in found.rows), key=_USUAL)
+    coarsest = min((row.precision for row in found.rows), key=RECOVERED_FIRST.index)
     mean = found.means.get(coarsest)
     rows = [row for row in found.rows if row.precision is coarsest]
     texts = {row.group: "not finite" if row.error is None or not mean else f"{row.error / mean:.2g} ×" for row in rows}
@@ -100,7 +98,7 @@ def _columns(data: ReportData) -> Iterator[MapColumn]:
     shown = [row for row in data.shown if row.trial in data.precisions]
     fine = [precision.label for precision in sorted(Precision)]
     plain = [row for row in data.evaluations if row.trial in data.precisions and row.baseline in fine[1:]]
-    coarsest = [max(plain, key=lambda row: _USUAL(Precision.parse(row.baseline)))] if plain else []
+    coarsest = [min(plain, key=lambda row: RECOVERED_FIRST.index(Precision.parse(row.baseline)))] if plain else []
 
     def place(row: Point) -> int:
         return numbers[row.trial].number if row.trial in numbers else len(numbers) + 1 + (not row.baseline)
@@ -142,7 +140,7 @@ def layer_reasons(
     offered = [choice.precision for choice in choices if choice.offered]
     if not offered:
         return []
-    coarsest = max(offered, key=_USUAL)
+    coarsest = min(offered, key=RECOVERED_FIRST.index)
     of_group = {choice.group: choice for choice in choices if choice.precision is coarsest}
     alone = {row.group: row for row in found.rows if row.precision is coarsest} if found is not None else {}
     finer = [group for group in groups if assignment[group.id] < coarsest]

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from evaluators.diagnose.distributions import Levels, Narrow, OutputError, by_ch
 from evaluators.diagnose.group_error import GroupError
 from evaluators.diagnose.local_noise import Local, Network
 from evaluators.diagnose.probes import Measured, Probe, estimates, halves, singles, to_halve
+from evaluators.diagnose.schedule import Schedule
 from evaluators.diagnose.sensitivity import Prober, sensitivity
 from evaluators.diagnose.subset import choose
 from evaluators.lowering.lower import lower
@@ -255,6 +257,22 @@ def test_a_stretch_whose_error_is_not_finite_is_halved_first_and_leaves_its_pair
     assert found["c", INT8] == pytest.approx(5e-4)
     assert to_halve([probe(1.0, "a")]) is None
     assert list(singles([quiet, probe(1.0, "c")])) == [("c", INT8)]
+
+
+def test_little_time_goes_to_int8_though_one_product_may_be_w4() -> None:
+    """The stretch that is run first is of all pairs of the precision that most groups have."""
+    pairs = locals_of({**{(f"g{place}", INT8): 1e-6 for place in range(20)}, ("g19", Precision.W4): 1e-5})
+    ran: list[tuple[tuple[str, Precision], ...]] = []
+
+    def run(some: tuple[tuple[str, Precision], ...]) -> Probe:
+        ran.append(some)
+        time.sleep(0.02)
+        return replace(probe(1e-3, "g0"), pairs=some)
+
+    names = {f"g{place}": f"layer {place}" for place in range(20)}
+    places = {group: place for place, group in enumerate(names)}
+    Schedule(run, places, names, left=lambda: 0.03, tell=lambda text: None, done=lambda *counts: None).run(pairs)
+    assert ran[0] == tuple((group, INT8) for group in names)
 
 
 def test_estimates_take_the_gain_of_the_groups_around() -> None:

@@ -73,6 +73,16 @@ def test_where_a_precision_is_not_offered_the_next_finer_one_is_taken() -> None:
     assert list(space.baselines()) == ["fp32", "bf16", "int8"]
 
 
+def test_int8_stands_for_a_network_in_which_products_may_be_coarser() -> None:
+    """It is the last baseline, after which FP32 the search begins with it, and what is recovered."""
+    w4 = Precision.W4
+    may = {"a": (FP32, INT8), "b": (FP32, INT8, w4), "c": (FP32, INT8, w4)}
+    choices = {group: tuple(Choice(p, p in some) for p in (FP32, INT8, w4)) for group, some in may.items()}
+    space = Space(choices, tuple(Variable(group, (group,), some) for group, some in may.items()))
+    assert list(space.baselines()) == ["fp32", "w4", "int8"]
+    assert dict(space.coarsest) == dict.fromkeys("abc", INT8)
+
+
 def test_arrays_have_the_size_of_the_precisions_in_play() -> None:
     layout = make_layout(["a", "b", "c"], [], a_space())
     assert layout.palette == (FP32, BF16, INT8)

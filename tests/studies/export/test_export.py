@@ -115,6 +115,23 @@ def test_the_accuracy_of_an_export_can_be_computed_again_from_its_files(
     assert printed_accuracy(script, capsys) == pytest.approx(found["final"]["value"])
 
 
+def test_the_script_of_the_readme_gives_the_labels_of_each_output(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ok("export", "small", "--trial", 1, "--out", "engine")
+    found, samples = manifest(here / "engine"), json.loads((here / "engine/final_samples.json").read_text())
+    with np.load(samples["data"]) as data:
+        names = {name: data[name] for name in data.files}
+    labels = names.pop("labels")
+    np.savez(here / "two.npz", **names, **{"labels.up": labels, "labels.down": -labels, "labelled": labels})
+    (here / "engine/final_samples.json").write_text(json.dumps({**samples, "data": str(here / "two.npz")}))
+    monkeypatch.chdir(here / "engine")
+    found["final"]["metric"] = "own:metric"
+    script = readme._how_to_check(found, {"run.py", "final_samples.json"})[2]
+    told: dict[str, Any] = {}
+    exec(script.removeprefix("```python\n").removesuffix("```"), told)
+    assert told["labels"].keys() == {"up", "down"}
+    np.testing.assert_array_equal(told["labels"]["down"], -labels[samples["rows"]])
+
+
 def test_the_readme_shows_how_the_class_of_the_script_is_called(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ok("export", "small", "--trial", 1, "--out", "engine")
     monkeypatch.chdir(here / "engine")
@@ -149,7 +166,6 @@ def test_the_readme_says_which_function_scores(metric: str, says: str) -> None:
     _, above, script, below = readme._how_to_check(found, {"run.py", "final_samples.json"})
     assert says in below
     assert "top1" not in script
-    assert "labels.get(" in script
     assert "folder of `.npy` files" in above
 
 

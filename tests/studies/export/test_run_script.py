@@ -152,7 +152,7 @@ FOUND: dict[str, Any] = {
     "precision": {"conv": "int8"},
     "model": {"path": "m.onnx", "inputs": [["image", "float32", [8, 3, 8, 8]]]}, "engine_bytes": 10_000,
     "latency": {"value_ms": 14.321, "statistic": "p20", "tie_band": 0.125, "samples_per_s": 558.62,
-                "speedup_over_fp32": 1.0213, "speedup_doubtful": False, "doubts": []},
+                "speedup_over_fp32": 1.0213, "speedup_over_file": None, "speedup_doubtful": False, "doubts": []},
     "search": {"metric": "top1", "value": 0.71, "loss": 0.00083, "loss_low": -0.00147, "loss_high": 0.00313,
                "samples": 600},
     "final": {"metric": "top1", "value": 0.764, "loss": 0.001, "loss_low": -0.003, "loss_high": 0.005, "samples": 600,

@@ -123,16 +123,18 @@ def test_other_words_and_numbers_are_refused(builds: Levels) -> None:
     assert "auto, or a whole number from 0 to 5" in " ".join(said.stderr.split())
 
 
+@pytest.mark.parametrize(("version", "second"), [("8.6.1", "fp16"), ("11.4.0.106", "bf16")])
 def test_processes_that_only_build_learn_from_the_lower_precisions_while_the_model_is_calibrated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, second: str
 ) -> None:
-    """FP32 is built by the process that measures, each other precision first by another builder; nothing is lost.
+    """FP32 is built by the process that measures, INT8 by the first builder whatever else is offered, and
+    the next precision by the other builder; nothing is lost.
 
     Each builder then learns from a mix in which precisions meet, while the model is still calibrated.
     """
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")
-    monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
+    monkeypatch.setenv("BITFRONT_TEST_TENSORRT", version)
     first: dict[str, list[set[str]]] = {}
     mixes: list[Any] = []
     all_begun = threading.Event()
@@ -154,10 +156,10 @@ def test_processes_that_only_build_learn_from_the_lower_precisions_while_the_mod
         watch_requests(monkeypatch, around)
         search(("builders", "2"), ("trials", "8"))
     assert first["evaluator"] == [{"fp32"}]
-    assert "int8" in first["builder0"][0], "with FP16 where INT8 is not offered"
-    assert first["builder1"][0] == {"fp16"}
+    assert "int8" in first["builder0"][0], "with the next finer where INT8 is not offered"
+    assert first["builder1"][0] == {second}
     assert len(mixes) == 2
     assert mixes[0] != mixes[1]
-    assert first["builder0"][1] == first["builder1"][1] == {"int8", "fp16"}
+    assert first["builder0"][1] == first["builder1"][1] == {"int8", second}
     assert rows("select status, count(*) from bf_evaluation group by status") == [("ok", 8)]
     assert built_at() == {json.loads(ok("front", "s", "--json"))["optimization_level"]}
