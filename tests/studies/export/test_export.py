@@ -126,8 +126,7 @@ def test_the_script_of_the_readme_gives_the_labels_of_each_output(here: Path, mo
     monkeypatch.chdir(here / "engine")
     found["final"]["metric"] = "own:metric"
     script = readme._how_to_check(found, {"run.py", "final_samples.json"})[2]
-    told: dict[str, Any] = {}
-    exec(script.removeprefix("```python\n").removesuffix("```"), told)
+    told = run(script.removeprefix("```python\n").removesuffix("```"))
     assert told["labels"].keys() == {"up", "down"}
     np.testing.assert_array_equal(told["labels"]["down"], -labels[samples["rows"]])
 
@@ -142,14 +141,20 @@ def test_the_readme_shows_how_the_class_of_the_script_is_called(here: Path, monk
     assert [array.dtype for array in outputs.values()] == [np.float32]
 
 
-def printed_accuracy(script: str, capsys: pytest.CaptureFixture[str]) -> float:
-    """Run the script of the README, and return the number that it prints."""
-    capsys.readouterr()
+def run(script: str) -> dict[str, Any]:
+    """What the script of a README leaves, with its archives closed."""
     names: dict[str, Any] = {}
     exec(script, names)
     for archive in (names["data"], names["outputs"]):
         if isinstance(archive, np.lib.npyio.NpzFile):
             archive.close()
+    return names
+
+
+def printed_accuracy(script: str, capsys: pytest.CaptureFixture[str]) -> float:
+    """Run the script of the README, and return the number that it prints."""
+    capsys.readouterr()
+    run(script)
     return float(re.findall(r"^top1 (\S+)$", capsys.readouterr().out, re.MULTILINE)[-1])
 
 
