@@ -1,13 +1,13 @@
-"""Applying the corrections of INT8 to the float constants of a graph, before they are quantized.
+"""Applying the corrections of quantized ops to the float constants of a graph, before they are quantized.
 
-An op whose group does not run in INT8 keeps its constants. So does one in INT8-DYNAMIC, which has another error: on an
-encoder that is hard for INT8 the corrections of static INT8 made 0.017 of its outputs' error of 0.008. A constant that
-several ops read is copied for each op that has a correction of its own.
+Each precision has corrections of its own, since it has another error: on an encoder that is hard for INT8 the
+corrections of static INT8 made 0.017 of INT8-DYNAMIC's error of 0.008. A constant that several ops read is copied for
+each op that has a correction of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from evaluators.lowering.weights import along, channel_axis, nearest_codes, roun
 from search.errors import ModelError
 from search.graph.grouping import is_constant
 from search.graph.model import Group, Model
-from search.values import Assignment, Correction, Ranges
+from search.values import Assignment, Correction, Ranges, Recovery
 
 Array = NDArray[Any]
 
@@ -101,24 +101,32 @@ def _added_behind(node: ir.Node, members: Collection[str]) -> tuple[ir.Node, int
     return (user, index) if value is not None and value.const_value is not None and is_constant(value) else None
 
 
+def corrections_of(groups: Sequence[Group], assignment: Assignment, recovery: Recovery) -> dict[str, Correction]:
+    """By op, what changes of it in the precision that its group runs in."""
+    known = {p: recovery.formats.get(p.label, {}) for p in set(assignment.values())}
+    int8 = recovery.corrections_in(assignment)
+    found = ((a, (int8 if (p := assignment[g.id]).recovered else known[p]).get(a)) for g in groups for a in g.anchors)
+    return {anchor: correction for anchor, correction in found if correction is not None}
+
+
 def correct_constants(
-    graph: ir.Graph,
-    constants: Constants,
-    groups: Sequence[Group],
-    assignment: Assignment,
-    corrections: Mapping[str, Correction],
+    graph: ir.Graph, constants: Constants, groups: Sequence[Group], corrections: Mapping[str, Correction]
 ) -> None:
-    """Write scales and offsets of all ops in INT8 groups into a graph; roundings are left to who quantizes the weight.
+    """Write scales and offsets of ops into a graph; roundings are left to who quantizes the weight.
 
     Args:
         graph: is changed; it has the node names of the clean model.
         constants: takes the new constants.
+        corrections: as `corrections_of` gives them.
 
     Raises:
         ModelError: an op has no place for what its correction changes.
     """
-    for found, correction in _in_int8(graph, groups, assignment, corrections):
-        name = found.node.name
+    nodes = {node.name: node for node in graph} if corrections else {}
+    for name, nodes_of_group in ((a, g.nodes) for g in groups for a in g.anchors if a in corrections):
+        found, correction = find_constants(nodes[name], nodes_of_group), corrections[name]
+        if found is None:
+            raise _refusal(name, "its weight or its bias is no constant")
         if correction.scale is not None:
             weight = scaled_weight(found, correction.scale)
             found.node.replace_input_with(1, constants.add(f"{name}/weight/corrected", weight))
@@ -127,21 +135,6 @@ def correct_constants(
             user, index = found.bias or (found.node, 2)
             user.resize_inputs(max(index + 1, len(user.inputs)))
             user.replace_input_with(index, constants.add(f"{name}/bias/corrected", bias))
-
-
-def _in_int8(
-    graph: ir.Graph, groups: Sequence[Group], assignment: Assignment, corrections: Mapping[str, Correction]
-) -> Iterator[tuple[OpConstants, Correction]]:
-    nodes = {node.name: node for node in graph} if corrections else {}
-    for group in groups:
-        for anchor in group.anchors:
-            correction = corrections.get(anchor)
-            if correction is None or not assignment[group.id].recovered:
-                continue
-            found = find_constants(nodes[anchor], group.nodes)
-            if found is None:
-                raise _refusal(anchor, "its weight or its bias is no constant")
-            yield found, correction
 
 
 def scaled_weight(found: OpConstants, scale: Array) -> Array:
@@ -174,7 +167,7 @@ def _corrected_bias(found: OpConstants, correction: Correction) -> Array | None:
 
 def _refusal(name: str, why: str) -> ModelError:
     return ModelError(
-        f"correcting {name!r} for INT8: {why}. Its recovery is of another model: leave this op out, or recover again."
+        f"correcting {name!r}: {why}. Its recovery is of another model: leave this op out, or recover again."
     )
 
 
@@ -190,15 +183,14 @@ def corrected_model(model: Model, assignment: Assignment, ranges: Ranges, placem
     Raises:
         ModelError: an op has no place for what its correction changes.
     """
-    corrections = ranges.recovery.corrections_in(assignment)
-    wanted = {a for g in model.groups if assignment[g.id].recovered for a in g.anchors if a in corrections}
-    if not wanted:
+    corrections = corrections_of(model.groups, assignment, ranges.recovery)
+    if not corrections:
         return model.graph
     copy = model.graph.clone()
     constants = Constants(copy.graph, Names(copy.graph))
-    correct_constants(copy.graph, constants, model.groups, assignment, corrections)
+    correct_constants(copy.graph, constants, model.groups, corrections)
     for node in copy.graph:
-        rounding = corrections[node.name].rounding if node.name in wanted else None
+        rounding = corrections[node.name].rounding if node.name in corrections else None
         if rounding is not None:
             _write_codes(node, rounding, placement, constants)
     return copy

@@ -1,6 +1,6 @@
 """Write an assignment into an ONNX graph as Q/DQ and Cast: the only place that writes precision.
 
-What is corrected of INT8 ops is written into their constants first (`corrections`), and where Q/DQ go is planned
+What is corrected of quantized ops is written into their constants first (`corrections`), and where Q/DQ go is planned
 (`placement`). Then every node, in the order of the graph, is given a float type
 (`float_types`), reads its activations in the form that the plan says (`activations`) and its constants as codes
 (`weights`).
@@ -14,7 +14,7 @@ from onnx import version_converter
 
 from evaluators.lowering.activations import Activations
 from evaluators.lowering.constants import Edits, Names
-from evaluators.lowering.corrections import correct_constants
+from evaluators.lowering.corrections import correct_constants, corrections_of
 from evaluators.lowering.float_types import FLOAT, FloatTypes, floats_of
 from evaluators.lowering.int8.onnxruntime_rules import becomes_int8
 from evaluators.lowering.int8.plan import plan
@@ -37,7 +37,7 @@ def lower(model: Model, assignment: Assignment, ranges: Ranges, placement: Place
     Args:
         model: the clean model; not changed.
         assignment: a precision for every group of the model.
-        ranges: calibrated range of every float tensor, and the corrections of ops whose group runs in INT8. The model
+        ranges: calibrated range of every float tensor, and the corrections of ops by precision. The model
             already has the factors of their recovery.
         placement: where the target wants Q/DQ.
 
@@ -104,8 +104,8 @@ class _Lowering:
     ) -> None:
         self._graph = graph = copy.graph
         self._edits = Edits(graph)
-        corrections = ranges.recovery.corrections_in(assignment)
-        correct_constants(graph, self._edits.constants, model.groups, assignment, corrections)
+        corrections = corrections_of(model.groups, assignment, ranges.recovery)
+        correct_constants(graph, self._edits.constants, model.groups, corrections)
         self._anchors = {name for group in model.groups for name in group.anchors}
         self._plan = plan(graph, model, assignment, placement)
         owner = {name: group for group in model.groups for name in group.nodes}

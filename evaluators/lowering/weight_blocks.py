@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from search.values import Precision
 
 # Of the scale that cuts nothing off: with 16 codes smaller ones lose less, and 8 of them are on one side alone.
-_TRIED = np.linspace(0.75, 1.0, 11)
+TRIED = np.linspace(0.75, 1.0, 11)
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -20,16 +20,22 @@ def limits_of(precision: Precision) -> tuple[int, int]:
     return (-high, high) if high == 127 else (-high - 1, high)
 
 
-def block_scales(matrix: NDArray[Any], block: int, precision: Precision) -> NDArray[np.float32]:
-    """(K ÷ block, N) scales of a (K, N) matrix; of four bits those of the least squared error."""
+def block_scales(
+    matrix: NDArray[Any], block: int, precision: Precision, clip: NDArray[np.int8] | None = None
+) -> NDArray[np.float32]:
+    """(K ÷ block, N) scales of a (K, N) matrix; of four bits those of the least squared error.
+
+    Args:
+        clip: which of `TRIED` each has instead.
+    """
     low, high = limits_of(precision)
     blocks = matrix.reshape(-1, block, matrix.shape[1])
     largest = np.abs(blocks).max(axis=1) / np.float32(high)
     largest = np.where(largest >= _SMALLEST, largest, 1.0).astype(np.float32)
-    if -low == high:
-        return largest
+    if -low == high or clip is not None:
+        return largest if clip is None else (largest * TRIED[clip]).astype(np.float32)
     best, least = largest, np.full(largest.shape, np.inf)
-    for factor in _TRIED:
+    for factor in TRIED:
         scales = (largest * factor).astype(np.float32)
         steps = scales[:, None]
         error = np.square(np.clip(np.rint(blocks / steps), low, high) * steps - blocks).sum(axis=1)
@@ -37,7 +43,13 @@ def block_scales(matrix: NDArray[Any], block: int, precision: Precision) -> NDAr
     return best
 
 
-def codes_in_blocks(matrix: NDArray[Any], scales: NDArray[np.float32], precision: Precision) -> NDArray[np.int8]:
-    """(K, N) the nearest codes."""
+def codes_in_blocks(
+    matrix: NDArray[Any],
+    scales: NDArray[np.float32],
+    precision: Precision,
+    rounding: NDArray[np.int8] | None = None,
+) -> NDArray[np.int8]:
+    """(K, N) the nearest codes, moved by a rounding where there is one."""
     steps = np.repeat(scales, len(matrix) // len(scales), axis=0)
-    return np.clip(np.rint(matrix / steps), *limits_of(precision)).astype(np.int8)
+    codes = np.clip(np.rint(matrix / steps), *limits_of(precision))
+    return (codes if rounding is None else np.clip(codes + rounding, *limits_of(precision))).astype(np.int8)

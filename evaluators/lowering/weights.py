@@ -51,7 +51,7 @@ class Weights:
 
     Args:
         owned: names of the nodes of all groups.
-        corrections: of INT8 ops by name, of which the roundings are obeyed here.
+        corrections: of ops by name, of which the roundings are obeyed here.
         own: scales of weights of INT8 ops by name that a quantized file gives.
     """
 
@@ -161,8 +161,9 @@ class Weights:
         alpha, transposed = straighten(node, self._edits)
         matrix = (array_of(weight).T if transposed else array_of(weight)) * np.float32(alpha)
         block, form = precision.block(len(matrix)), ir.DataType[precision.dtype.upper()].numpy()
-        scales = holdable_scales(block_scales(matrix, block, precision), self._placement)
-        codes = codes_in_blocks(matrix, scales, precision).astype(form)
+        correction = self._corrections.get(node.name or "", Correction())
+        scales = holdable_scales(block_scales(matrix, block, precision, correction.clip), self._placement)
+        codes = codes_in_blocks(matrix, scales, precision, correction.rounding).astype(form)
         name = f"{weight.name}/{precision.label}"
         parts = [self._edits.constants.add(name, codes), self._scales(name, scales, dtype)]
         node.replace_input_with(1, self._dequantize(name, parts, 0, dtype, block))

@@ -12,7 +12,7 @@ from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import Lowered
 from evaluators.lowering.placement import Placement
 from search.graph.model import Model
-from search.values import Assignment, Ranges, Recovery, TensorRange
+from search.values import Assignment, Precision, Ranges, Recovery, TensorRange
 
 Samples = Callable[[], Iterable[Batch]]
 """Gives the same batches in the same order at every call."""
@@ -41,8 +41,8 @@ class RecoveryContext:
     Attributes:
         given: the user's clean model, nothing recovered.
         placement: how the target writes INT8.
-        int8: what is to be recovered: INT8 for every group that the target offers it for, FP32 for the others; or one
-            mix, whose biases are corrected.
+        int8: what is to be recovered: INT8 for every group that the target offers it for, FP32 for the others; the same
+            of another `precision`; or one mix, whose biases are corrected.
         emulator: runs lowered graphs as the target would, for errors.
         fitting: calibration samples that steps fit to.
         held_out: calibration samples that decide what is kept.
@@ -50,6 +50,7 @@ class RecoveryContext:
         clip_model: ranges of some of its tensors by several methods at once.
         seconds_left: of the time that all steps have together.
         alive: to be called now and then in long work.
+        precision: of the ops that are to be changed.
     """
 
     given: Model
@@ -62,6 +63,7 @@ class RecoveryContext:
     clip_model: Clip
     seconds_left: Callable[[], float]
     alive: Callable[[], None]
+    precision: Precision = Precision.INT8
 
     def model(self, recovery: Recovery) -> Model:
         """The float model with the factors of a recovery."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,8 +35,10 @@ from search.values import (
     Assignment,
     Capability,
     LossEstimate,
+    Precision,
     Ranges,
     RecoveryRecord,
+    StepRecord,
     TensorRange,
     is_quantized,
 )
@@ -44,6 +46,7 @@ from search.values import (
 Indices = NDArray[np.int64]
 
 _STEPS_SHARE = 0.7  # of the time; the rest scores what was kept
+_FORMATS_SHARE = 0.2  # of the time that other precisions than INT8 have, where they are offered
 _RUN_SHARE = 0.03  # of the time, for one run of the float model over the held-out samples
 STRETCH = 3.0  # times as long may recovery take where the machine is busy, if nobody says how long
 _HELD_OUT_SHARE = 3  # one of so many calibration samples is held out
@@ -151,6 +154,8 @@ def recover(
 ) -> tuple[Ranges, RecoveryRecord]:
     """Try steps on INT8 everywhere but in groups that the user keeps in float; keep what lowers its outputs' error.
 
+    Then those that know other precisions, each on all of the network that is offered it.
+
     Args:
         asked: as `--recover` was given: what is not `auto` forces the steps.
         steps: in the order in which they are tried.
@@ -165,26 +170,38 @@ def recover(
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or a step that is forced fails.
     """
-    int8 = _all_int8(subject, ranges)
-    if not is_quantized(int8):
-        return ranges, RecoveryRecord(
-            asked,
-            notes=("no group of this model can run in INT8, because of the target or of --keep",),
-        )
-    given = subject.given
+    forced, given = asked != AUTO, subject.given
+    wanted = _all_in(subject, ranges)
+    int8 = wanted.pop(Precision.INT8)
     if given.own:
-        if all(given.own.owns(group) for group in given.groups if int8[group.id].recovered):
-            return ranges, RecoveryRecord(asked, notes=("all INT8 is the file's own, which is left as it is",))
         steps = [step for step in steps if not step.exact]  # they would change the constants that the file quantized
+    why = _why_not(given, int8)
+    if why and not wanted:
+        return ranges, RecoveryRecord(asked, notes=(why,))
     with held_folder() as folder:
         run = _Recovery(subject, emulator, int8, budget, folder, alive)
-        found = run.try_steps(steps, ranges, forced=asked != AUTO, done=done)
-        chosen = run.calibrate_whole(found, ranges)
-        plain, *losses = run.score([ranges, *found.stages[:-1], chosen] if found.stages else [ranges])
+        found = KeptSteps(ranges, (), notes=(why,))
+        if not why:
+            int8_steps = [step for step in steps if step.serves(Precision.INT8)]
+            kept_back = 1 - _STEPS_SHARE + _FORMATS_SHARE * bool(wanted)
+            found = run.try_steps(int8_steps, ranges, forced=forced, done=done, kept_back=kept_back)
+        whole = run.calibrate_whole(found, ranges)
+        chosen, formats = run.try_formats(wanted, steps, whole, forced=forced)
+        stages = [ranges, *found.stages[:-1], whole] if found.stages else [ranges]
+        plain, *losses = [None] if why else run.score(stages)
     final = iter(losses)
     records = tuple(replace(step, final=next(final)) if step.kept else step for step in found.steps)
     chosen = replace(chosen, selected=ranges.selected)
-    return chosen, RecoveryRecord(asked, records, plain, found.notes, budget.elapsed_s())
+    return chosen, RecoveryRecord(asked, records, plain, found.notes, budget.elapsed_s(), formats=formats)
+
+
+def _why_not(given: Model, int8: Assignment) -> str:
+    """Why there is no INT8 to recover; empty if there is."""
+    if not is_quantized(int8):
+        return "no group of this model can run in INT8, because of the target or of --keep"
+    if given.own and all(given.own.owns(group) for group in given.groups if int8[group.id].recovered):
+        return "all INT8 is the file's own, which is left as it is"
+    return ""
 
 
 def correct_mix(
@@ -215,15 +232,17 @@ def correct_mix(
     plain = ranges.with_mixes({})
     with held_folder() as folder:
         run = _Recovery(subject, emulator, mix, budget, folder, alive)
-        trials = StepTrials(run.context, run.open_held_out(), forced=False, done=done)
+        trials = StepTrials(run.context, run.deciding, forced=False, done=done)
         found = trials.run([BiasStep()], plain)
     return found.ranges, RecoveryRecord(BiasStep.name, found.steps, None, found.notes, budget.elapsed_s())
 
 
-def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
+def _all_in(subject: Subject, ranges: Ranges) -> dict[Precision, Assignment]:
+    """INT8, and the other precisions of which constants are codes that no inference finds anew → all in it that may."""
     choices = make_space(subject.given, subject.capability, ranges, subject.keep).choices
-    static = {g: c.precision for g, some in choices.items() for c in some if c.precision.recovered and c.offered}
-    return Assignment({group: static.get(group, REFERENCE) for group in choices})
+    offered = {(group, c.precision) for group, some in choices.items() for c in some if c.offered}
+    known = {p for _, p in offered if p.blocks or p.calibrated} | {Precision.INT8}
+    return {p: Assignment({g: p if (g, p) in offered else REFERENCE for g in choices}) for p in sorted(known)}
 
 
 class _Recovery:
@@ -271,21 +290,38 @@ class _Recovery:
         *,
         forced: bool,
         done: Callable[[int, int], None],
+        kept_back: float,
     ) -> KeptSteps:
-        """As `auto.Trials.run`, in the share of the time that steps have."""
-        self._kept_back = 1 - _STEPS_SHARE
-        held_out = self.open_held_out()
+        """As `auto.Trials.run`, without the share of the time that is kept back."""
+        self._kept_back = kept_back
+        held_out = self.deciding
         plain = ranges if self._all_fit else self._calibrate(self._subject.given)
         pass_s = self._budget.idle_s(held_out.run_s * len(self._fitting) / self._subject.given.batch)
         found = StepTrials(self.context, held_out, forced=forced, done=done, pass_s=pass_s).run(steps, plain)
         return found if found.stages else replace(found, ranges=ranges)
+
+    def try_formats(
+        self, wanted: Mapping[Precision, Assignment], steps: Sequence[RecoveryStep], ranges: Ranges, *, forced: bool
+    ) -> tuple[Ranges, tuple[StepRecord, ...]]:
+        """The ranges with what is kept for ops in each precision, and what was tried."""
+        self._kept_back = 1 - _STEPS_SHARE
+        records = list[StepRecord]()
+        for precision, assignment in wanted.items():
+            context = replace(self.context, int8=assignment, precision=precision)
+            some = [step for step in steps if step.serves(precision)]
+            trials = StepTrials(context, self.deciding, forced=forced, done=lambda done, total: self.context.alive())
+            found = trials.run(some, ranges)
+            ranges = found.ranges
+            records += [replace(step, name=f"{step.name} of {precision.name}") for step in found.steps]
+        return ranges, tuple(records)
 
     @property
     def _all_fit(self) -> bool:
         """Whether steps fit to all samples, because these are too few to hold some out."""
         return len(self._fitting) == len(self._subject.samples.indices)
 
-    def open_held_out(self) -> HeldOut:
+    @cached_property
+    def deciding(self) -> HeldOut:
         """The samples that decide, with the float model's outputs."""
         both = self._subject.samples.clusters(np.concatenate([self._held_out, self._only_scored]))
         count = len(self._held_out)

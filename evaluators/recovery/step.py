@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from evaluators.recovery.context import RecoveryContext
-from search.values import Ranges
+from search.values import Precision, Ranges
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,10 @@ class RecoveryStep(ABC):
     """Whether it changes the float model, whose outputs stay equal; else it changes what INT8 alone uses."""
     version: ClassVar[int] = 1
     """Raised where the same model and samples would now get another proposal: stored ranges are not reused then."""
+
+    def serves(self, precision: Precision) -> bool:
+        """Whether the step knows what to change of ops in a precision, which `context.precision` then is."""
+        return precision.recovered
 
     @abstractmethod
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:

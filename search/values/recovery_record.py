@@ -65,6 +65,7 @@ class RecoveryRecord:
         plain: the loss of plain INT8 on the final samples; None if it was not scored.
         notes: what holds for all of it, one sentence each.
         again: whether it had more time, after it had run out of it.
+        formats: steps that were tried for other precisions than INT8, named `bias of W4`; their losses are not scored.
     """
 
     asked: str
@@ -73,6 +74,7 @@ class RecoveryRecord:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     again: bool = False
+    formats: tuple[StepRecord, ...] = ()
 
     @property
     def kept_steps(self) -> tuple[StepRecord, ...]:
@@ -88,10 +90,9 @@ class RecoveryRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RecoveryRecord:
-        steps = tuple(_step(row) for row in data["steps"])
-        return cls(
-            data["asked"], steps, _loss(data["plain"]), tuple(data["notes"]), data["seconds"], data.get("again", False)
-        )
+        steps, formats = (tuple(_step(row) for row in data.get(name, ())) for name in ("steps", "formats"))
+        again = data.get("again", False)
+        return cls(data["asked"], steps, _loss(data["plain"]), tuple(data["notes"]), data["seconds"], again, formats)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from evaluators.recovery.int8.stages import StagedRuns, live_bytes, plan_stages
 from evaluators.recovery.step import Proposal, RecoveryStep
 from search.graph.grouping import Group
 from search.graph.model import Model
-from search.values import Assignment, Correction, Ranges
+from search.values import Assignment, Correction, Precision, Ranges
 
 Floats = NDArray[np.float64]
 Array = NDArray[Any]
@@ -45,6 +45,9 @@ class BiasStep(RecoveryStep):
     version = 3
     name = "bias"
     summary = "corrects the mean of each channel for the error of INT8, and its scale where that helps"
+
+    def serves(self, precision: Precision) -> bool:
+        return True
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
         return correct_means(context, ranges, context.int8)
@@ -68,7 +71,7 @@ class _Op:
 
 
 def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignment) -> Proposal:
-    """Correct the ops that an assignment runs in INT8, again: their earlier scales and offsets are dropped.
+    """Correct the ops that an assignment runs in the context's precision, again: what they had before is dropped.
 
     Args:
         ranges: whose roundings are kept, and all of the ops for which no time is left.
@@ -77,22 +80,23 @@ def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignme
     Raises:
         EvaluatorError: ONNX Runtime cannot run a part of the model.
     """
-    plain = replace(ranges, recovery=ranges.recovery.with_means({}))
+    precision = context.precision
+    plain = replace(ranges, recovery=ranges.recovery.with_means({}, precision))
     model = context.model(plain.recovery)
-    ops, notes = _correctable(model, assignment)
+    ops, notes = _correctable(model, assignment, precision)
     if not ops:
         return Proposal(plain, tuple(notes))
     corrections = _Pass(context, model, plain, assignment, ops)
     found = corrections.run(notes)
-    known = ranges.recovery.corrections
+    known = ranges.recovery.of(precision)
     found |= {name: known[name] for name in corrections.left if name in known}
-    return Proposal(replace(plain, recovery=plain.recovery.with_means(found)), tuple(notes), corrections.cut)
+    return Proposal(replace(plain, recovery=plain.recovery.with_means(found, precision)), tuple(notes), corrections.cut)
 
 
-def _correctable(model: Model, assignment: Assignment) -> tuple[list[_Op], list[str]]:
+def _correctable(model: Model, assignment: Assignment, precision: Precision) -> tuple[list[_Op], list[str]]:
     ops, notes = [], []
     for group in model.groups:
-        if not assignment[group.id].recovered or model.own.owns(group):
+        if assignment[group.id] is not precision or (precision.recovered and model.own.owns(group)):
             continue
         for anchor in group.anchors:
             constants = find_constants(model.graph.graph.node(anchor), group.nodes)

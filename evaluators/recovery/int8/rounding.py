@@ -17,43 +17,45 @@ from evaluators.lowering.weights import along, channel_axis, nearest_codes
 from evaluators.measure.group_tensors import Piece, batches_in, cut, tensors_of_pieces
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.int8.bias import correct_means
+from evaluators.recovery.int8.block_codes import HURTS, WORTH, round_blocks
 from evaluators.recovery.int8.sample_errors import USUAL, rows_of, sample_weights
 from evaluators.recovery.int8.second_moments import moments, product_error, round_by_moments, rows_read
 from evaluators.recovery.step import Proposal, RecoveryStep
-from search.values import Correction, Ranges
+from search.values import Correction, Precision, Ranges
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 _SAMPLES = 24  # to fit to, and as many to judge on
+_FEW_ROWS = 512  # of weights in blocks, which are offered where a sample has few rows
 _TOTAL_BYTES = 512 * 2**20  # of activations of the samples to fit to, and as much again to judge on
 _MOST_INPUTS = 4608  # of one output: the time of a factor grows with the third power
-_HURTS = 1e-5  # of the output's power, from which on an op is looked at
 _TIME_SHARE = 0.6  # of what is left; the rest corrects means anew
-_WORTH = 0.9  # of the error of the nearest codes, at most, on held-out samples
 
 
 class RoundStep(RecoveryStep):
     """Rounds weights by second moments of their inputs, as GPTQ does: see `second_moments.round_by_moments`.
 
-    The largest weights of each channel keep their codes, so that the scale stays. What rounding takes from
-    a mean goes into the bias. Where means were corrected before, they are corrected again: they made up for other
-    codes.
+    Of weights in blocks it chooses the scales by them too, see `block_codes`. In INT8 the largest weights of each
+    channel keep their codes, so that the scale stays. What rounding takes from a mean goes into the bias. Where means
+    were corrected before, they are corrected again: they made up for other codes.
     """
 
-    version = 3
+    version = 4
     name = "round"
     summary = "chooses the rounding of weights by its effect on the output, where rounding to the nearest loses much"
+
+    def serves(self, precision: Precision) -> bool:
+        return precision.recovered or bool(precision.blocks)
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
         rounding = _Rounding(context, ranges)
         found = rounding.run()
         if not found:
             return Proposal(ranges, tuple(rounding.notes), rounding.cut)
-        corrections = {**ranges.recovery.corrections, **found}
-        rounded = replace(ranges, recovery=replace(ranges.recovery, corrections=corrections))
-        known = ranges.recovery.corrections.values()
-        if all(each.scale is None and each.offset is None for each in known):
+        known = ranges.recovery.of(context.precision)
+        rounded = replace(ranges, recovery=ranges.recovery.having(context.precision, {**known, **found}))
+        if all(each.scale is None and each.offset is None for each in known.values()):
             return Proposal(rounded, tuple(rounding.notes), rounding.cut)
         again = correct_means(context, rounded, context.int8)
         return Proposal(again.ranges, (*rounding.notes, *again.notes), rounding.cut or again.cut)
@@ -81,16 +83,18 @@ class _Rounding:
         self._context = context
         self._ranges = ranges
         self._model = context.model(ranges.recovery)
-        count = batches_in(self._model, _SAMPLES, _TOTAL_BYTES)
+        samples = _FEW_ROWS if context.precision.blocks else _SAMPLES
+        count = batches_in(self._model, samples, _TOTAL_BYTES)
         fitting = list(islice(context.fitting(), count))
         self._batches: list[Batch] = [*fitting, *islice(context.held_out(), count)]
         self._fitted = len(fitting)
 
     def run(self) -> dict[str, Correction]:
         """Corrections of the ops that it helps, by name."""
-        int8 = self._context.int8
+        wanted, precision = self._context.int8, self._context.precision
         model = self._model
-        groups = [group for group in model.groups if int8[group.id].recovered and not model.own.owns(group)]
+        own = model.own if precision.recovered else None
+        groups = [g for g in model.groups if wanted[g.id] is precision and not (own and own.owns(g))]
         single = [group for group in groups if len(group.anchors) == 1]
         if len(single) < len(groups):
             self.notes.append(f"{len(groups) - len(single)} weights that several ops share are unchanged")
@@ -115,16 +119,19 @@ class _Rounding:
         constants = find_constants(self._model.graph.graph.node(group.anchors[0]), group.nodes)
         if constants is None:
             return None
-        known = self._ranges.recovery.corrections.get(group.anchors[0], Correction())
+        precision = self._context.precision
+        known = self._ranges.recovery.of(precision).get(group.anchors[0], Correction())
         read = constants.node.inputs[0]
         assert read is not None
         fitting, held_out = self._usual([arrays[read.name or ""] for arrays in tensors], piece)
-        codes = self._codes(constants, known)
+        codes = None if precision.blocks else self._codes(constants, known)
         rows = rows_read(constants.node, fitting, constants.weight.shape) if fitting and held_out else None
         others = rows_read(constants.node, held_out, constants.weight.shape) if rows is not None else None
-        if codes is None or rows is None or others is None or rows.shape[2] > _MOST_INPUTS:
+        if rows is None or others is None or rows.shape[2] > _MOST_INPUTS:
             return None
-        return _round_weights(constants, known, codes, rows, others)
+        if precision.blocks:
+            return round_blocks(constants, known, precision, self._context.placement, rows, others)
+        return None if codes is None else _round_weights(constants, known, codes, rows, others)
 
     def _usual(self, arrays: Sequence[Array], piece: Piece) -> tuple[list[Array], list[Array]]:
         """The samples of usual amplitude, those to fit to and those that judge."""
@@ -170,12 +177,12 @@ def _round_weights(
     scales = codes.scales[:, :, None]
     before = product_error((codes.nearest - codes.weights) * scales, judging)
     power = product_error(codes.weights * scales, judging)
-    if not np.isfinite(before) or before <= _HURTS * power:
+    if not np.isfinite(before) or before <= HURTS * power:
         return None
     made = round_by_moments(codes.weights, codes.nearest, second)
     largest = np.abs(codes.nearest) >= np.abs(codes.nearest).max(axis=2, keepdims=True)
     made = np.where(largest, codes.nearest, made)
-    if product_error((made - codes.weights) * scales, judging) > _WORTH * before:
+    if product_error((made - codes.weights) * scales, judging) > WORTH * before:
         return None
     offset = known.offset
     if shifted:

@@ -75,7 +75,7 @@ def moments(rows: Array, mean: Array) -> Floats:
     return np.asarray(np.matmul(np.moveaxis(centred, 1, 2), centred) / rows.shape[1], np.float64)
 
 
-def round_by_moments(weights: Floats, nearest: Floats, second: Floats) -> Floats:
+def round_by_moments(weights: Floats, nearest: Floats, second: Floats, steps: Floats | None = None) -> Floats:
     """Codes whose products with rows are near to those of the weights, though single codes are not the nearest.
 
     The method of E. Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
@@ -84,9 +84,10 @@ def round_by_moments(weights: Floats, nearest: Floats, second: Floats) -> Floats
     further than one from the nearest.
 
     Args:
-        weights: (parts, outputs, inputs) in units of one code.
+        weights: (parts, outputs, inputs) in units of one code where there are no `steps`.
         nearest: the codes nearest to them; what is nan stays.
         second: (parts, inputs, inputs) second moments of the inputs.
+        steps: (parts, outputs, inputs) that one code is worth, where it is not the same along the inputs.
 
     Returns:
         (parts, outputs, inputs) codes.
@@ -101,9 +102,10 @@ def round_by_moments(weights: Floats, nearest: Floats, second: Floats) -> Floats
         end = min(start + _BLOCK, count)
         lost = np.zeros((*weights.shape[:2], end - start))
         for i in range(start, end):
-            wanted = np.clip(np.rint(left[:, :, i]), nearest[:, :, i] - 1, nearest[:, :, i] + 1)
+            step = 1.0 if steps is None else steps[:, :, i]
+            wanted = np.clip(np.rint(left[:, :, i] / step), nearest[:, :, i] - 1, nearest[:, :, i] + 1)
             codes[:, :, i] = wanted
-            error = (left[:, :, i] - wanted) / upper[:, None, i, i]
+            error = (left[:, :, i] - wanted * step) / upper[:, None, i, i]
             lost[:, :, i - start] = error
             left[:, :, i + 1 : end] -= error[:, :, None] * upper[:, None, i, i + 1 : end]
         left[:, :, end:] -= lost @ upper[:, start:end, end:]

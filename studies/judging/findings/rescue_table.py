@@ -163,6 +163,7 @@ def rescue_notes(
             notes.append(_no_loss_text(record.plain, metric, limits))
     notes += [step_text(step) for step in record.steps if not step.kept]
     notes += [f"{step.name}: {note}" for step in record.kept_steps for note in step.notes]
+    notes += [step_text(step) for step in record.formats]
     return [*notes, *record.notes]
 
 

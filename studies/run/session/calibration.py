@@ -116,7 +116,7 @@ class _Calibration:
             return CalibrationRecord(self._keep(kept[0], None), kept[1], key)
         found = recover(self._good, self._plain(plain), self._steps, self._progress, longer=self._longer)
         record = replace(found.record, again=self._longer)
-        if found.record.steps and not is_cut(found.record):
+        if (found.record.steps or found.record.formats) and not is_cut(found.record):
             self._kept.keep(key, found.ranges, record)
         return CalibrationRecord(self._keep(found.ranges, None), record, key)
 
@@ -202,7 +202,7 @@ def recover(good: Checked, ranges: Ranges, steps: str, progress: Events, *, long
             raise
         progress.note(f"recovery is left out, because it failed: {error}")
         return Recovered(ranges, RecoveryRecord(steps, notes=(f"it failed: {error}",)))
-    for step in found.record.steps:
+    for step in (*found.record.steps, *found.record.formats):
         progress.detail(f"recovery: {step_text(step)}")
     for note in found.record.notes:
         progress.detail(f"recovery: {note}")
