@@ -10,6 +10,7 @@ import onnx_ir as ir
 from evaluators.calibration.scales import activation_scale
 from evaluators.lowering.constants import Edits, array_of, name_of_form, suffix_of
 from evaluators.lowering.float_types import FLOAT, FloatTypes, float_type
+from evaluators.lowering.int8.flat import flat_beyond
 from evaluators.lowering.int8.nodes import Plan, affine_of, hard_sigmoid
 from evaluators.lowering.placement import Placement
 from evaluators.lowering.weights import holdable_scales
@@ -35,6 +36,7 @@ class Activations:
         # The types that hold every scale as it is, so that all readers of codes see the same numbers.
         self._exact = {FLOAT, float_type(placement.float_side)}
         self._bounds = {} if placement.symmetric else bounds_of_values(graph)
+        self._flat_beyond = {} if placement.symmetric else flat_beyond(graph)
         # Name of a root → the constants that hold its scale times a factor, or its zero point, which has no type, and
         # for the codes of a shifted source is as many steps higher, times the factor.
         self._scales: dict[str, dict[ir.Value, tuple[ir.DataType | None, float]]] = {}
@@ -272,6 +274,8 @@ class Activations:
         found = cut(found, bounds)
         if found.magnitude < _NOTHING and math.isfinite(bounds[0]) and math.isfinite(bounds[1]):
             found = TensorRange(*bounds)  # a gate that no sample opened must not open further than it can
+        if root not in self._ranges.fixed:
+            found = cut(found, self._flat_beyond.get(root, UNBOUNDED))
         scale, zero = activation_scale(found, signed=self._placement.is_signed, symmetric=symmetric)
         scale = float(holdable_scales(np.asarray(scale, np.float32), self._placement))
         if not (offset := self._offsets.get(root)):

@@ -16,6 +16,7 @@ from onnx_ir.convenience import extract
 from evaluators.calibration.activations import AUTO
 from evaluators.data import Batch
 from evaluators.engine import Arrays
+from evaluators.lowering.int8.flat import flat_beyond
 from evaluators.measure.group_tensors import Piece, batches_in, cut, tensors_of_pieces
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.int8.narrow_ranges import OutputErrors, is_free, scale_owners
@@ -46,7 +47,7 @@ class RangesStep(RecoveryStep):
     the gain is large: how large it has to be is chosen by the error of the network's outputs.
     """
 
-    version = 5
+    version = 6
     name = "ranges"
     summary = "chooses a calibration method for each tensor by the error of the layers that read it"
 
@@ -97,7 +98,7 @@ class _Choice:
         self._ranges = ranges
         self._model = context.model(ranges.recovery)
         self._roots = scale_owners(self._model, context)
-        self._bounds = bounds_of_values(self._model.graph.graph)
+        self._bounds = bounds_of_values(self._model.graph.graph), flat_beyond(self._model.graph.graph)
         count = batches_in(self._model, _SAMPLES, _TOTAL_BYTES)
         fitting = list(islice(context.fitting(), count))
         self._batches: list[Batch] = [*fitting, *islice(context.held_out(), count)]
@@ -202,7 +203,8 @@ class _Choice:
         return self._tensors[root]
 
     def _grid(self, name: str) -> Grid:
-        return Grid(self._context.placement, self._bounds.get(self._roots[name], UNBOUNDED))
+        lows, highs = zip(*(bounds.get(self._roots[name], UNBOUNDED) for bounds in self._bounds), strict=True)
+        return Grid(self._context.placement, (max(lows), min(highs)))
 
     def _rows(self, array: Array, piece: Piece, index: int) -> Array:
         return rows_of(array, piece.axis, self._batches[index].count, self._model.batch)

@@ -22,21 +22,80 @@ _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def fold_into_layer_before(graph: ir.Graph, opset: int) -> bool:
-    """Take a constant factor or offset behind a layer into its weights and bias, where nothing else reads the layer."""
+    """Take a constant factor or offset behind a layer into its weights and bias, where nothing else reads the layer.
+
+    It may stand behind a Squeeze, Transpose or Slice: exporters of 1-D convolutions compute them in 2-D.
+    """
     changed = False
     for node in list(graph):
         found = constant_operand(node)
-        layer = None if found is None else found[0].producer()
-        if layer is None or found is None or not is_read_once(found[0]) or not _is_foldable(layer):
+        views = None if found is None else _views_behind_layer(*found)
+        if views is None or found is None:
             continue
-        per_output = _per_channel(found[1], found[0], -1 if layer.op_type in ("Gemm", "MatMul") else 1)
+        layer, constant, passed = views
+        per_output = _per_channel(constant, layer.outputs[0], -1 if layer.op_type in ("Gemm", "MatMul") else 1)
         if per_output is None or not _fold_output(graph, layer, node.op_type, per_output):
             continue
         name = node.outputs[0].name
         replace_by_source(graph, node, found[0])
+        for value in passed:  # they hold other numbers than those that these names are known for
+            value.name = f"{value.name}/{node.name}"
         found[0].name = name  # what it holds is now what had this name
         changed = True
     return changed
+
+
+def _views_behind_layer(value: ir.Value, constant: Array) -> tuple[ir.Node, Array, list[ir.Value]] | None:
+    """The layer that makes a value, alone or with views between, a constant behind it in the shape that applies to what
+    the layer makes, and the values in front of the views."""
+    passed: list[ir.Value] = []
+    while is_read_once(value) and (node := value.producer()) is not None:
+        if _is_foldable(node):
+            return node, constant, passed
+        moved = _before_view(node, constant)
+        if moved is None or node.inputs[0] is None:
+            return None
+        value, constant = node.inputs[0], moved
+        passed.append(value)
+    return None
+
+
+def _before_view(node: ir.Node, constant: Array) -> Array | None:
+    """A constant that is applied to what a view makes, in the shape that applies to what the view reads; None for other
+    nodes, and where there is none."""
+    shape = node.outputs[0].shape
+    if node.domain or node.op_type not in ("Identity", "Slice", "Squeeze", "Transpose") or shape is None:
+        return None
+    if constant.size == 1:
+        return constant.reshape(())
+    constant = constant.reshape((1,) * (len(shape) - constant.ndim) + constant.shape)
+    if node.op_type == "Transpose":
+        perm = node.attributes.get("perm")
+        moved = range(len(shape))[::-1] if perm is None else np.argsort(perm.as_ints())
+        return np.asarray(constant.transpose(moved))
+    if node.op_type == "Identity":
+        return constant
+    if node.op_type == "Squeeze":
+        axes = node.attributes["axes"].as_ints() if "axes" in node.attributes else _integers(node, 1)
+        return None if axes is None else np.expand_dims(constant, tuple(axes))
+    axes = _integers(node, 3)
+    source = node.inputs[0]
+    if axes is None or source is None or source.shape is None:
+        return None
+    onwards = len(node.inputs) < 5 or all(step > 0 for step in _integers(node, 4) or [-1])
+    whole = (onwards and isinstance(shape[axis], int) and shape[axis] == source.shape[axis] for axis in axes)
+    return (
+        constant
+        if all(constant.shape[axis] == 1 or all_of_it for axis, all_of_it in zip(axes, whole, strict=True))
+        else None
+    )
+
+
+def _integers(node: ir.Node, index: int) -> list[int] | None:
+    """An input of a node that is a constant of integers; None where it is not."""
+    value = node.inputs[index] if len(node.inputs) > index else None
+    tensor = None if value is None else value.const_value
+    return None if tensor is None else [int(number) for number in tensor.numpy().reshape(-1)]
 
 
 def fold_into_layers_behind(graph: ir.Graph, opset: int) -> bool:

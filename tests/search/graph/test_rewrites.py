@@ -61,6 +61,42 @@ def test_what_stands_before_a_layer_is_taken_into_it_and_of_one_that_pads_the_fa
     assert ops(loaded(chain, tmp_path)) == ["Relu", "Conv", "Relu", "Add", "Conv"]
 
 
+@pytest.mark.parametrize("opset", [12, 17])
+def test_what_stands_behind_views_of_a_layer_is_taken_into_it(opset: int, tmp_path: Path) -> None:
+    """As TensorFlow's exporter writes 1-D convolutions, and layers whose channels come last."""
+    chain = Chain((2, 4, 6, 1))
+    for name, numbers in {"zero": [0, 0], "ends": [9, 5], "axes": [1, 2], "last": [3]}.items():
+        chain.constants[name] = np.array(numbers, np.int64)
+    chain.conv(bias=False)
+    chain.add("Slice", "zero", "ends", "axes")
+    chain.add("Squeeze", *["last"] * (opset > 12), **({"axes": [3]} if opset == 12 else {}))
+    chain.add("Add", chain.random(1, 4, 1))
+    chain.add("Transpose", perm=[0, 2, 1])
+    chain.add("Mul", chain.random(4))
+    chain.add("Sub", chain.constant(0.5))
+    chain.add("Relu")
+    model = loaded(chain, tmp_path, opset)
+    assert ops(model) == ["Conv", "Slice", "Squeeze", "Transpose", "Relu"]
+    names = {value.name for node in model.graph.graph for value in node.outputs}
+    assert "t6" in names  # the sum, whose numbers are still there
+    assert names.isdisjoint({"t0", "t1", "t2", "t3", "t4", "t5"})
+
+
+def test_what_differs_along_a_view_stays(tmp_path: Path) -> None:
+    chain = Chain((2, 4, 6, 1))
+    chain.conv(bias=False)
+    chain.add("Transpose", perm=[0, 3, 2, 1])
+    chain.add("Add", chain.random(6, 1))
+    chain.add("Relu")
+    assert "Add" in ops(loaded(chain, tmp_path))
+    chain = Chain((2, 4, 6, 1))
+    chain.conv(bias=False)
+    chain.add("Squeeze", axes=[3])
+    chain.add("Add", chain.random(6))
+    chain.add("Relu")
+    assert "Add" in ops(loaded(chain, tmp_path, 12))
+
+
 def test_numbers_without_axes_are_taken_in_too(tmp_path: Path) -> None:
     chain = Chain()
     chain.add("Relu")

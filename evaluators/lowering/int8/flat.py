@@ -1,0 +1,131 @@
+"""Beyond which values nothing that reads a tensor tells them apart, as below minus three in front of a HardSwish.
+
+Eight bits need no codes for them. What reads a tensor is found op by op, so that it does not matter whether a GELU is
+one node or written out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from search.graph.floats.bounds import UNBOUNDED, Bounds
+from search.graph.grouping import POINTWISE, is_constant
+
+# Ops whose outputs are values of their first input, and no others.
+_VIEWS = frozenset(
+    "DepthToSpace Expand Flatten Gather GlobalMaxPool Identity MaxPool ReduceMax ReduceMin Reshape Slice".split()
+    + "SpaceToDepth Split Squeeze Tile Transpose Unsqueeze".split()
+)
+_MOST_NODES = 12
+_PER_ONE, _FARTHEST = 8, 64  # points of the grid on which functions are looked at, exact for the ends of a HardSwish
+_MOST = 16  # a function that changes up to there may change beyond the grid too
+# Of a step of eight bits over a range that ends there: what a function may still change by beyond. The worst is then a
+# fifth of what rounding itself is off by, usually.
+_FLAT = 0.1 / 255
+
+
+def flat_beyond(graph: ir.Graph) -> dict[str, Bounds]:
+    """Name of a tensor → between which bounds its values have to be told apart, infinite on a side where all have to.
+
+    Tensors of which all values have to be told apart are left out, as outputs of the graph are.
+    """
+    found: dict[str, Bounds] = {}
+    for value in (value for node in reversed(graph) for value in node.outputs):
+        bounds = _told_apart(value, graph, found)
+        if bounds != UNBOUNDED:
+            found[value.name or ""] = bounds
+    return found
+
+
+def _told_apart(value: ir.Value, graph: ir.Graph, found: Mapping[str, Bounds]) -> Bounds:
+    readers = list(dict.fromkeys(node for node, _ in value.uses()))
+    if not readers or value.is_graph_output():
+        return UNBOUNDED
+    views = [made for node in readers for made in node.outputs if node.op_type in _VIEWS and node.inputs[0] is value]
+    others = [node for node in readers if node.op_type not in _VIEWS]
+    needed = [found.get(made.name or "", UNBOUNDED) for made in views]
+    if others:
+        function = _function_of(value, others, graph)
+        needed.append(_flat_ends(function) if function else UNBOUNDED)
+    return min((low for low, _ in needed), default=-math.inf), max((high for _, high in needed), default=math.inf)
+
+
+def _function_of(value: ir.Value, readers: list[ir.Node], graph: ir.Graph) -> bytes:
+    """What pointwise ops make of one value alone, as a serialized model of the same for any names; empty if some reader
+    is no such op."""
+    names, nodes, waiting = {value: "x"}, list[ir.Node](), list(readers)
+    while waiting and len(nodes) < _MOST_NODES:
+        node = waiting.pop(0)
+        if node in nodes or not _is_pointwise(node, graph, names):
+            continue
+        nodes.append(node)
+        names[node.outputs[0]] = f"y{len(nodes)}"
+        waiting += dict.fromkeys(reader for reader, _ in node.outputs[0].uses())
+    if any(node not in nodes for node in readers):
+        return b""
+    made = [node.outputs[0] for node in nodes]
+    ends = [v for v in made if v.is_graph_output() or any(reader not in nodes for reader, _ in v.uses())]
+    return _serialized(nodes, names, ends, graph)
+
+
+def _is_pointwise(node: ir.Node, graph: ir.Graph, names: Mapping[ir.Value, str]) -> bool:
+    known = (v is None or v in names or (is_constant(v) and v.const_value.size == 1) for v in node.inputs)  # type: ignore[union-attr]
+    return node.graph is graph and node.domain in ("", "ai.onnx") and node.op_type in POINTWISE and all(known)
+
+
+def _serialized(nodes: list[ir.Node], names: Mapping[ir.Value, str], ends: list[ir.Value], graph: ir.Graph) -> bytes:
+    constants: dict[str, NDArray[Any]] = {}
+    written = []
+    for node in nodes:
+        inputs = []
+        for value in node.inputs:
+            if value is not None and value not in names:
+                number = np.asarray(value.const_value.numpy()).reshape(())  # type: ignore[union-attr]
+                constants[f"c{len(constants)}"] = number
+                inputs.append(f"c{len(constants) - 1}")
+            else:
+                inputs.append("" if value is None else names[value])
+        made = onnx.helper.make_node(node.op_type, inputs, [names[node.outputs[0]]])
+        made.attribute.extend(ir.to_proto(each) for each in node.attributes.values() if isinstance(each, ir.Attr))
+        written.append(made)
+    infos = [onnx.helper.make_tensor_value_info(names[v], onnx.TensorProto.FLOAT, None) for v in ends]
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, None)
+    tensors = [onnx.numpy_helper.from_array(number, name) for name, number in constants.items()]
+    made = onnx.helper.make_graph(written, "function", [x], infos, tensors)
+    opset = onnx.helper.make_opsetid("", graph.opset_imports.get("", 17))
+    return bytes(onnx.helper.make_model(made, opset_imports=[opset]).SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=256)
+def _flat_ends(function: bytes) -> Bounds:
+    """Below and above which inputs all outputs of a function stay as they are, infinite where they do not."""
+    from onnx.reference import ReferenceEvaluator
+
+    x = np.arange(-_FARTHEST * _PER_ONE, _FARTHEST * _PER_ONE + 1, dtype=np.float32) / _PER_ONE
+    try:
+        with np.errstate(all="ignore"):
+            made = ReferenceEvaluator(onnx.load_from_string(function)).run(None, {"x": x})
+    except Exception:  # whatever an op of a reference that is not complete raises: then nothing is known
+        return UNBOUNDED
+    outputs = np.array([np.broadcast_to(array, x.shape) for array in made], np.float64)
+    low = _flat_below(x, outputs)
+    high = _flat_below(-x[::-1], outputs[:, ::-1])
+    return (low, -high) if low < -high else UNBOUNDED
+
+
+def _flat_below(x: NDArray[np.floating[Any]], outputs: NDArray[np.float64]) -> float:
+    """The highest x ≤ 0 below which all outputs stay as they are; minus infinity if there is none."""
+    spread = np.maximum.accumulate(outputs, axis=1) - np.minimum.accumulate(outputs, axis=1)
+    fits = np.isfinite(spread).all(axis=0) & (spread <= _FLAT * np.abs(x)).all(axis=0) & (x <= 0)
+    fits[0] = False  # one point is always flat
+    places = np.flatnonzero(~fits[1:])
+    first = int(places[0]) if len(places) else len(x) - 1
+    return float(x[first]) if x[first] >= -_MOST else -math.inf
