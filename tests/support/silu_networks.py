@@ -40,7 +40,7 @@ def box_network(channels: int = 32) -> onnx.ModelProto:
     x = n.conv(x, "box", channels, 16, 1)
     centers = np.broadcast_to(np.linspace(1, 63, cells, dtype=np.float32)[:, None], (1, 1, cells, 16))
     x = n.op("Transpose", [x], "corners", perm=[0, 2, 3, 1])
-    x = n.op("Mul", [x, n.const("step", np.full((1, 1, 1, 1), 2, np.float32))], "scale")
+    x = n.op("Mul", [x, n.const("step", np.full((1, 1, cells, 1), 2, np.float32))], "scale")
     x = n.op("Add", [x, n.const("centers", np.ascontiguousarray(centers))], "shift")
     n.op("Tanh", [n.op("Div", [x, n.const("width", np.full((1, 1, 1, 1), 64, np.float32))], "share")], "boxes")
     return n.model([4, 3, 64, 64], "boxes", [4, cells, cells, 16])
