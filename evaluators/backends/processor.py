@@ -31,6 +31,7 @@ else:
     import resource
 
 _STRETCHED = 1.05  # wall time over the processor time of the thread that waits for all others, busily
+_SMALL_SHARE = 0.05  # of an engine's time: conversions that take no more are not why it is slow
 _OUTER_MOVES = 2  # conversions of the input and the output of a network that is INT8 throughout
 
 
@@ -71,7 +72,9 @@ def slow_reasons(target: Target, engine: EngineSummary | None) -> list[str]:
     reasons = []
     if "weight_pairs" in target.options:  # the limit that x86 kernels without VNNI need
         reasons.append("This processor has no VNNI instructions, so its INT8 kernels are slower than on others")
-    if engine is not None and engine.moves > _OUTER_MOVES:
+    if engine is None or engine.moves <= _OUTER_MOVES:
+        return reasons
+    if not engine.profiled_ms or (engine.moves_ms or 0.0) > _SMALL_SHARE * engine.profiled_ms:
         reasons.append("Conversions surround the operations that run in FP32, which `bitfront show --profile` lists")
     return reasons
 

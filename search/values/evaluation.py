@@ -167,6 +167,11 @@ class EngineSummary:
     build_threads: int | None = None
     optimization_level: int | None = None
 
+    @property
+    def computing_ms(self) -> float | None:
+        """What all layers but the moves take; None where no run was profiled."""
+        return None if self.profiled_ms is None or self.moves_ms is None else self.profiled_ms - self.moves_ms
+
 
 @dataclass(frozen=True)
 class Latency:

@@ -16,6 +16,7 @@ from studies.store.records import OK, RUNNING
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+FLOATS = [each.role for each in sorted(Precision) if not each.quantized and each is not REFERENCE]
 _QUANTIZED = [each.role for each in RECOVERED_FIRST if each.quantized]
 
 

@@ -13,7 +13,7 @@ from search.values import BOUND_TRIES, REFERENCE
 from search.values.score import loss_unit
 from studies.judging.details import TargetDetails
 from studies.judging.judgement import FinalSplit, Judgement
-from studies.judging.measures import Measures
+from studies.judging.measures import FLOATS, Measures
 from studies.judging.points import FinalScore, Point, known
 from studies.judging.rules import verdicts
 from studies.judging.rules.candidates import Candidates, aim_of
@@ -139,6 +139,7 @@ class Standing:
             final_margin=self._final_margins,
             on_front=judged.front,
             fp32=self.measures.row_of(REFERENCE.role),
+            floats=tuple(map(self.measures.row_of, FLOATS)),
             doubtful=self.doubtful,
             loss_unit=loss_unit(self.metric.ratio, t.loss[self.measures.baselines].tolist()),
         )

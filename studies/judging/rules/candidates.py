@@ -57,6 +57,7 @@ class Candidates:
         final_margin: (n,) the same as `margin` on the final split; NaN if a row was not scored there.
         on_front: (n,) bool, whether an eligible row is on the front.
         fp32: the row of the uniform FP32 baseline; None if it was not measured.
+        floats: the rows of the other uniform baselines that round no weights to codes, the finest first; None for none.
         doubtful: (n,) bool, whether the latency is doubtful; None if none is.
         loss_unit: the loss that counts as 1 in a score, see `search.values.score`.
     """
@@ -73,6 +74,7 @@ class Candidates:
     final_margin: Floats
     on_front: Bools
     fp32: int | None
+    floats: tuple[int | None, ...] = ()
     doubtful: Bools | None = None
     loss_unit: float = 1.0
 
@@ -104,6 +106,28 @@ class Candidates:
         """(n,) bool: eligible, and the bound keeps the accuracy limits too."""
         result: Bools = self.eligible & (self.margin >= self.bound)
         return result
+
+    @property
+    def contenders(self) -> NDArray[np.intp]:
+        """Eligible rows that are faster than uniform FP32 beyond the tie band; where none is, FP32 if it is eligible.
+
+        Where FP32 is not eligible, all that are faster at all, or else all. Another uniform assignment of floats stands
+        for what ties with it: it is simpler, and rounds less.
+        """
+        rows, latency = np.flatnonzero(self.eligible), self.latency_ms
+        base = self.fp32
+        if base is None or not np.isfinite(latency[base]):
+            return rows
+        kept = bool(self.eligible[base])
+        faster: NDArray[np.intp] = rows[latency[rows] * (1 + self.latency_band * kept) < latency[base]]
+        if not len(faster):
+            return np.array([base]) if kept else rows
+        for row in self.floats:
+            if row is not None and row in faster:
+                ahead = (latency < latency[row]) & (latency[row] <= latency * (1 + self.latency_band))
+                ahead &= self.loss[row] <= self.loss + np.maximum(self.loss_band, self.loss_band[row])
+                faster = faster[~(ahead & (np.minimum(self.margin, self.bound) <= self.margin[row]))[faster]]
+        return faster
 
     def latency_ties(self, row: int) -> Bools:
         """(n,) bool: rows that are slower than this one, or as fast, by no more than the tie band."""

@@ -140,10 +140,10 @@ def line(columns: Candidates, aim: Aim) -> list[int]:
     """Candidates for `best`, at most `MOST_IN_LINE`: sorted by how surely they keep the limits, then by the aim.
 
     If the aim is the fastest mix, the fastest that are clearly below the limit come before those: the surest are slow.
-    Rows that are not faster than uniform FP32 are left out, unless none is faster. The last one is the safest of the
-    rest, so that the line ends with a mix of nearly no loss if there is one.
+    Rows that are not faster than uniform FP32 beyond the tie band are left out, unless none is. The last one is the
+    safest of the rest, so that the line ends with a mix of nearly no loss if there is one.
     """
-    rows = _contenders(columns)
+    rows = columns.contenders
     if aim is Aim.KNEE:
         # The knee of the front; where that is uniform FP32, the knee of what is faster.
         found = _knee(columns, np.flatnonzero(columns.eligible))
@@ -208,18 +208,6 @@ def knee(latency_ms: Floats, loss: Floats, on_front: Bools) -> int | None:
     return _least(rows[below >= below.max() - 1e-12], lat, los)
 
 
-def _contenders(columns: Candidates) -> Rows:
-    """Eligible rows that are faster than uniform FP32; where none is, FP32, and where that is not eligible, all."""
-    rows = np.flatnonzero(columns.eligible)
-    base = columns.fp32
-    if base is None or not np.isfinite(columns.latency_ms[base]):
-        return rows
-    faster: Rows = rows[columns.latency_ms[rows] < columns.latency_ms[base]]
-    if len(faster):
-        return faster
-    return np.array([base]) if columns.eligible[base] else rows
-
-
 def _fastest_first(columns: Candidates, rows: Rows) -> list[int]:
     """The fastest few that are clearly below the limit, then all by how surely they keep it."""
     clear = rows[columns.margin[rows] >= _CLEAR]
@@ -261,11 +249,13 @@ def _best(columns: Candidates, queue: list[int], aim: Aim) -> int | None:
         return _settle_doubt(columns, partial(_fastest_in_line, queue=queue), alive)
     if alive:
         return alive[0]
-    holding = np.flatnonzero(columns.eligible & columns.holds)
+    base = columns.fp32
+    stays = base is not None and columns.eligible[base] and not columns.fails[base]
+    able = columns.contenders if stays else np.flatnonzero(columns.eligible)
+    holding = able[columns.holds[able]]
     if len(holding):
         return _settle_doubt(columns, partial(_fastest_of, rows=holding), holding)
-    base = columns.fp32
-    if base is not None and columns.eligible[base] and not columns.fails[base]:
+    if stays:
         return base
     left = np.array(queue, np.intp) if queue else np.flatnonzero(columns.eligible)
     return _least(left, columns.upper, columns.latency_ms) if len(left) else None

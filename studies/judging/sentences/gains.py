@@ -55,7 +55,7 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
             slow, fast = (store.evaluations.load(int(now.table.id[each])).evaluation for each in (row, there[best]))
             kind = known_kind(now.target.target.backend) if precision.quantized else None
             reasons = [] if kind is None else kind.slow_reasons(now.target.target, slow.engine)
-            why = "".join(f". {reason}" for reason in reasons)
+            why = "".join(f". {reason}" for reason in (_computing_text(slow.engine, fast.engine), *reasons) if reason)
             found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}{why}")
     return found
 
@@ -70,6 +70,18 @@ def _made_of(slow: Evaluation, fast: Evaluation) -> str:
         f"{text}, which are fused in regions that the mix splits"
         if of_fast.opaque and of_slow.layers > of_fast.layers
         else text
+    )
+
+
+def _computing_text(slow: EngineSummary | None, fast: EngineSummary | None) -> str:
+    """That the layers which compute take longer by themselves, where the profiles of both engines show it."""
+    if slow is None or fast is None or slow.computing_ms is None or not fast.computing_ms:
+        return ""
+    ratio, both = slow.computing_ms / fast.computing_ms, (slow.computing_ms, fast.computing_ms)
+    if round(ratio, 2) <= 1:
+        return ""
+    return "Without these its layers still take {:.2f} times as long ({} against {})".format(
+        ratio, *map(format_ms, both)
     )
 
 

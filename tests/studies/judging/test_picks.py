@@ -110,6 +110,38 @@ def test_fp32_is_the_best_only_where_nothing_faster_keeps_the_limits(aim: Aim) -
     assert best(aim, [4.0, 4.1], [0.0, 0.0], 0.001, limit=0.01, fp32=0) == 0
 
 
+@pytest.mark.parametrize("aim", Aim)
+def test_what_ties_with_fp32_is_not_the_best_but_what_is_faster_beyond_the_band_is(aim: Aim) -> None:
+    rows = [4.0, 3.95, 3.97], [0.0, -0.002, 0.001]
+    assert best(aim, *rows, 0.001, limit=0.01, fp32=0, band=0.02) == 0
+    assert best(aim, *rows, 0.001, limit=0.01, fp32=0, band=0.001) in (1, 2)
+    assert best(aim, [*rows[0], 3.0], [*rows[1], 0.002], 0.001, limit=0.01, fp32=0, band=0.02) == 3
+    slow = {"eligible": marked(3, 1, 2)}  # as where only what ties with FP32 is within the budget
+    assert best(aim, *rows, 0.001, limit=0.01, fp32=0, band=0.02, **slow) in (1, 2)
+
+
+def test_where_what_is_faster_fails_what_ties_with_fp32_is_not_the_best_though_it_holds() -> None:
+    final: dict[str, Any] = {
+        "fails": marked(3, 2),
+        "holds": marked(3, 0, 1),
+        "final_margin": np.array([9.0, 9.0, -1.0]),
+    }
+    more: dict[str, Any] = {"limit": 0.01, "fp32": 0, "band": 0.02, **final}
+    assert best(Aim.FASTEST, [4.0, 3.95, 3.0], [0.0, 0.001, 0.002], 0.001, **more) == 0
+    more["fails"], more["holds"] = marked(3, 0, 2), marked(3, 1)
+    assert best(Aim.FASTEST, [4.0, 3.95, 3.0], [0.0, 0.001, 0.002], 0.001, **more) == 1, "FP32 fails itself"
+
+
+@pytest.mark.parametrize("aim", [Aim.FASTEST, Aim.LEAST_LOSS])
+def test_all_fp16_stands_for_a_mix_that_ties_with_it_but_not_for_one_that_loses_less(aim: Aim) -> None:
+    """Row 1 is all FP16, row 2 a mix that is faster by noise alone."""
+    rows, more = [4.0, 2.0, 1.98], {"limit": 0.01, "fp32": 0, "floats": (1,)}
+    assert best(aim, rows, [0.0, 0.001, 0.0005], 0.001, band=0.02, **more) == 1
+    assert best(aim, rows, [0.0, 0.001, 0.0005], 0.001, band=0.005, **more) == 2, "it is faster beyond the band"
+    assert best(aim, rows, [0.0, 0.006, 0.0005], 0.001, band=0.02, **more) == 2, "something in it overflows"
+    assert best(aim, rows, [0.0, 0.020, 0.0005], 0.001, band=0.02, **more) == 2, "it misses the limit"
+
+
 def test_without_limits_the_best_is_the_knee() -> None:
     rows = [3.0, 1.2, 2.0, 1.0], [0.0, 0.3, 0.2, 1.0]
     found = choose(columns(*rows, fp32=0), Aim.KNEE)
@@ -218,7 +250,7 @@ def test_a_faster_one_that_nobody_looked_at_comes_before_what_is_kept_where_the_
     assert best(Aim.FASTEST, latencies, losses, 0.001, **{**more, "fails": marked(4, 1)}) == 2
     looked = {"holds": marked(4, 1, 3), "final_margin": np.array([np.nan, 0.1, np.nan, 9.0])}
     assert best(Aim.FASTEST, latencies, losses, 0.001, **{**more, **looked}) == 2, "1 was looked at and is only likely"
-    assert best(Aim.FASTEST, latencies, losses, 0.001, band=0.5, **more) == 3, "as fast as it is"
+    assert best(Aim.FASTEST, [9.0, *latencies[1:]], losses, 0.001, band=0.5, **more) == 3, "as fast as it is"
 
 
 def test_one_that_nobody_looked_at_does_not_displace_one_that_holds_and_ties_with_it() -> None:

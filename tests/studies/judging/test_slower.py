@@ -109,6 +109,24 @@ def test_on_a_processor_the_instructions_and_the_conversions_are_named(opened: S
     assert "HardSwish" not in text
 
 
+@pytest.mark.parametrize(("moves_ms", "blamed"), [(0.02, False), (0.5, True)])
+def test_where_the_kernels_themselves_are_slower_conversions_that_take_little_are_not_the_reason(
+    opened: Store, moves_ms: float, blamed: bool
+) -> None:
+    fp32, int8 = EngineSummary(40, 0, moves_ms=0.0, profiled_ms=1.0), EngineSummary(60, 20, moves_ms=moves_ms)
+    int8 = replace(int8, profiled_ms=1.7 + moves_ms)
+    (text,) = slower_texts(opened, judged(opened, {Precision.FP32: (1.0, fp32), Precision.INT8: (1.75, int8)}, **CPU))
+    assert ". Without these its layers still take 1.70 times as long (1.7 ms against 1 ms). This" in text
+    assert ("Conversions surround" in text) is blamed
+
+
+def test_where_only_conversions_are_slower_the_kernels_are_not_blamed(opened: Store) -> None:
+    fp32, int8 = (EngineSummary(40, n, moves_ms=0.1 * n, profiled_ms=1.0 + 0.1 * n) for n in (0, 5))
+    (text,) = slower_texts(opened, judged(opened, {Precision.FP32: (1.0, fp32), Precision.INT8: (1.5, int8)}, **CPU))
+    assert "Without these" not in text
+    assert "Conversions surround" in text
+
+
 def test_a_processor_with_vnni_is_not_blamed(opened: Store) -> None:
     uniforms = {Precision.FP32: (1.0, EngineSummary(40, 0)), Precision.INT8: (1.75, EngineSummary(42, 2))}
     (text,) = slower_texts(opened, judged(opened, uniforms, **CPU | {"options": {"threads": "1"}}))
