@@ -42,7 +42,7 @@ def test_mixes_of_half_and_float_run_as_asked(cuda, network, tmp_path):
         model = load(path)
         space = make_space(model, capability, ranges)
         mixed = Assignment({g.id: Precision.FP16 if i % 2 else Precision.FP32 for i, g in enumerate(model.groups)})
-        for assignment in (*space.baselines().values(), mixed):
+        for assignment in (*space.baselines.values(), mixed):
             found = process.evaluate(assignment, tmp_path / "out.onnx", StopLimits())
             assert found.failure is None, found.failure
             assert {row.answer for row in found.audit} == {Answer.OBEYED}, found.audit

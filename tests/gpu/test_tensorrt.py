@@ -47,7 +47,7 @@ def worst_sqnr(bed: Bench, outputs) -> float:
 @pytest.mark.parametrize("name", ["residual", "mobile", "unet"])
 def test_mixes_build_obey_and_agree(name, tmp_path):
     bed = bench(name) if name == "residual" else bench(name, **QUICK)
-    uniforms = bed.space.baselines().values() if name == "residual" else [bed.space.uniform(INT8)]
+    uniforms = bed.space.baselines.values() if name == "residual" else [bed.space.uniform(INT8)]
     for assignment in (*uniforms, bed.mix(0), *([bed.mix(1)] if name != "unet" else [])):  # the unet's build longest
         _, audit, session = built(bed, assignment, tmp_path / "out.plan")
         assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
@@ -395,7 +395,7 @@ def test_another_builder_learns_from_the_timing_cache_of_one(tmp_path):
     """Also with TensorRT 8.6, which refuses a cache only where Myelin compiled a region."""
     bed = bench("residual")
     file = tmp_path / "cache" / "device.timing"
-    knobs = replace(backend().builder_knobs, timing_cache=file, **QUICK)
+    knobs = replace(backend().builder_knobs, timing_cache=str(file), **QUICK)
     one, other = (TensorRTBuilder(backend().trt, bed.model, bed.ranges, knobs) for _ in range(2))
     one.build(one.lower(bed.space.uniform(FP32)), tmp_path / "out.plan")
     known = file.read_bytes()

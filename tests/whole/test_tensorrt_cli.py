@@ -84,11 +84,11 @@ def test_a_timing_cache_that_cannot_be_used_ends_no_search(folder: Path) -> None
     with standing_in(V10):
         file = TensorRTBackend("cuda", TensorRTOptions(timing_cache="times")).builder_knobs.timing_cache
     assert file is not None
-    file.mkdir(parents=True)
+    Path(file).mkdir(parents=True)
     ok("search", "in/model.onnx", *SEARCH, "--sampler", "random", "--timing-cache", "times", "--quiet")
     for trial in range(4):
         shown = json.loads(ok("show", "s", trial, "--json"))
         notes = [note for note in shown["notes"] if note.startswith("timing-cache: ")]
         assert len(notes) == 1
         assert notes[0].startswith("timing-cache: not read: ")
-        assert str(file) in notes[0]
+        assert file in notes[0]

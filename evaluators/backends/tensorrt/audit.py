@@ -262,17 +262,13 @@ def layer_times(
     names = anchors.keys() | members.keys()
     rows = []
     for name, ms in times.items():
-        layer = known.get(name) or EngineLayer(name, _kind_of(name))
+        # Of a layer that the inspector does not list: from what the profiler calls it.
+        layer = known.get(name) or EngineLayer(name, "Reformat" if name.startswith("Reformatting") else "")
         nodes = layer.nodes(names)
         owners = [owner for of in (anchors, members) for node, owner in of.items() if node in nodes]
         owner = None if layer.converts else next(iter(owners), None)
         rows.append(LayerTime(name, layer.kind, owner, layer.converts, ms))
     return tuple(rows)
-
-
-def _kind_of(name: str) -> str:
-    """Of a layer that the inspector does not list: from what the profiler calls it."""
-    return "Reformat" if name.startswith("Reformatting") else ""
 
 
 def _layer(data: Mapping[str, Any]) -> EngineLayer:

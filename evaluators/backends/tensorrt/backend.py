@@ -16,7 +16,7 @@ from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt.device import check_cuda, check_device, import_cuda, select
-from evaluators.backends.tensorrt.options import NAME, STRONG, BuilderKnobs, TensorRTOptions
+from evaluators.backends.tensorrt.options import NAME, STRONG, TensorRTOptions
 from evaluators.cores import usable_processors
 from evaluators.lowering.placement import TENSORRT_BY_TYPING, Placement
 from search.errors import ModelError, TargetError
@@ -59,27 +59,22 @@ class TensorRTBackend:
     def placement(self) -> Placement:
         return TENSORRT_BY_TYPING[self.builder_knobs.typing]
 
-    def _settle(self, options: TensorRTOptions) -> BuilderKnobs:
+    def _settle(self, options: TensorRTOptions) -> TensorRTOptions:
         """The options as this version and this GPU have them."""
-        return BuilderKnobs(
+        return replace(
+            options,
             typing=api.choose_typing(self.trt, options.typing),
-            workspace_bytes=options.workspace_bytes,
-            optimization_level=options.optimization_level,
-            tf32=options.tf32,
-            sparsity=options.sparsity,
             native_instancenorm=options.native_instancenorm and api.has_instancenorm_flag(self.trt),
-            plugins=tuple(options.plugins),
             timing_cache=self._timing_cache_file(options.timing_cache),
-            threads=options.build_threads,
         )
 
-    def _timing_cache_file(self, folder: str | None) -> Path | None:
+    def _timing_cache_file(self, folder: str | None) -> str | None:
         """A cache holds for one device, one TensorRT and one CUDA version."""
         if folder is None:
             return None
         versions = "-".join(self.target_versions().values())
         name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{self._device_name()}-{versions}")
-        return Path(folder) / f"{name}-{digest_of(name)[:8]}.timing"
+        return str(Path(folder) / f"{name}-{digest_of(name)[:8]}.timing")
 
     def _device_name(self) -> str:
         name = self.properties.name

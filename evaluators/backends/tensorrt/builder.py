@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evaluators.backends.tensorrt import api, weak_typing
 from evaluators.backends.tensorrt import audit as tensorrt_audit
-from evaluators.backends.tensorrt.options import STRONG, BuilderKnobs
+from evaluators.backends.tensorrt.options import STRONG, TensorRTOptions
 from evaluators.backends.tensorrt.session import TensorRTSession, new_context
 from evaluators.backends.tensorrt.timing_cache import TimingCache
 from evaluators.cores import usable_processors
@@ -45,7 +45,7 @@ class TensorRTBuilder:
         trt: the tensorrt module.
         model: the clean model.
         ranges: calibrated range of every float tensor.
-        knobs: of all builds.
+        knobs: of all builds, as the backend has settled them.
         check_device: raises DeviceError where the device is out of order, which TensorRT reports as a refusal.
         make_builder: gives TensorRT's builder, which the process may have already; None for a new one.
         timing: what is known of tactics' times, where another builder of the process has learnt some.
@@ -58,7 +58,7 @@ class TensorRTBuilder:
         trt: Any,
         model: Model,
         ranges: Ranges,
-        knobs: BuilderKnobs,
+        knobs: TensorRTOptions,
         check_device: Callable[[], object] = lambda: None,
         make_builder: Callable[[], Any] | None = None,
         timing: TimingCache | None = None,
@@ -84,7 +84,7 @@ class TensorRTBuilder:
     def _builder(self) -> Any:
         """Made when first needed: it takes seconds, and to load and time a plan it is not needed at all."""
         builder = self._make_builder()
-        self.threads = api.set_threads(builder, self.knobs.threads or usable_processors())
+        self.threads = api.set_threads(builder, self.knobs.build_threads or usable_processors())
         return builder
 
     @property

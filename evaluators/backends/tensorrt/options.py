@@ -21,18 +21,20 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class TensorRTOptions:
-    """What a TensorRT backend is opened with.
+    """What a TensorRT backend is opened with, and what its builder takes: the same, as this version and GPU have them.
 
     Attributes:
         threads: of ONNX Runtime where it helps out (checks before calibration); no engine uses it.
-        typing: `auto`, `weak` or `strong`.
+        typing: `auto`, `weak` (precision set on layers, obeyed) or `strong` (written into the ONNX as Q/DQ and Cast);
+            of a builder one of the last two.
         workspace_bytes: scratch memory a tactic may take.
         optimization_level: 0 to 5; higher tries more tactics.
         tf32: lets FP32 matrix work run on TF32 units.
         sparsity: lets weights with a 2:4 pattern run on sparse units.
         native_instancenorm: TensorRT's own InstanceNormalization instead of the plugin.
         plugins: paths of plugin libraries.
-        timing_cache: folder that measured tactics are kept in, a file per device and version; None: nowhere.
+        timing_cache: folder that measured tactics are kept in, a file per device and version; of a builder that file.
+            None: in memory only.
         build_threads: of the processor, for the builder; None: all that this process may run on.
     """
 
@@ -96,27 +98,6 @@ class TensorRTOptions:
         most=4096,
         default_text="all available",
     )
-
-
-@dataclass(frozen=True)
-class BuilderKnobs:
-    """What decides, beside the assignment, what the builder makes; as `TensorRTOptions` has them, but settled.
-
-    Attributes:
-        typing: `weak` (precision set on layers, obeyed) or `strong` (written into the ONNX as Q/DQ and Cast).
-        timing_cache: file that measured tactics are kept in between processes; None: in memory only.
-        threads: of the processor that the builder may use; None: all that this process may run on.
-    """
-
-    typing: str = WEAK
-    workspace_bytes: int = 4 * GIB
-    optimization_level: int = 3
-    tf32: bool = True
-    sparsity: bool = False
-    native_instancenorm: bool = True
-    plugins: tuple[str, ...] = ()
-    timing_cache: Path | None = None
-    threads: int | None = None
 
     def to_json(self) -> dict[str, str]:
         """What an evaluation's digest is made of: plugins by content; no timing cache and threads, which save time."""

@@ -23,8 +23,8 @@ class TimingCache:
     would be written over it.
     """
 
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
+    def __init__(self, file: str | None) -> None:
+        self._file = None if file is None else Path(file)
         self._config: Any = None
         self._cache: Any = None
         self._kept = 0

@@ -171,10 +171,10 @@ def _words(assignment: Any) -> str:
 
 def _builder(trt: Any, name: str, **knobs: Any) -> Any:
     from evaluators.backends.tensorrt.builder import TensorRTBuilder
-    from evaluators.backends.tensorrt.options import BuilderKnobs
+    from evaluators.backends.tensorrt.options import TensorRTOptions
     from tests.support.networks import loaded, ranged
 
-    return TensorRTBuilder(trt, loaded(name), ranged(name), BuilderKnobs(typing="strong", **knobs))
+    return TensorRTBuilder(trt, loaded(name), ranged(name), TensorRTOptions(typing="strong", **knobs))
 
 
 def _error(build: Callable[[], Any]) -> str:
@@ -215,14 +215,14 @@ def _extras(trt: Any, names: Sequence[str], folder: Path) -> dict[str, Any]:
 def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
     """A batch of 1 to 8, measured at 4."""
     from evaluators.backends.tensorrt.builder import TensorRTBuilder
-    from evaluators.backends.tensorrt.options import BuilderKnobs
+    from evaluators.backends.tensorrt.options import TensorRTOptions
     from search.graph.model import ShapeRequest, load
     from tests.support.assignments import uniform_and_mixed
     from tests.support.networks import ranged, residual_cnn, save
 
     low, best, high = ((n, 3, 16, 16) for n in (1, 4, 8))
     model = load(save(residual_cnn(batch="n"), folder / "n.onnx"), shapes={"image": ShapeRequest(low, best, high)})
-    builder = TensorRTBuilder(trt, model, ranged("residual"), BuilderKnobs(typing="strong"))
+    builder = TensorRTBuilder(trt, model, ranged("residual"), TensorRTOptions(typing="strong"))
     if not profiled:
         builder._set_profile = lambda config: None
     for assignment in uniform_and_mixed(model):
@@ -275,13 +275,13 @@ def _bounds(trt: Any, folder: Path) -> dict[str, float]:
 
 def _build_with_knobs(trt: Any, folder: Path) -> None:
     knobs: dict[str, Any] = {"tf32": False, "sparsity": True, "native_instancenorm": False, "optimization_level": 5}
-    knobs["threads"] = 2
+    knobs["build_threads"] = 2
     from search.values import Precision
     from tests.support.assignments import uniform
     from tests.support.networks import loaded
 
     for _ in range(2):  # the second reads the timing cache of the first
-        builder = _builder(trt, "residual", workspace_bytes=1 << 28, timing_cache=folder / "timings", **knobs)
+        builder = _builder(trt, "residual", workspace_bytes=1 << 28, timing_cache=str(folder / "timings"), **knobs)
         builder.build(builder.lower(uniform(loaded("residual"), Precision.FP32)), folder / "knobs")
         assert builder.threads == 2
 

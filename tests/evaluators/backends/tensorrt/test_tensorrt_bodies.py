@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
-from evaluators.backends.tensorrt.options import BuilderKnobs
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from evaluators.engine import RefusedError
 from search.graph.model import load
 from search.values import Assignment, Precision
@@ -71,7 +71,7 @@ def test_the_precision_is_set_on_the_layer_of_the_main_graph(version: str, tmp_p
     model = load(save(branching("same", "other"), tmp_path / "net.onnx"))
     (group,) = model.groups
     with standing_in(version) as engines:
-        builder = TensorRTBuilder(engines.trt, model, observed(model), BuilderKnobs())
+        builder = TensorRTBuilder(engines.trt, model, observed(model), TensorRTOptions(typing="weak"))
         network, _ = builder._parse(model_bytes(model.graph))
         builder._constrain(network, builder._config(), Assignment({group.id: Precision.INT8}))
         layers = {layer.get_output(0).name: layer for layer in tensorrt_api.layers_of(network)}
@@ -97,7 +97,7 @@ def test_a_layer_that_has_the_name_for_another_reason_is_refused(renamed: str, m
         if node.outputs[0].name in (renamed, "z"):
             node.name = "same" if node.outputs[0].name == renamed else "moved"
     with standing_in(V10) as engines:
-        builder = TensorRTBuilder(engines.trt, model, observed(model), BuilderKnobs())
+        builder = TensorRTBuilder(engines.trt, model, observed(model), TensorRTOptions(typing="weak"))
         network, _ = builder._parse(model_bytes(parsed))
         with pytest.raises(RefusedError, match=message):
             builder._constrain(network, builder._config(), Assignment({group.id: Precision.INT8}))

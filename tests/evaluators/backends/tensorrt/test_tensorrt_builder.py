@@ -19,7 +19,7 @@ import pytest
 from evaluators.backends.tensorrt import timing_cache
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.builder import TensorRTBuilder
-from evaluators.backends.tensorrt.options import BuilderKnobs, TensorRTOptions
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.graph.model import load_as_given
 from tests.support.assignments import uniform_and_mixed
 from tests.support.networks import loaded, ranged, residual_cnn
@@ -153,7 +153,7 @@ def test_a_builder_of_other_ranges_knows_the_times_that_the_one_before_learnt(tm
 def cached(builder: TensorRTBuilder) -> Path:
     """The file of its timing cache."""
     assert builder.knobs.timing_cache is not None
-    return builder.knobs.timing_cache
+    return Path(builder.knobs.timing_cache)
 
 
 def notes_of_builds(builder: TensorRTBuilder, folder: Path, count: int = 3) -> list[tuple[str, ...]]:
@@ -284,7 +284,7 @@ def test_plugins_of_one_name_from_several_folders_are_told_apart(tmp_path: Path)
         libraries[folder] = str(file)
 
     def keys(*folders: str) -> dict[str, str]:
-        found = BuilderKnobs(plugins=tuple(libraries[folder] for folder in folders)).to_json()
+        found = TensorRTOptions(plugins=tuple(libraries[folder] for folder in folders)).to_json()
         return {key: value for key, value in found.items() if key.startswith("plugin:")}
 
     one, two = (hashlib.sha256(content).hexdigest() for content in (b"one", b"two"))

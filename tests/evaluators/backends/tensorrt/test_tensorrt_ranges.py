@@ -13,7 +13,7 @@ import pytest
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt import weak_typing
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
-from evaluators.backends.tensorrt.options import BuilderKnobs
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges
 from tests.support.networks import Net, arithmetic, finish, observed, save
@@ -98,7 +98,7 @@ def constrained(model: Model, ranges: Ranges, assignment: Assignment) -> dict[st
 def constrained_layers(model: Model, ranges: Ranges, assignment: Assignment) -> tuple[dict[str, Any], dict[str, float]]:
     """Layers by name, and the range of each one's output, as set for one assignment."""
     with standing_in(V8) as engines:
-        builder = TensorRTBuilder(engines.trt, model, ranges, BuilderKnobs())
+        builder = TensorRTBuilder(engines.trt, model, ranges, TensorRTOptions(typing="weak"))
         network, _ = builder._parse(model_bytes(model.graph))
         builder._constrain(network, builder._config(), assignment)
         layers = {layer.name: layer for layer in tensorrt_api.layers_of(network)}
@@ -225,7 +225,7 @@ def test_what_is_refused_with_these_types_is_built_without_them(tmp_path: Path) 
             return build(builder, network, config)
 
         engines.fake.behaviours["Builder.build_serialized_network"] = refuse_typed
-        builder = TensorRTBuilder(engines.trt, model, observed(model), BuilderKnobs())
+        builder = TensorRTBuilder(engines.trt, model, observed(model), TensorRTOptions(typing="weak"))
         int8 = builder.lower(Assignment({group.id: Precision.INT8 for group in model.groups}))
         engine = builder.build(int8, tmp_path / "out.plan")
         builder.build(int8, tmp_path / "again.plan")
