@@ -89,3 +89,10 @@ class Database:
         """Close all connections; what is read later has a connection for that alone."""
         self._closed = True
         self.engine.dispose()
+
+
+class Repository:
+    """The part of a database that is about one subject."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database

@@ -12,7 +12,7 @@ from search.values import Assignment, Correction, Evaluation, MixBias, Recovery
 from studies.store import records
 from studies.store.database import column_types, tables
 from studies.store.database.retries import is_repeat, retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.reading import evaluation_rows
 from studies.store.records import KnownEvaluationError, LostEvaluationError
 from studies.store.statements import results, table_rows
@@ -21,11 +21,8 @@ Row = Any
 MAX_NAME = 200
 
 
-class Claims:
+class Claims(Repository):
     """The way of an evaluation from its claim by a worker to its result."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     @retry
     def begin(
@@ -75,17 +72,14 @@ class Claims:
 
     def _find_own(self, study_target_id: int, digest: str, worker: str, trial: int | None) -> int:
         """The evaluation that stands in the way of a new one, where this worker began it in a transaction cut off."""
-        known = self._status(study_target_id, digest)
+        e = tables.EvaluationRecord
+        this = (e.study_target_id == study_target_id, e.digest == digest)
+        known = next(iter(self._database.rows(select(e.id, e.status, e.worker).where(*this))), None)
         if known is None:
             raise ValueError(f"trial {trial} has an evaluation already, or there is no such target") from None
         if is_repeat() and (known.status, known.worker) == (records.RUNNING, worker):
             return int(known.id)
         raise KnownEvaluationError(known.id, known.status) from None
-
-    def _status(self, study_target_id: int, digest: str) -> Row | None:
-        e = tables.EvaluationRecord
-        this = (e.study_target_id == study_target_id, e.digest == digest)
-        return next(iter(self._database.rows(select(e.id, e.status, e.worker).where(*this))), None)
 
     @retry
     def take_over(

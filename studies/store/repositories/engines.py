@@ -10,16 +10,13 @@ from search.values import AuditRow, LayerTime, Precision
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.reading.evaluation_rows import audit_row
 from studies.store.statements import results, table_rows
 
 
-class Engines:
+class Engines(Repository):
     """Audits and profiles of the engines of evaluations."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def profile(self, evaluation_id: int) -> tuple[LayerTime, ...]:
         """What each layer of an evaluation's engine takes, in the order they run; empty if none was stored."""

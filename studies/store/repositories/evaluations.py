@@ -17,7 +17,7 @@ from studies.store import records
 from studies.store.columns import Columns, DetailColumn, Details, EvaluationTable, column_of
 from studies.store.database import tables
 from studies.store.database.retries import retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.reading.evaluation_columns import (
     DETAILS,
     JUDGED,
@@ -36,11 +36,8 @@ from studies.store.statements import results, table_rows
 Row = Any
 
 
-class Evaluations:
+class Evaluations(Repository):
     """What is stored of evaluations, running and failed ones too."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     @retry
     def load(self, evaluation_id: int) -> records.StoredEvaluation:

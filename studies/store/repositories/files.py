@@ -10,17 +10,14 @@ from sqlalchemy import Connection, delete, insert, select, update
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.statements import artifacts, table_rows
 
 Row = Any
 
 
-class Files:
+class Files(Repository):
     """The files among the artifacts, by their digests."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def inputs(self, study_id: int) -> tuple[records.FileRecord, ...]:
         """The files of a study that lie among the artifacts, by role and position; empty until `set_files`."""

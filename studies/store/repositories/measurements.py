@@ -11,16 +11,13 @@ from search.values import Latency
 from studies.store.columns import Columns
 from studies.store.database import tables
 from studies.store.database.retries import is_repeat, retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.reading.repeats import read_reference_ms, round_table, rounds_query
 from studies.store.statements import results, table_rows
 
 
-class Measurements:
+class Measurements(Repository):
     """Rounds of measurements, and what the baseline takes in them."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     @retry
     def add_round(self, study_target_id: int, latencies: Mapping[int, Latency]) -> int:

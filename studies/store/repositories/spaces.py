@@ -14,15 +14,12 @@ from search.values import Precision
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.statements import table_rows
 
 
-class Spaces:
+class Spaces(Repository):
     """The search space of each target: choices of groups, and their sensitivities."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def choices(self, study_target_id: int) -> tuple[records.ChoiceRecord, ...]:
         """Every precision of every group, by group id and precision; empty until `set_choices`."""

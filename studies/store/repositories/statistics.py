@@ -13,18 +13,15 @@ from search.values import Answer, AuditRow, Precision
 from studies.store import records
 from studies.store.database import column_types, tables
 from studies.store.database.retries import retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.reading.evaluation_rows import failure_of
 from studies.store.reading.repeats import read_reference_ms
 from studies.store.records import FinishedEvaluation, Tally
 from studies.store.statements import results
 
 
-class Statistics:
+class Statistics(Repository):
     """Counts and times of one target; no assignment, sample or score is read."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def counts(self, study_target_id: int) -> records.Counts:
         """How many evaluations are finished, and how many are running."""

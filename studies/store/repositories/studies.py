@@ -16,7 +16,7 @@ from search.errors import StudyError
 from studies.store import records, suggestions
 from studies.store.database import tables
 from studies.store.database.retries import is_repeat, retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.records import FileRecord, StudyRecord, TargetRecord
 from studies.store.repositories.files import insert_files
 from studies.store.repositories.targets import ensure_fingerprint
@@ -30,11 +30,8 @@ STUDY_FIELDS = frozenset({"state", "model_path", "config", "data", "metric", "mo
 MAX_NAME = 200
 
 
-class Studies:
+class Studies(Repository):
     """The studies of a database; of each its options, its groups and the clusters of its samples."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def summaries(self) -> tuple[records.StudySummary, ...]:
         """All studies, oldest first."""

@@ -11,18 +11,15 @@ from search.values import Capability, Latency, Target
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import is_repeat, retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.reading.repeats import provisional_band
 from studies.store.statements import table_rows
 
 Row = Any
 
 
-class Targets:
+class Targets(Repository):
     """The targets of studies; methods that take a study-target id are about one of them."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def of_study(self, study_id: int) -> tuple[records.TargetRecord, ...]:
         """The targets of a study, the first one first; empty until `add`."""

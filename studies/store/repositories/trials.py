@@ -16,7 +16,7 @@ from search.forecast.forecasts import FORECAST, Predicted
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.reading.evaluation_columns import number_columns, plain_rows
 from studies.store.reading.evaluation_rows import read_evaluation
 from studies.store.records import LostEvaluationError
@@ -31,11 +31,8 @@ _TRIALS = table("trials", column("trial_id"), column("study_id"), column("number
 _ATTRIBUTES = table("trial_user_attributes", column("trial_id"), column("key"), column("value_json"))
 
 
-class Trials:
+class Trials(Repository):
     """The trials of each target, by their Optuna numbers."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     @retry
     def load(self, study_target_id: int, trial: int) -> records.StoredEvaluation:

@@ -18,17 +18,14 @@ from search.errors import StudyError
 from studies.store import records
 from studies.store.database import column_types, tables
 from studies.store.database.retries import is_repeat, retry
-from studies.store.database.transactions import Database
+from studies.store.database.transactions import Repository
 from studies.store.statements import table_rows
 
 Row = Any
 
 
-class Workers:
+class Workers(Repository):
     """The workers of each target."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def join(self, study_target_id: int, *, host: str, device: str, pid: int, state: str = "starting") -> str:
         """Add a worker; its name, which no other has."""
@@ -143,11 +140,8 @@ class Workers:
         return {row.name: row.state for row in self._database.rows(select(w.name, w.state).where(*live).order_by(w.id))}
 
 
-class Tasks:
+class Tasks(Repository):
     """What one worker of a target does for all of them, named by a word."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     @retry
     def take(self, study_target_id: int, task: str, worker: str, lease_s: float) -> bool:
