@@ -12,7 +12,6 @@ BitfrontError
     ├── EvaluatorError      the evaluator process dies again and again
     ├── SurrogateError      measures that a model cannot be fitted to
     ├── SolverError         no assignment is allowed, or costs are no numbers
-    │   └── UnfinishedError an exact solver did not finish in time
     └── ArtifactError       an artifact could not be written or does not match its digest
 """
 
@@ -64,11 +63,7 @@ class SurrogateError(RunError):
 
 
 class SolverError(RunError):
-    """No assignment is allowed, costs are not numbers, or an exact solver did not finish."""
-
-
-class UnfinishedError(SolverError):
-    """An exact solver did not finish in time."""
+    """No assignment is allowed, or costs are not numbers."""
 
 
 class ArtifactError(RunError):

@@ -74,7 +74,7 @@ def _models() -> Iterator[tuple[str, tuple[Model, Ranges]]]:
 def _assignments(space: Space, mixes: int) -> list[Assignment]:
     """The uniform ones and random mixes, all distinct; groups that are offered one precision keep it."""
     rng, groups = np.random.default_rng(0), list(space.choices)
-    found = dict.fromkeys(space.baselines().values())
+    found = dict.fromkeys(space.baselines.values())
     wanted = min(len(found) + mixes, space.size)
     while len(found) < wanted:
         mix = _random_assignment(groups, rng)

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from benchmarks.samplers.bench import Bench
 from benchmarks.samplers.optuna_methods import known_priors
 from benchmarks.samplers.search_orders import climb_on
-from search.errors import SolverError
 from search.forecast.models import Priors
 from search.solver.limited import within
 from search.solver.solve import front
@@ -46,10 +45,7 @@ def sweep_of(layout: Layout, priors: Priors) -> list[Codes]:
     corners = front(latency, noise, _CORNERS)
     found = {tuple(point.codes.tolist()): point.first for point in corners}
     for budget in np.linspace(corners[0].first, corners[-1].first, _BUDGETS + 2)[1:-1]:
-        try:
-            solution = within(noise, latency, float(budget), 1e-2, 0.0, looked_at=6000)
-        except SolverError:
-            continue
+        solution = within(noise, latency, float(budget), 1e-2, looked_at=6000)
         if solution is not None:
             found[tuple(solution.codes.tolist())] = solution.limited
     codes = np.array(list(found), dtype=np.int64)

@@ -168,14 +168,10 @@ def program_for(words: Sequence[str]) -> typer.Typer:
     """The command line with the verb that these words name loaded."""
     verb = next((word for word in words if not word.startswith("-")), "")
     if verb not in VERBS and list(words) != ["--version"]:
-        _add_installed()
+        # Add the verbs that installed packages have; those of this package keep their names.
+        for point in entry_points(group=GROUP):
+            VERBS.setdefault(point.name, VerbRow(point.module))
     return program([verb] if verb in VERBS else ())
-
-
-def _add_installed() -> None:
-    """Add the verbs that installed packages have; those of this package keep their names."""
-    for point in entry_points(group=GROUP):
-        VERBS.setdefault(point.name, VerbRow(point.module))
 
 
 def _words() -> list[str]:
@@ -192,7 +188,12 @@ def main() -> None:
     words = _words()
     try:
         if words[:1] and words[0] in VERBS and "--help" not in words:
-            _begin_run()
+            # What a verb needs before anything else is imported; help does without.
+            from evaluators.late_imports import import_late
+            from studies.run_clock import note_command
+
+            import_late()
+            note_command()
         start = program_for(words)
         if words and words[0] in _MOVED.keys() - VERBS.keys():
             raise ConfigError(f"bitfront {words[0]}: this is bitfront {_MOVED[words[0]]} now.")
@@ -203,12 +204,3 @@ def main() -> None:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     start()
-
-
-def _begin_run() -> None:
-    """What a verb needs before anything else is imported; help does without."""
-    from evaluators.late_imports import import_late
-    from studies.run_clock import note_command
-
-    import_late()
-    note_command()

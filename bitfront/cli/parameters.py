@@ -75,13 +75,9 @@ def own_parameters(
     space = inspect.unwrap(function).__globals__
     for each in inspect.signature(function).parameters.values():
         if each.name not in (*FROM_TABLE, EVENTS, *_OBJECTS) and not (printer and each.kind is not _KEYWORD):
-            kind, *facts = _types_of(each.annotation, space)
+            kind = eval(each.annotation, dict(space)) if isinstance(each.annotation, str) else each.annotation
+            kind, *facts = get_args(kind) if get_origin(kind) is Annotated else (kind,)
             yield each, kind, next((fact for fact in facts if isinstance(fact, Typed)), None)
-
-
-def _types_of(annotation: Any, space: Mapping[str, Any]) -> tuple[Any, ...]:
-    kind = eval(annotation, dict(space)) if isinstance(annotation, str) else annotation
-    return get_args(kind) if get_origin(kind) is Annotated else (kind,)
 
 
 def signature_of(name: str, function: Callable[..., Any]) -> inspect.Signature:

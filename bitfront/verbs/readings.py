@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs wor
     from studies.judging.standing import Standing
     from studies.judging.status.study_status import StudyStatus
     from studies.judging.study_lookup import LimitChanges
-    from studies.show.terminal.text_table import TextTable
     from studies.show.trial_text import TrialDetails
     from studies.store.records import StudySummary, TargetRecord
     from studies.store.store import Store
@@ -134,22 +133,16 @@ def _print_front(
     from bitfront.printing.study_results import print_early_end, print_front
 
     if found.every:
-        from studies.show.terminal.front_table import trials_table
+        from bitfront.printing.output import print_fitted, say, terminal_width
+        from studies.show.terminal.front_table import limits_legend, trials_table
 
-        _print_table(trials_table(found.standing, _sort(found, sort), found.mixes))
+        fitted = trials_table(found.standing, _sort(found, sort), found.mixes).fit(terminal_width())
+        print_fitted(fitted)
+        if text := limits_legend(fitted):
+            say(text, style="dim")
         return
     print_front(found.standing, found.mixes)
     print_early_end(found.standing)
-
-
-def _print_table(table: TextTable) -> None:
-    from bitfront.printing.output import print_fitted, say, terminal_width
-    from studies.show.terminal.front_table import limits_legend
-
-    fitted = table.fit(terminal_width())
-    print_fitted(fitted)
-    if text := limits_legend(fitted):
-        say(text, style="dim")
 
 
 def _sort(found: Front, sort: str | None) -> list[Point]:

@@ -99,7 +99,7 @@ def check_number(ids: Ids | None, what: str) -> None:
     """
     if ids is not None and len(np.unique(ids)) < 2:
         raise DataError(
-            f"{what}: all {len(ids)} samples are of one cluster ({_shown(ids[0])}), so it is not known how much "
+            f"{what}: all {len(ids)} samples are of one cluster ({ids[0].item()!r}), so it is not known how much "
             f"clusters differ, which an interval needs: give samples of more clusters, or leave {CLUSTERS!r} out"
         )
 
@@ -154,7 +154,3 @@ def _read_rows(path: Path) -> dict[str, str]:
 
 def _kind(ids: Ids) -> str:
     return "texts" if ids.dtype.kind == "U" else "integers"
-
-
-def _shown(value: Any) -> str:
-    return repr(value.item())

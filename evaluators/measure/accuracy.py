@@ -216,7 +216,8 @@ class _End:
         self._allowed_drop = None if gathers else allowed_drop
         total = reference.samples
         last = total if gathers or max_samples is None else min(max(2, max_samples), total)
-        least = 2 if clusters is None or gathers else _until_two(clusters)
+        # How many scores there are up to the first of a second cluster.
+        least = 2 if clusters is None or gathers else (int(np.argmax(clusters != clusters[0])) + 1)
         self._last = max(last, least)
         self._look = max(least, subset_size(total) if subset is None else subset)
 
@@ -270,11 +271,6 @@ def _losses(metric: Metric, tally: ScoreTally | ReferenceScores, reference: Refe
     """Loss of each sample (or batch) seen so far."""
     scores = tally.scores
     return np.asarray(metric.loss(reference.scores[: len(scores)], scores), dtype=np.float64)
-
-
-def _until_two(clusters: NDArray[np.int64]) -> int:
-    """How many scores there are up to the first of a second cluster."""
-    return int(np.argmax(clusters != clusters[0])) + 1
 
 
 def _first(clusters: NDArray[np.int64] | None, losses: Floats) -> NDArray[np.int64] | None:

@@ -84,7 +84,10 @@ class Child:
         while (end := self._unread.find(b"\n", searched)) < 0:
             searched = len(self._unread)
             if _is_ready(self._answers, select.POLLIN, _POLL_S):
-                self._read()
+                chunk = os.read(self._answers, 1 << 20)
+                if not chunk:
+                    raise GoneError
+                self._unread += chunk
                 continue  # an answer that is there counts, however late this process, stopped itself perhaps, reads it
             if self.process.poll() is not None and not _is_ready(self._answers, select.POLLIN, 0):
                 raise GoneError  # something that it started holds the pipe open
@@ -96,12 +99,6 @@ class Child:
     def has_more(self) -> bool:
         """Whether there is something to receive now."""
         return b"\n" in self._unread or _is_ready(self._answers, select.POLLIN, 0)
-
-    def _read(self) -> None:
-        chunk = os.read(self._answers, 1 << 20)
-        if not chunk:
-            raise GoneError
-        self._unread += chunk
 
     def how_it_ended(self) -> str:
         try:
@@ -203,13 +200,10 @@ class Watch:
             raise self._ended(FailureKind.TIMEOUT, f"{self._method} {what} {self._timeout_s:g} s")
         if self._memory_bytes is not None and now > self._look:
             self._look = now + _LOOK_S
-            self._check_memory(self._memory_bytes)
-
-    def _check_memory(self, limit: int) -> None:
-        used = sum(_resident_bytes(process) for process in tree(self._pid))
-        if used > limit:
-            took = f"took {used / 2**20:.0f} MiB of memory, more than the limit of {limit / 2**20:.0f} MiB"
-            raise self._ended(FailureKind.OUT_OF_MEMORY, f"{self._method} {took}")
+            used, limit = sum(_resident_bytes(process) for process in tree(self._pid)), self._memory_bytes
+            if used > limit:
+                took = f"took {used / 2**20:.0f} MiB of memory, more than the limit of {limit / 2**20:.0f} MiB"
+                raise self._ended(FailureKind.OUT_OF_MEMORY, f"{self._method} {took}")
 
 
 def tree(pid: int | None) -> list[psutil.Process]:

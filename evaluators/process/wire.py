@@ -55,7 +55,10 @@ def _encode(value: Any) -> Any:
         fields = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"~": "value", "type": kind, "value": fields}
     if isinstance(value, np.ndarray):
-        return _encode_array(value)
+        if value.dtype.kind not in "biufcSU":
+            raise TypeError(f"an array of {value.dtype} cannot go over the line: only numbers and text can")
+        data = base64.b64encode(value.tobytes()).decode()
+        return {"~": "array", "dtype": value.dtype.str, "shape": list(value.shape), "data": data}
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Path):
@@ -69,13 +72,6 @@ def _encode(value: Any) -> Any:
             return {key: _encode(item) for key, item in value.items()}
         return {"~": "dict", "value": [[_encode(key), _encode(item)] for key, item in value.items()]}
     return value
-
-
-def _encode_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    if array.dtype.kind not in "biufcSU":
-        raise TypeError(f"an array of {array.dtype} cannot go over the line: only numbers and text can")
-    data = base64.b64encode(array.tobytes()).decode()
-    return {"~": "array", "dtype": array.dtype.str, "shape": list(array.shape), "data": data}
 
 
 def _decode(value: Any) -> Any:

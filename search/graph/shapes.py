@@ -261,7 +261,7 @@ def _from_batch(value: ir.Value, batch: int | None, path: Path) -> ShapeRequest:
     if batch is not None and not isinstance(dims[0], int):
         dims[0] = batch
     if not all(isinstance(dim, int) and dim > 0 for dim in dims):
-        shown = "x".join(_spell(dim) for dim in dims)
+        shown = "x".join("?" if str(dim) in ("None", "") else str(dim) for dim in dims)
         raise ModelError(
             f"loading {path}: input {value.name!r} has the dynamic shape {shown}. {advise_shape(value.name, dims)}."
         )
@@ -288,10 +288,6 @@ def advise_shape(name: str | None, dims: Sequence[object]) -> str:
 
 def _with_size(dims: Sequence[object], word: str) -> str:
     return "x".join(str(dim) if isinstance(dim, int) else word for dim in dims)
-
-
-def _spell(dim: object) -> str:
-    return "?" if str(dim) in ("None", "") else str(dim)
 
 
 def _check_fits(value: ir.Value, asked: ShapeRequest, path: Path) -> None:

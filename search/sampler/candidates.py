@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search.errors import SolverError
 from search.forecast import acquisition
 from search.solver import blocks
 from search.solver.blocks import Tied
@@ -56,9 +53,9 @@ _FLIPPED, _PAIRED = 600, 300
 _GIVING = 8  # predicted points, spread over the front, that are given precision back; each takes several solutions
 _KEEPING = 3  # measured points that keep the limits, which are grown and given precision back: the best and its rivals
 _GAP = 1e-2  # from the best cost, that a solution within a bound may have: costs are known less exactly than to 1 %
-# Of all bounds together: seconds of HiGHS, and effort of the relaxation, so that a proposal stays below 0.3 s with 200
-# groups. Four times the effort did not change picks of made-up worlds.
-_SOLVE_S, _LOOKED_AT = 0.05, 12_000
+# Effort of the relaxation, of all bounds together, so that a proposal stays below 0.3 s with 200 groups. Four times as
+# much did not change picks of made-up worlds.
+_LOOKED_AT = 12_000
 
 
 @dataclass(frozen=True)
@@ -115,13 +112,12 @@ class Pool:
         points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
         found = [every.expand(self._stack_codes([point.codes for point in points], every.layout))]
         points = [HullPoint(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
-        exact_s = _SOLVE_S if bounds.strict else 0.0
-        found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
+        found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds))
         if drawn:
             found.append(self._draw_minima(scope, models, points, rng, effort))
             if bounds.strict:  # draws differ as much as bounds do, and every bound takes as long as all else
                 first = Bounds(bounds.ms[:1], bounds.noise[:1])
-                found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0))
+                found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first))
         ties = self._ties(models)
         found += self._whole(ties, models, effort, rng, drawn=drawn)
         grown = self._best_measured(models, history, bounds)
@@ -152,8 +148,8 @@ class Pool:
         grown = self._stack_codes([self._codes(precisions) for precisions in mixes])
         first = Bounds(bounds.ms[:1], bounds.noise[:1])
         found = [
-            self._within(scope, models.latency.mean(), models.loss.mean(), bounds, _SOLVE_S),
-            self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0),
+            self._within(scope, models.latency.mean(), models.loss.mean(), bounds),
+            self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first),
         ]
         found.append(self._given_back(np.concatenate([*found, grown]), models))
         codes, precisions = self.new(np.concatenate([*found, self.around(grown, models, rng)[0]]))
@@ -247,18 +243,14 @@ class Pool:
             found[np.arange(_PAIRED), decisions] = (rng.random(_PAIRED) * sizes[decisions]).astype(np.int64)
         return np.asarray(found)
 
-    def _within(self, scope: Tied, latency: Costs, noise: Costs, bounds: Bounds, exact_s: float) -> Codes:
-        """The best within each bound, which weighted sums may miss; a good one if HiGHS runs out of time."""
+    def _within(self, scope: Tied, latency: Costs, noise: Costs, bounds: Bounds) -> Codes:
+        """The best within each bound, which weighted sums may miss."""
         layout = scope.layout
         ms, errors = layout.pairwise(latency.plus(self.barred)), layout.pairwise(noise.plus(self.barred))
         asked = [(errors, ms, limit) for limit in bounds.ms] + [(ms, errors, limit) for limit in bounds.noise]
-        found, end, looked_at = [], time.monotonic() + exact_s, _LOOKED_AT // max(1, len(asked))
-        for objective, limited, limit in asked:
-            with suppress(SolverError):  # nothing was found in time: the other candidates have to do
-                left_s = max(end - time.monotonic(), 0.0)
-                solution = within(objective, limited, limit, _GAP, left_s, looked_at=looked_at, exact=False)
-                found += [solution.codes] if solution is not None else []
-        return scope.expand(self._stack_codes(found, layout))
+        looked_at = _LOOKED_AT // max(1, len(asked))
+        found = [within(objective, limited, limit, _GAP, looked_at) for objective, limited, limit in asked]
+        return scope.expand(self._stack_codes([each.codes for each in found if each is not None], layout))
 
     def _draw_minima(
         self, scope: Tied, models: Models, points: list[HullPoint], rng: np.random.Generator, effort: _Effort
@@ -275,7 +267,7 @@ class Pool:
         terms = [
             weight * structure.terms(latency) + structure.terms(noise) for latency, noise in pairs for weight in weights
         ]
-        return scope.expand(minima(structure, np.array(terms), exact=False)[0])
+        return scope.expand(minima(structure, np.array(terms))[0])
 
     def _thin_front(self, points: list[HullPoint]) -> Codes:
         """Some of the predicted points, evenly over the front."""
@@ -308,9 +300,7 @@ class Pool:
         """For all weights of the objectives, the best that was not tried yet."""
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
         weights = _weights(points, _effort(self.layout, models).weights) if len(points) > 1 else np.ones(1)
-        found = [
-            best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen, exact=False) for weight in weights
-        ]
+        found = [best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen) for weight in weights]
         return self._stack_codes([codes for codes in found if codes is not None])
 
     def _best_measured(self, models: Models, history: History, bounds: Bounds) -> Codes:
@@ -362,7 +352,7 @@ def _effort(layout: Layout, models: Models) -> _Effort:
 
 def _front(layout: Layout, latency: Costs, noise: Costs, most: int) -> list[HullPoint]:
     """The supported front of two costs."""
-    return front(layout.pairwise(latency), layout.pairwise(noise), most, exact=False)
+    return front(layout.pairwise(latency), layout.pairwise(noise), most)
 
 
 def _weights(points: list[HullPoint], most: int) -> NDArray[np.float64]:

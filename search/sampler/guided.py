@@ -229,7 +229,7 @@ class GuidedSampler(BaseSampler):
 
     def forecast_mix(self, trials: Sequence[FrozenTrial], asked: Assignment) -> Predicted | None:
         """The forecast of an enqueued mix; None for uniform assignments, and before any of them was measured."""
-        if asked in self.layout.space.baselines().values():
+        if asked in self.layout.space.baselines.values():
             return None
         history = self.history(trials)
         with threadpool_limits(1, "blas"):
@@ -254,7 +254,7 @@ class GuidedSampler(BaseSampler):
             if models is None:
                 return None
             barred = Pool(self.layout, unbuildable | self.guidance.disobeyed(), frozenset()).barred
-            fastest = minimize(self.layout.pairwise(models.latency.mean().plus(barred)), exact=False)
+            fastest = minimize(self.layout.pairwise(models.latency.mean().plus(barred)))
             forecast = models.predict_latent(self.layout.precisions(fastest[None]))
         expected_ms, std_ms = float(forecast.ms[0]), float(forecast.ms_std[0])
         return max(expected_ms - NINETY * std_ms, expected_ms / 2)
@@ -318,7 +318,7 @@ class GuidedSampler(BaseSampler):
             return np.asarray(codes[rng.integers(len(codes))])
         rows = np.array([[rng.integers(len(v.precisions)) for v in self.layout.space.variables]], dtype=np.int64)
         codes, _ = pool.new(rows)
-        new = codes[0] if len(codes) else best_new(self.layout.pairwise(pool.barred), pool.seen, exact=False)
+        new = codes[0] if len(codes) else best_new(self.layout.pairwise(pool.barred), pool.seen)
         return np.asarray(rows[0] if new is None else new)
 
     def models(self, history: History) -> Models | None:

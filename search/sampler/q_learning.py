@@ -191,7 +191,7 @@ class QLearningSampler(BaseSampler):
 
     def rewards(self, history: History) -> Floats | None:
         """(n,) score of every measured mix; None if uniform FP32 was not measured yet."""
-        baselines = self.layout.space.baselines()
+        baselines = self.layout.space.baselines
         uniforms = self.layout.precisions_of(list(baselines.values()))
         rows = [_row_of(history, row) for row in uniforms]
         fp32 = rows[list(baselines).index(REFERENCE.label)]

@@ -76,19 +76,16 @@ class Cutter:
         if not np.isfinite(value):
             return
         yield found, float(value)
-        changes = self._changes(found)
+        owners = np.repeat(np.arange(len(found)), self._sizes)
+        others = np.concatenate([np.arange(size) for size in self._sizes])
+        changes = np.repeat(found[None], len(owners), axis=0)
+        changes[np.arange(len(owners)), owners] = others
+        changes = np.asarray(changes[others != found[owners]])
         values = self.structure.sums(terms, changes)
         for place in np.argsort(values, kind="stable"):
             if not np.isfinite(values[place]):
                 return
             yield changes[place], float(values[place])
-
-    def _changes(self, codes: Codes) -> Codes:
-        owners = np.repeat(np.arange(len(codes)), self._sizes)
-        others = np.concatenate([np.arange(size) for size in self._sizes])
-        changes = np.repeat(codes[None], len(owners), axis=0)
-        changes[np.arange(len(owners)), owners] = others
-        return np.asarray(changes[others != codes[owners]])
 
     def _minimum(self, terms: Terms, before: Codes) -> Codes:
         codes = self._start(terms, before)

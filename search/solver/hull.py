@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,9 +37,9 @@ class Both:
     denied: Terms
 
     @classmethod
-    def of(cls, first: Pairwise, second: Pairwise, fixed: Mapping[int, int]) -> Both:
+    def of(cls, first: Pairwise, second: Pairwise) -> Both:
         structure = Structure.of(first, second)
-        terms = structure.restrict(np.stack([structure.terms(first), structure.terms(second)]), fixed)
+        terms = np.stack([structure.terms(first), structure.terms(second)])
         denied = np.isinf(terms).any(axis=0)
         bases = np.array([first.base, second.base])
         return cls(structure, bases, np.where(denied, 0.0, terms), np.where(denied, np.inf, 0.0))

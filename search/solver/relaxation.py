@@ -1,8 +1,8 @@
-"""The Lagrangian relaxation of a limit, which gives a bound and codes close to it without HiGHS."""
+"""The Lagrangian relaxation of a limit, which gives a bound and codes close to it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -44,7 +44,6 @@ class Relaxation:
         chosen: solves what is left without the limit. The bounds hold if it is exact.
         terms: (length,) float64, +inf where something is forbidden.
         limited: (length,) float64, finite.
-        forbidden: codes that do not count, as tuples.
         looked_at: the effort: how many decisions, summed over all codes, are enumerated by rising relaxed cost.
     """
 
@@ -53,7 +52,6 @@ class Relaxation:
     terms: Terms
     limited: Terms
     limit: float
-    forbidden: Collection[tuple[int, ...]]
     looked_at: int = LOOKED_AT
 
     def solve(self, gap: float) -> Relaxed:
@@ -112,7 +110,7 @@ class Relaxation:
 
     def _consider(self, found: Relaxed, codes: Codes) -> None:
         value, limited = self._costs(codes)
-        if value < found.value and limited <= self.limit and tuple(codes.tolist()) not in self.forbidden:
+        if value < found.value and limited <= self.limit:
             found.codes, found.value = codes, value
 
     def _minima(self, terms: Sequence[Terms]) -> Codes:

@@ -7,6 +7,7 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ class Space:
         """The number of possible assignments."""
         return math.prod(len(variable.precisions) for variable in self.variables)
 
-    @property
+    @cached_property
     def precisions(self) -> tuple[Precision, ...]:
         """All precisions that are offered to some group."""
         return tuple(sorted({c.precision for choices in self.choices.values() for c in choices if c.offered}))
@@ -107,7 +108,8 @@ class Space:
         """The assignment with wanted precisions, or the next higher ones that are offered; FP32 for other groups."""
         return Assignment({g: _nearest(choices, wanted.get(g, REFERENCE)) for g, choices in self.choices.items()})
 
-    def baselines(self) -> dict[str, Assignment]:
+    @cached_property
+    def baselines(self) -> Mapping[str, Assignment]:
         """The uniform assignments by label, without duplicates: FP32 first, that of the recovered precision last.
 
         Without those of precisions between the finest and the coarsest that most groups are not offered: products of a

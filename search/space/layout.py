@@ -95,8 +95,8 @@ class Layout:
 
     @cached_property
     def uniforms(self) -> Precisions:
-        """(uniform assignments, groups) int8, in the order of `space.baselines()`."""
-        return self.precisions_of(list(self.space.baselines().values()))
+        """(uniform assignments, groups) int8, in the order of `space.baselines`."""
+        return self.precisions_of(list(self.space.baselines.values()))
 
     @cached_property
     def _ends(self) -> Ends:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,17 +90,3 @@ class Structure:
     def sums(self, terms: Terms, codes: Codes) -> Terms:
         """(length,) terms and (n, decisions) codes to (n,) costs without base."""
         return np.asarray(terms[self.places(codes)].sum(axis=1))
-
-    def restrict(self, terms: Terms, fixed: Mapping[int, int]) -> Terms:
-        """(…, length) terms with +inf for all other codes of the fixed decisions.
-
-        Raises:
-            SolverError: there is no such decision or code.
-        """
-        found: Terms = terms.copy()
-        for decision, code in fixed.items():
-            if not (0 <= decision < len(self.sizes) and 0 <= code < self.sizes[decision]):
-                raise SolverError(f"fixing decision {decision} at code {code}: there is no such decision or code.")
-            others = self.unary_starts[decision] + np.delete(np.arange(self.sizes[decision]), code)
-            found[..., others] = np.inf
-        return found

@@ -202,7 +202,10 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
         if frozen := frozen_batch_text(final.problem.model, final.problem.config):
             work.events.note(frozen)
-        _write_readme(staging, found, chosen.now, final.bench.engine_file, frozen)
+        names = {path.name for path in staging.iterdir()} | {MANIFEST}
+        (staging / README).write_text(
+            readme_text(found, chosen.now, final.bench.engine_file, names, frozen), encoding="utf-8"
+        )
         _write_manifest(staging, found)
     notes, warning = tuple(text for text in (note, frozen) if text), failure_text(found["latency_check"])
     loss = final_loss_text(chosen.now, chosen.point)
@@ -239,11 +242,6 @@ def _check(work: Work, chosen: _Confirmed, written: Path, tolerance: float | Non
     if text := moved_text(latency, chosen.measured_engine):
         work.events.note(text)
     return {"check": {"outputs": "equal"}, "latency_check": latency}
-
-
-def _write_readme(folder: Path, found: Mapping[str, Any], now: Standing, engine_file: str, frozen: str) -> None:
-    names = {path.name for path in folder.iterdir()} | {MANIFEST}
-    (folder / README).write_text(readme_text(found, now, engine_file, names, frozen), encoding="utf-8")
 
 
 def _write_manifest(folder: Path, found: Mapping[str, Any]) -> None:

@@ -125,7 +125,10 @@ class _StudyWatch:
             found = study_status(self._store, self._name)
             self._progress.overview(found, self._new(found, start))
         except RunError as error:  # a database that is restarted; workers wait for it too
-            self._tell(str(error))
+            trouble = str(error)
+            if trouble != self._trouble:
+                self._progress.note(trouble)
+                self._trouble = trouble
         self._next = start + max(_ASK_S, _SHARE * (time.monotonic() - start))
 
     def _new(self, found: StudyStatus, start: float) -> list[FinishedEvaluation]:
@@ -137,8 +140,3 @@ class _StudyWatch:
         new = [] if self._asked is None else [row for row in rows if row.id not in self._seen]
         self._asked, self._seen = start, {row.id for row in rows}
         return new
-
-    def _tell(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._progress.note(trouble)
-            self._trouble = trouble

@@ -28,7 +28,12 @@ def add_sample(breaker: Breaker, agreement: float, threshold: float, options: Gu
     if breaker.state is BreakerState.CLOSED:
         return _judge_serving(fresh, mean, threshold, options, now)
     if breaker.state is BreakerState.HALF_OPEN:
-        return _judge_probe(fresh, mean, threshold, options, now)
+        if mean < return_threshold(threshold) - _ROUNDING:
+            return leave(fresh, f"tried again, the fast engine agreed {mean:.3g} in a window", options, now)
+        good = replace(fresh, good=fresh.good + 1)
+        if good.good < options.good_windows:
+            return good
+        return replace(good, state=BreakerState.CLOSED, good=0, bad=0)
     return fresh
 
 
@@ -40,15 +45,6 @@ def _judge_serving(breaker: Breaker, mean: float, threshold: float, options: Gua
         return bad
     why = f"{options.windows} windows of {options.window} samples in a row agreed less than {threshold:g}"
     return leave(bad, f"{why}; the last one {mean:.3g}", options, now)
-
-
-def _judge_probe(breaker: Breaker, mean: float, threshold: float, options: GuardOptions, now: float) -> Breaker:
-    if mean < return_threshold(threshold) - _ROUNDING:
-        return leave(breaker, f"tried again, the fast engine agreed {mean:.3g} in a window", options, now)
-    good = replace(breaker, good=breaker.good + 1)
-    if good.good < options.good_windows:
-        return good
-    return replace(good, state=BreakerState.CLOSED, good=0, bad=0)
 
 
 def return_threshold(threshold: float) -> float:

@@ -284,18 +284,15 @@ class Guard:
         breaker = self._keeper.breaker
         with self._telling:
             known, self._told = self._told, breaker.state
-        self._forget_errors()
+        # While the fast engine is left, whoever left it, its errors of before are worth nothing.
+        if self._compensation is not None and self._keeper.breaker.state is BreakerState.OPEN:
+            self._compensation.forget()
         if known is not breaker.state:
             self._tell(circuit.describe(breaker))
 
     def _synchronize(self) -> None:
         self._keeper.synchronize()
         self._tell_state()
-
-    def _forget_errors(self) -> None:
-        """While the fast engine is left, whoever left it, its errors of before are worth nothing."""
-        if self._compensation is not None and self._keeper.breaker.state is BreakerState.OPEN:
-            self._compensation.forget()
 
     def _look_around(self) -> None:
         """What other processes did, what time it is, and what the policy says."""

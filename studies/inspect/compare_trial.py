@@ -90,17 +90,15 @@ def _check_arguments(samples: int, threshold_db: float, outputs: Path | None) ->
     if not (math.isfinite(threshold_db) and threshold_db > 0):
         raise ConfigError(f"--threshold {threshold_db:g}: expected decibels, more than zero.")
     if outputs is not None:
-        _check_outputs(outputs, samples)
-
-
-def _check_outputs(outputs: Path, samples: int) -> None:
-    if not outputs.is_file():
-        raise ConfigError(f"--outputs {outputs}: expected a .npz file, and there is none. Write it with numpy.savez.")
-    if samples < LEAST_SAMPLES:
-        raise ConfigError(
-            f"--samples {samples}: expected at least {LEAST_SAMPLES} with --outputs, because chance explains much of "
-            "fewer samples."
-        )
+        if not outputs.is_file():
+            raise ConfigError(
+                f"--outputs {outputs}: expected a .npz file, and there is none. Write it with numpy.savez."
+            )
+        if samples < LEAST_SAMPLES:
+            raise ConfigError(
+                f"--samples {samples}: expected at least {LEAST_SAMPLES} with --outputs, because chance explains much "
+                "of fewer samples."
+            )
 
 
 def _check_model(good: Checked, study: StudyRecord, config: SearchConfig, trial: int) -> None:
@@ -138,7 +136,13 @@ class _TrialComparison:
     def _engine(self) -> Path:
         digest = self.record.artifact
         if digest is not None and digest in self.artifacts:
-            self._check_content(digest)
+            # A damaged engine is one of the things to find here.
+            try:
+                with self.artifacts.open(digest):
+                    pass
+            except ArtifactError as error:
+                self.warnings.append(str(error))
+                self.progress.note(f"warning: {error}")
             return self.artifacts.path(digest)
         self._note("the engine was not kept, so it was built again; the new build may use other kernels")
         out = self.good.folder / f"{self.record.id}.engine"
@@ -159,15 +163,6 @@ class _TrialComparison:
     def compare_wrapper(self, outputs: Path, samples: int, threshold_db: float) -> WrapperComparison:
         """After `compare`."""
         return self._line().diagnoses.compare_wrapper(self._engine, outputs.resolve(), samples, threshold_db)
-
-    def _check_content(self, digest: str) -> None:
-        """A damaged engine is one of the things to find here."""
-        try:
-            with self.artifacts.open(digest):
-                pass
-        except ArtifactError as error:
-            self.warnings.append(str(error))
-            self.progress.note(f"warning: {error}")
 
     def _note(self, text: str) -> None:
         self.notes.append(text)

@@ -72,7 +72,10 @@ def recover_model(config: SearchConfig, out: Path | None, *, latency: bool, even
         found = recover(good, plain, config.recover, events)
         plain_ms, recovered_ms = _latencies(good, plain, found.ranges) if latency else (None, None)
         if out is not None:
-            _write(good, found.ranges, found.record, out)
+            _adopt(good, found.ranges)
+            with staged_folder(out, f"writing to {out}") as staging:
+                write_float_model(staging, good.keeper, found.record)
+                write_ranges(staging, found.ranges, good.target, good.model, _int8(good, found.ranges))
         rows = rescue_rows(found.record, plain_ms=plain_ms, recovered_ms=recovered_ms)
         notes = rescue_notes(found.record, MetricScale.of(good.metric), final_samples=good.data["final"])
         return RecoveredModel(found.record, tuple(rows), tuple(notes), good.metric, out)
@@ -107,10 +110,3 @@ def _adopt(good: Checked, ranges: Ranges) -> None:
     path = Path(tempfile.mkdtemp(dir=good.folder)) / "ranges.json"
     path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
     good.keeper.adopt(ranges=str(path))
-
-
-def _write(good: Checked, ranges: Ranges, record: RecoveryRecord, out: Path) -> None:
-    _adopt(good, ranges)
-    with staged_folder(out, f"writing to {out}") as staging:
-        write_float_model(staging, good.keeper, record)
-        write_ranges(staging, ranges, good.target, good.model, _int8(good, ranges))

@@ -98,7 +98,10 @@ def _run(store: Store, good: Checked, before: Standing, known: StudyRecord | Non
     if known is not None:
         run_here(store, good, known, target_of(store, known, good), events)
         return known
-    study = _create(store, good, before, events)
+    config = good.config
+    files = put(open_artifacts(config), config, events) if ships(config) else ()
+    study = create_study(store, good, events, files, renewed_from=before.study)
+    put_again(open_artifacts(config), config, files, events)
     with taken_back(good.config):
         run_here(store, good, study, target_of(store, study, good), events)
     return study
@@ -163,11 +166,3 @@ def _check_inputs(good: Checked, before: Standing, known: StudyRecord | None) ->
         )
     if known is not None:
         check_unchanged(good, known, None)
-
-
-def _create(store: Store, good: Checked, before: Standing, events: SearchEvents) -> StudyRecord:
-    config = good.config
-    files = put(open_artifacts(config), config, events) if ships(config) else ()
-    study = create_study(store, good, events, files, renewed_from=before.study)
-    put_again(open_artifacts(config), config, files, events)
-    return study

@@ -129,13 +129,10 @@ class SearchMetrics:
                 self._latency.labels(target, name).set(_or_nan(point.latency_ms) / 1000)
                 self._loss.labels(target, name).set(_or_nan(point.loss))
             else:
-                self._forget(target, name)
-
-    def _forget(self, target: str, pick: str) -> None:
-        """What was picked before may be none under what is known now."""
-        for metric in (self._latency, self._loss):
-            with suppress(KeyError):
-                metric.remove(target, pick)
+                # What was picked before may be none under what is known now.
+                for metric in (self._latency, self._loss):
+                    with suppress(KeyError):
+                        metric.remove(target, name)
 
 
 def _or_nan(value: float | None) -> float:

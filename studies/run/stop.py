@@ -38,7 +38,7 @@ class Stop:
         self._refusals = refusals
         self._proposals = proposals
         self.trials = work.problem.config.trials
-        self._uniform = len(work.problem.space.baselines())
+        self._uniform = len(work.problem.space.baselines)
 
     def wanted_count(self, there: int) -> int:
         """How many evaluations there should be; another worker may have raised that.

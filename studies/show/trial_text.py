@@ -24,7 +24,7 @@ from studies.judging.sentences.evaluations import death_text, failure_text, flip
 from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_bytes, format_elapsed_s, format_metric
-from studies.store.records import FinalLevel, GroupRecord, Round, StoredEvaluation, StudyRecord
+from studies.store.records import FinalLevel, GroupRecord, StoredEvaluation, StudyRecord
 
 if TYPE_CHECKING:  # it imports SciPy, which reading verbs should not wait for
     from search.forecast.forecasts import Predicted
@@ -64,7 +64,7 @@ def trial_json(shown: TrialDetails) -> dict[str, Any]:
         "mix_bias": None if record.mix_bias is None else record.mix_bias.to_json(),
         "warnings": [text] if (text := _warn_of_outputs(shown)) else [],
         "not_as_asked": _not_as_asked(shown) or None,
-        "rounds": [_round_json(again) for again in record.rounds],
+        "rounds": [{"round": again.number, **_latency_json(again.latency)} for again in record.rounds],
         **final_levels_json(shown.final_levels),
         "size_bytes": evaluation.size_bytes,
         "memory_bytes": evaluation.memory_bytes,
@@ -114,10 +114,6 @@ def _final_json(shown: TrialDetails) -> dict[str, Any] | None:
     """With the bound that the loss is judged by; None where there are too few samples for one."""
     known, final = _accuracy_json(shown.record.final, shown.standing.study.clusters("final")), _final_of(shown)
     return None if known is None else {**known, "loss_bound": None if final is None else final.bound}
-
-
-def _round_json(again: Round) -> dict[str, Any]:
-    return {"round": again.number, **_latency_json(again.latency)}
 
 
 def group_rows(shown: TrialDetails) -> list[dict[str, Any]]:

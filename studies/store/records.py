@@ -49,7 +49,6 @@ __all__ = [
     "EvaluationRecord",
     "FileRecord",
     "FinalLevel",
-    "FinishRecord",
     "FinishedEvaluation",
     "FullStudyError",
     "GroupRecord",
@@ -248,17 +247,6 @@ class Tally:
     first_started: datetime | None
     last_finished: datetime | None
     now: datetime
-
-
-@dataclass(frozen=True)
-class FinishRecord:
-    """When one evaluation ran; `ok` says whether it went well."""
-
-    evaluation_id: int
-    role: str
-    ok: bool
-    started_at: datetime
-    finished_at: datetime
 
 
 @dataclass(frozen=True)

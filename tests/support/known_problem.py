@@ -41,7 +41,7 @@ class Problem:
 
     def priors(self) -> Priors:
         baselines = []
-        for assignment in self.layout.space.baselines().values():
+        for assignment in self.layout.space.baselines.values():
             row = self.layout.precisions_of([assignment])[0]
             times = [LayerTime(g, "conv", g, False, 1.2 * self.latency.nodes[i, row[i]]) for i, g in self.named()]
             baselines.append(Baseline(row, self.truth(assignment)[0], tuple(times)))
@@ -94,7 +94,7 @@ class Search:
         self.study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
         self.rng = np.random.default_rng(seed)
         self.found: list[tuple[float, float]] = []
-        for assignment in self.space.baselines().values():
+        for assignment in self.space.baselines.values():
             self.study.enqueue_trial(self.space.codes(assignment))
 
     def ask(self) -> tuple[optuna.Trial, Assignment]:
@@ -120,7 +120,7 @@ class Search:
 
     def share(self) -> float:
         """Hypervolume of what was found, as a share of what all weighings of the truth find."""
-        uniforms = np.array(self.found[: len(self.space.baselines())])
+        uniforms = np.array(self.found[: len(self.space.baselines)])
         corner = acquisition.reference(uniforms[:, 0], uniforms[:, 1], 0.0)
         ms, loss = np.array(self.found).T
         kept = acquisition.front(np.log(ms), loss)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -44,7 +44,11 @@ class FakeBackend:
         if device != "none":
             raise TargetError(f"--device {device}: backend fake runs on no device. Leave --device out.")
         self.options = options or FakeOptions()
-        self._precisions = _read_precisions(self.options.precisions)
+        try:
+            named = [Precision.parse(label) for label in self.options.precisions] or [Precision.FP16, Precision.INT8]
+        except ValueError as error:
+            raise ConfigError(f"option fake-precision: {error}") from error
+        self._precisions = sorted(set(named) - {REFERENCE})
         self._faults = [PlantedFault.parse(text) for text in self.options.faults]
         self._runtime = OnnxRuntimeBackend("cpu", threads=usable_processors())  # nothing is timed beside it
 
@@ -102,12 +106,3 @@ class FakeBackend:
     def _open_graph(self, graph: ir.Model) -> Session:
         device = self._runtime.device
         return open_graph(device, graph, device.session_options())
-
-
-def _read_precisions(labels: Sequence[str]) -> list[Precision]:
-    """Those below FP32 that are offered, finest first; FP16 and INT8 where none is named. Raises ConfigError."""
-    try:
-        named = [Precision.parse(label) for label in labels] or [Precision.FP16, Precision.INT8]
-    except ValueError as error:
-        raise ConfigError(f"option fake-precision: {error}") from error
-    return sorted(set(named) - {REFERENCE})

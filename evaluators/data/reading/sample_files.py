@@ -53,16 +53,13 @@ class SampleFiles:
                 for array in arrays.values():
                     array.close()
             if error is None:
-                self._write_rows()
+                # Where samples stood before those of one form were brought together.
+                for number, rows in enumerate(self._rows.values() if len(self._rows) > 1 else ()):
+                    np.save(form_folder(self._partial, number) / ROWS, np.concatenate(rows), allow_pickle=False)
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._partial.rename(self._folder)
         finally:
             shutil.rmtree(self._partial, ignore_errors=True)
-
-    def _write_rows(self) -> None:
-        """Where samples stood before those of one form were brought together."""
-        for number, rows in enumerate(self._rows.values() if len(self._rows) > 1 else ()):
-            np.save(form_folder(self._partial, number) / ROWS, np.concatenate(rows), allow_pickle=False)
 
     @property
     def samples(self) -> int:

@@ -65,12 +65,8 @@ def _line_text(error: Exception) -> str:
 
 
 def _own_frame(error: Exception) -> traceback.FrameSummary | None:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _HERE not in Path(frame.filename).parents]
     return [frame for frame in frames if frame.filename == frames[0].filename][-1] if frames else None
-
-
-def _is_ours(file: str) -> bool:
-    return _HERE in Path(file).parents
 
 
 def _outputs_text(error: Exception, outputs: Mapping[str, Any]) -> str:

@@ -15,7 +15,6 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.backends.onnxruntime.emulation import Emulated
 from evaluators.calibration.activations import AUTO
 from evaluators.engine import Arrays
 from evaluators.lowering.float_types import spelled_out
@@ -93,7 +92,10 @@ class OutputErrors:
 
     def errors(self, ranges: Ranges, before: Floats | None) -> Floats | None:
         """(samples,) error, at most 1; None once the first samples show no gain over `before`, errors of the same."""
-        rough = self._open(ranges)
+        if self._lowered is None or not self._lowered.rescale(ranges):
+            self._lowered = self._context.lower_int8(ranges)
+            spelled_out(self._lowered.model)
+        rough = self._context.emulator.open(self._lowered.model)
         found = np.zeros(0)
         for batch, exact in zip(self._judged, self._outputs, strict=True):
             noise = sample_noise(rough.run(batch.inputs), exact, self._batch)[: batch.count]
@@ -102,13 +104,6 @@ class OutputErrors:
             if before is not None and len(found) >= _FIRST and found.mean() >= before[: len(found)].mean():
                 return None
         return found
-
-    def _open(self, ranges: Ranges) -> Emulated:
-        """As `RecoveryContext.open_int8`; only scales are written anew where only they change, which is most of it."""
-        if self._lowered is None or not self._lowered.rescale(ranges):
-            self._lowered = self._context.lower_int8(ranges)
-            spelled_out(self._lowered.model)
-        return self._context.emulator.open(self._lowered.model)
 
 
 def scale_owners(model: Model, context: RecoveryContext) -> dict[str, str]:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from evaluators.recovery.streams import elementwise_rules, layout_rules, weight_rules
-from evaluators.recovery.streams.result import Reader, Scaling, Streams
+from evaluators.recovery.streams.result import Scaling, Streams
 from evaluators.recovery.streams.slots import PINNED, Slot
 from evaluators.recovery.streams.tracker import Tracker, UnclearError
 from search.graph.model import Model
@@ -74,7 +74,7 @@ def _collect(tracker: Tracker) -> Streams:
         count=len(sets),
         tensors=free,
         scalings=[_settle_scaling(tracker, scaling) for scaling in tracker.scalings],
-        readers=[_root_reader(tracker, reader) for reader in readers],
+        readers=[replace(reader, slots=tracker.sets.roots(reader.slots)) for reader in readers],
         normalized=frozenset(normalized),
         notes=tracker.notes,
     )
@@ -83,10 +83,6 @@ def _collect(tracker: Tracker) -> Streams:
 def _settle_scaling(tracker: Tracker, scaling: Scaling) -> Scaling:
     sides = [None if slots is None else tracker.sets.roots(slots) for slots in (scaling.read, scaling.written)]
     return replace(scaling, read=sides[0], written=sides[1])
-
-
-def _root_reader(tracker: Tracker, reader: Reader) -> Reader:
-    return replace(reader, slots=tracker.sets.roots(reader.slots))
 
 
 def _without_repeats(slots: Slot) -> Slot:

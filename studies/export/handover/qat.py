@@ -22,7 +22,7 @@ class QatHandover(Handover):
     def files(self, mix: Mix) -> Mapping[str, str]:
         graph = mix.lower()
         nodes = {node.name: node for node in graph}
-        tensors = dict(_activation(node) for node in graph if _is_activation_quantizer(node))
+        tensors = dict(_activation(node) for node in graph if (node.op_type == "QuantizeLinear"))
         layers = [
             _layer(layer, name, user, nodes[name], mix) for layer in mix.layers for name, user in layer.weighted.items()
         ]
@@ -95,10 +95,6 @@ def _activation(node: ir.Node) -> tuple[str, dict[str, Any]]:
         "low": (int(limits.min) - int(zero)) * scale,
         "high": (int(limits.max) - int(zero)) * scale,
     }
-
-
-def _is_activation_quantizer(node: ir.Node) -> bool:
-    return node.op_type == "QuantizeLinear"
 
 
 def _behind(value: ir.Value | None) -> ir.Node | None:

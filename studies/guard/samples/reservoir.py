@@ -102,7 +102,7 @@ class Reservoir:
 
     def offer(self, inputs: Inputs) -> None:
         """Consider one request; copies it where it may stay, and never waits."""
-        hour, number = _hour_of(self._clock()), self._random.random()
+        hour, number = time.strftime("%Y%m%d%H", time.gmtime(max(0.0, self._clock()))), self._random.random()
         if hour != self._hour:
             self._hour, self._below = hour, 1.0
         if number < self._below:
@@ -128,7 +128,8 @@ class Reservoir:
             return
         with held_folder(self.folder, _WRITING) as writing:
             part = writing / chosen.name
-            _write(part, data)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(data)
             if self._make_room(chosen):
                 part.replace(self.folder / chosen.name)
         self._failing = False
@@ -199,15 +200,6 @@ class Reservoir:
                 "left out until that is corrected."
             )
         self._failing = True
-
-
-def _write(path: Path, data: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-
-
-def _hour_of(seconds: float) -> str:
-    return time.strftime("%Y%m%d%H", time.gmtime(max(0.0, seconds)))
 
 
 def _as_file(inputs: Mapping[str, NDArray[Any]]) -> bytes:

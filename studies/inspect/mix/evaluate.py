@@ -99,7 +99,10 @@ class _MixRun:
         self._engines.measure("mix", mix)
         found = self._bisect(mix, errors) if request.bisect and self._engines.runs("mix") else None
         if found is not None and found.found is not None:
-            self._engines.measure("explained", mix.replace(self._floats(found.found.kept, mix)))
+            self._engines.measure(
+                "explained",
+                mix.replace({group: choose_float(group, mix[group], self._space) for group in found.found.kept}),
+            )
         measured = self._engines.score_final()
         return MixReport(
             model=good.config.model,
@@ -127,7 +130,18 @@ class _MixRun:
             nonlocal count
             count += 1
             self._events.step("bisecting the loss", count, most)
-            return self._try(name, kept, mix.replace({group: floats[group] for group in kept}))
+            allowed = self._allowed_loss(self._engines.evaluation("fp32").accuracy)
+            try:
+                line = self._good.keeper.ask("scoring a mix without an engine")
+                found = line.diagnoses.score_emulated(
+                    mix.replace({group: floats[group] for group in kept}), 0.0 if allowed is None else allowed
+                )
+            except ProcessDiedError as death:
+                raise EvaluatorError(
+                    f"bisecting the loss: {death}. Take a smaller --batch, or leave --bisect out."
+                ) from death
+            undone = found.accuracy is not None and is_undone(found.accuracy, allowed)
+            return BisectionStep(name, kept, found.accuracy, found.failure, undone)
 
         return bisect(ids, rank_groups(ids, mix, errors), kinds, attempt)
 
@@ -135,21 +149,6 @@ class _MixRun:
         """What bisection found with the engine of it, whose loss on the final split took no part in finding it."""
         final = None if engine is None else engine.final
         return LossExplanation(found, engine, final is not None and is_undone(final, self._allowed_loss(fp32.final)))
-
-    def _floats(self, kept: Sequence[str], mix: Assignment) -> dict[str, Precision]:
-        return {group: choose_float(group, mix[group], self._space) for group in kept}
-
-    def _try(self, name: str, kept: tuple[str, ...], assignment: Assignment) -> BisectionStep:
-        allowed = self._allowed_loss(self._engines.evaluation("fp32").accuracy)
-        try:
-            line = self._good.keeper.ask("scoring a mix without an engine")
-            found = line.diagnoses.score_emulated(assignment, 0.0 if allowed is None else allowed)
-        except ProcessDiedError as death:
-            raise EvaluatorError(
-                f"bisecting the loss: {death}. Take a smaller --batch, or leave --bisect out."
-            ) from death
-        undone = found.accuracy is not None and is_undone(found.accuracy, allowed)
-        return BisectionStep(name, kept, found.accuracy, found.failure, undone)
 
     def _allowed_loss(self, fp32: Accuracy | None) -> float | None:
         return allowed_loss(self._good.limits, self._metric, fp32)

@@ -93,7 +93,7 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale, limits: Limits 
     return [
         (
             row.step,
-            _loss(row.after, metric),
+            "" if row.after is None else value_text(row.after.loss, half_width(row.after.low, row.after.high), metric),
             "" if row.after is None else interval_text(row.after.low, row.after.high, metric),
             _won_back_text(row, rows[0].after, metric, limits),
             latency_text(row.latency_ms),
@@ -136,10 +136,6 @@ def won_back_text(share: float | None, *, missing: str = "") -> str:
 def seconds_text(seconds: float | None, *, missing: str = "") -> str:
     """Seconds with one decimal: `7.6`, `< 0.1`."""
     return missing if seconds is None else "< 0.1" if seconds < 0.05 else f"{seconds:.1f}"
-
-
-def _loss(estimate: LossEstimate | None, metric: MetricScale) -> str:
-    return "" if estimate is None else value_text(estimate.loss, half_width(estimate.low, estimate.high), metric)
 
 
 def rescue_notes(

@@ -200,9 +200,14 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
     """Count one target of a study."""
     config = config_of(study, target)
     workers = store.workers.of_target(target.id)
-    since = _since(store, workers, config.lease_s)
+    # An hour ago; later where all that work now began later, so that a pause before is no part of their rate.
+    hour_ago = store.statistics.now() - timedelta(seconds=HOUR_S)
+    since = max(
+        hour_ago, min((worker.started_at for worker in workers if worker.live(config.lease_s)), default=hour_ago)
+    )
     tally = store.statistics.tally(target.id, since)
-    front, picks, only_fp32 = _front(store, study, target, config)
+    now = read_standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric), study.batch))
+    front, picks, only_fp32 = int(now.judgement.front.sum()), pick_points(now), now.only_fp32
     return TargetStatus(
         target=target,
         wanted=config.trials,
@@ -227,20 +232,6 @@ def _limit_left_s(config: SearchConfig, workers: tuple[WorkerRecord, ...], now: 
     if began is None or config.time_limit_s is None:
         return None
     return max(0.0, config.time_limit_s - (now - began).total_seconds())
-
-
-def _since(store: Store, workers: tuple[WorkerRecord, ...], lease_s: float) -> datetime:
-    """An hour ago; later where all that work now began later, so that a pause before is no part of their rate."""
-    hour_ago = store.statistics.now() - timedelta(seconds=HOUR_S)
-    return max(hour_ago, min((worker.started_at for worker in workers if worker.live(lease_s)), default=hour_ago))
-
-
-def _front(
-    store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig
-) -> tuple[int, dict[str, Point], bool]:
-    """How many points the front has, the picks, and whether nothing but FP32 was evaluated."""
-    now = read_standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric), study.batch))
-    return int(now.judgement.front.sum()), pick_points(now), now.only_fp32
 
 
 def _pick_json(point: Point) -> dict[str, Any]:

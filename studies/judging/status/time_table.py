@@ -1,4 +1,4 @@
-"""The time of a study: seconds by kind of work over all its workers, and when evaluations were finished."""
+"""The time of a study: seconds by kind of work over all its workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from studies.options.quantities import format_duration_s
 from studies.run_clock import KINDS
 
 if TYPE_CHECKING:
-    from studies.store.records import FinishRecord, WorkerTime
+    from studies.store.records import WorkerTime
     from studies.store.store import Store
 
 
@@ -95,32 +95,3 @@ def time_rows(times: TimeTable) -> list[tuple[str, str, str]]:
     """Seconds, share of the busy time, and what they were spent on; the most first, and no kind below 0.05 s."""
     shown = sorted(((s, kind) for kind, s in times.seconds.items() if s >= 0.05), reverse=True)
     return [(f"{s:.1f}", f"{times.share(kind):.1%}", KINDS.get(kind, kind)) for s, kind in shown]
-
-
-@dataclass(frozen=True)
-class EndTime:
-    """One finished evaluation, and the seconds from the start of the study's first command to its end.
-
-    Attributes:
-        role: `baseline:fp32` and the like; empty for a mix.
-        ok: whether it went well.
-    """
-
-    evaluation_id: int
-    role: str
-    ok: bool
-    seconds: float
-
-
-def end_times(store: Store, study_target_id: int) -> tuple[EndTime, ...]:
-    """The finished evaluations of a target over time, in the order in which they were finished.
-
-    Pauses between runs count. Where no worker told of its time, the first evaluation's start stands for the command's.
-    """
-    rows = store.statistics.finish_times(study_target_id)
-    began = time_table(store, study_target_id).began or min((row.started_at for row in rows), default=None)
-    return tuple(_after(row, began) for row in rows if began is not None)
-
-
-def _after(row: FinishRecord, began: datetime) -> EndTime:
-    return EndTime(row.evaluation_id, row.role, row.ok, (row.finished_at - began).total_seconds())

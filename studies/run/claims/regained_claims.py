@@ -48,7 +48,11 @@ class RegainedClaims:
     def claim_next(self, now: Standing, *, searching: bool) -> Claim | None:
         """None is begun that would not end within the time limit."""
         numbers = self._left(now) if searching else []
-        self._tell(len(numbers))
+        count = len(numbers)
+        if count and not self._told:
+            many, them = (f"{count} evaluations", "them") if count > 1 else ("one evaluation", "it")
+            self._work.events.note(f"scoring {many} on the rest of the samples: earlier limits stopped {them} early")
+        self._told = bool(count or self._claimed)
         for number in numbers:
             held = self._hold(number)
             if held is not None:
@@ -62,12 +66,6 @@ class RegainedClaims:
             return []
         found = [int(now.table.id[row]) for row in np.flatnonzero(now.judgement.regainable)]
         return [number for number in found if number not in self._claimed]
-
-    def _tell(self, count: int) -> None:
-        if count and not self._told:
-            many, them = (f"{count} evaluations", "them") if count > 1 else ("one evaluation", "it")
-            self._work.events.note(f"scoring {many} on the rest of the samples: earlier limits stopped {them} early")
-        self._told = bool(count or self._claimed)
 
     def _hold(self, number: int) -> _Held | None:
         """None where another worker evaluates it, or has just completed it."""

@@ -55,7 +55,7 @@ class TrialClaims:
         self._refusals = refusals
         self._trials = trials
         self._stop = stop
-        self._roles = {a.digest: BASELINE + label for label, a in work.problem.space.baselines().items()}
+        self._roles = {a.digest: BASELINE + label for label, a in work.problem.space.baselines.items()}
         self._claimed: dict[int, _Wanted] = {}
         self._repeats = 0
 
@@ -64,7 +64,7 @@ class TrialClaims:
 
         INT8 says most of what a search can gain, and builders that learn take long for each first build.
         """
-        finest, *others = self._work.problem.space.baselines().values()
+        finest, *others = self._work.problem.space.baselines.values()
         self.enqueue_mixes((finest, *reversed(others)))
 
     def enqueue_mixes(self, mixes: Iterable[Assignment]) -> None:

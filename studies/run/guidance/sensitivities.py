@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -124,8 +124,7 @@ def _run_pass(
         raise EvaluatorError(failure_text(str(death))) from death
     for note in found.notes:
         progress.detail(f"sensitivity: {note}")
-    rows = tuple(GroupError(**asdict(row)) for row in found.rows)
-    return rows, tuple(found.notes), tuple(found.not_finite)
+    return tuple(found.rows), tuple(found.notes), tuple(found.not_finite)
 
 
 def failure_text(told: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evaluators.cores import usable_processors
-from evaluators.diagnose.group_error import GroupError, SensitivityPass
+from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
@@ -122,8 +122,7 @@ class SensitivityBeside:
 
     def _store(self, found: SensitivityPass) -> tuple[str, ...]:
         """Store what was found, as soon as it is; the notes on it."""
-        rows = tuple(GroupError(**asdict(row)) for row in found.rows)
-        self._work.ledger.store.spaces.set_sensitivities(self._work.ledger.target.id, rows, replace=False)
+        self._work.ledger.store.spaces.set_sensitivities(self._work.ledger.target.id, found.rows, replace=False)
         return tuple(found.notes)
 
 
@@ -145,7 +144,7 @@ class SensitivityHook(Hook):
         self._wanted = kind.guided and kind.wants_sensitivities
 
     def prepare(self, now: Standing) -> None:
-        uniform = len(self._work.problem.space.baselines())
+        uniform = len(self._work.problem.space.baselines)
         if not self._wanted or self._work.problem.config.trials <= max(uniform, len(now.table)):
             return  # nothing is left to propose that is not enqueued
         beside = not self._work.ledger.target.target.relative

@@ -71,7 +71,7 @@ class BudgetWarning(Hook):
 
     def notice(self, now: Standing) -> Standing:
         running = any(now.table.status[row] == RUNNING for row in now.measures.baselines)
-        if self._looked or running or now.measures.finished_count < len(self._work.problem.space.baselines()):
+        if self._looked or running or now.measures.finished_count < len(self._work.problem.space.baselines):
             return now
         self._looked = True
         if self._work.crew.rank() == 0:  # one worker says it for all
@@ -92,7 +92,7 @@ class SlowerNote(Hook):
 
     def follow(self, record: StoredEvaluation, now: Standing) -> None:
         rows = now.measures.baselines
-        wanted = len(self._work.problem.space.baselines())
+        wanted = len(self._work.problem.space.baselines)
         running = any(now.table.status[row] == RUNNING for row in rows)
         if not (record.role or "").startswith(BASELINE) or running or len(rows) < wanted:
             return
@@ -147,9 +147,6 @@ class Remaining(Hook):
             self._mixes_s.append(since_s if self._mixes_s else min(since_s, took_s or since_s))
         elif self._work.ledger.target.target.relative and not self._mixes_s:
             self._mixes_s.append(took_s)  # on a processor uniform engines take as long as mixes
-        self._tell(now)
-
-    def _tell(self, now: Standing) -> None:
         left_s, pace = self._left_s(now), self._work.pace
         ends = None if left_s is None else time.monotonic() + left_s
         self._work.events.report_time(RunTime(pace.began, pace.limit_s, ends))

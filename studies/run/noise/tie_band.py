@@ -111,7 +111,7 @@ class TieBand(Hook):
     def _can_begin(self, now: Standing) -> bool:
         """Whether it is not measured yet, and all uniform baselines are finished and one of them was built."""
         rows = now.measures.baselines
-        begun = now.measures.finished_count >= len(self._work.problem.space.baselines())
+        begun = now.measures.finished_count >= len(self._work.problem.space.baselines)
         finished = begun and all(now.table.status[row] != RUNNING for row in rows)
         possible = finished and bool(self._built_rows(now)) and not self._failed
         return possible and self._work.ledger.target.latency_band is None and self._is_open()
@@ -142,7 +142,7 @@ class TieBand(Hook):
     def _row(self, now: Standing, repeats: Sequence[RepeatRecord]) -> int:
         """Of the baseline that is measured again: the one that was so far, else INT8 where there is one."""
         known = {repeat.evaluation_id for repeat in repeats}
-        rows = [now.measures.row_of(BASELINE + label) for label in self._work.problem.space.baselines()]
+        rows = [now.measures.row_of(BASELINE + label) for label in self._work.problem.space.baselines]
         built = [row for row in rows if row is not None and row in self._built_rows(now)]
         return next((row for row in built if int(now.table.id[row]) in known), built[-1])
 

@@ -35,15 +35,11 @@ def check_backend_options(config: SearchConfig) -> None:
             f"{'it' if len(foreign) == 1 else 'them'} out, or choose --backend {foreign[0].backend}."
         )
     for row, value in _backend_values(config).items():
-        _check_paths(row, value)
-
-
-def _check_paths(row: BackendOption, value: Any) -> None:
-    for path in value if row.type == "file" else ():
-        if not Path(path).is_file():
-            raise ConfigError(f"{row.option} {path}: there is no such file. Give the path of one that is there.")
-    if row.type == "folder" and value and value != "none":
-        check_folder(row.option, Path(value).absolute(), "the backend keeps files there")
+        for path in value if row.type == "file" else ():
+            if not Path(path).is_file():
+                raise ConfigError(f"{row.option} {path}: there is no such file. Give the path of one that is there.")
+        if row.type == "folder" and value and value != "none":
+            check_folder(row.option, Path(value).absolute(), "the backend keeps files there")
 
 
 def backend_kind(config: SearchConfig) -> BackendKind:

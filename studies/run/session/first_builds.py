@@ -42,7 +42,7 @@ class FirstBuilds:
         self._target = target
         self._over = threading.Event()
         self._closed = threading.Event()
-        finest, *others = good.space.baselines().values()
+        finest, *others = good.space.baselines.values()
         lower = others[::-1]
         self._work = [partial(self._build_own, [finest, *([] if builders else lower)])]
         for number, builder in enumerate(builders):

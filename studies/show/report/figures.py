@@ -90,16 +90,12 @@ def forecast_figure(found: Compared, title: str, factor: float) -> Figure:
         factor: what values are multiplied by, 100 for percentage points.
     """
     layout = frame(f"measured {title}", f"predicted {title}", height=380)
-    ends = _ends(found, factor)
+    # One range for both axes: that of the points, so that a few wide intervals do not press them together.
+    values = factor * np.concatenate([found.predicted, found.measured])
+    ends = widen_range(float(values.min()), float(values.max())) if len(values) else None
     layout["showlegend"] = False
     layout["xaxis"]["range"] = layout["yaxis"]["range"] = ends
     return {"data": _traces(found, factor, ends), "layout": layout}
-
-
-def _ends(part: Compared, factor: float) -> list[float] | None:
-    """One range for both axes: that of the points, so that a few wide intervals do not press them together."""
-    values = factor * np.concatenate([part.predicted, part.measured])
-    return widen_range(float(values.min()), float(values.max())) if len(values) else None
 
 
 def _traces(part: Compared, factor: float, ends: list[float] | None) -> list[Figure]:

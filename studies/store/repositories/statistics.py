@@ -116,17 +116,6 @@ class Statistics(Repository):
             for death in row.deaths
         )
 
-    def finish_times(self, study_target_id: int) -> tuple[records.FinishRecord, ...]:
-        """When the evaluations of a target ran, in the order in which they were finished; exports left out."""
-        e = tables.EvaluationRecord
-        query = (
-            select(e.id, e.role, e.status == records.OK, e.started_at, e.finished_at)
-            .where(e.study_target_id == study_target_id, e.role != records.EXPORT, e.finished_at.is_not(None))
-            .order_by(e.finished_at, e.id)
-        )
-        rows = self._database.rows(query)
-        return tuple(records.FinishRecord(row[0], row[1], bool(row[2]), row[3], row[4]) for row in rows)
-
     def worker_times(self, study_target_id: int) -> tuple[records.WorkerTime, ...]:
         """What the workers of a target spent their time on, oldest first; those that did not say are absent."""
         w = tables.WorkerRecord

@@ -167,7 +167,7 @@ def test_only_products_with_a_constant_matrix_are_offered_it() -> None:
         "layer.0/attn/k",
         "layer.0/attn/v",
     ]
-    assert "int8-dynamic" in space.baselines()
+    assert "int8-dynamic" in space.baselines
 
 
 def test_networks_of_convolutions_are_spared_it() -> None:
@@ -175,7 +175,7 @@ def test_networks_of_convolutions_are_spared_it() -> None:
     capability = OnnxRuntimeBackend().capability()
     space = make_space(loaded("residual"), capability, ranged("residual"))
     assert space.precisions == (FP32, INT8)
-    assert list(space.baselines()) == ["fp32", "int8"]
+    assert list(space.baselines) == ["fp32", "int8"]
     head = next(group.id for group in loaded("residual").groups if group.op == "Gemm")
     why = next(choice.reason for choice in space.choices[head] if choice.precision is DYNAMIC)
     assert why.endswith("of the multiply-adds, below 5%: it gains nothing")

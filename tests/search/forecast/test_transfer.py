@@ -38,7 +38,7 @@ def measured(problem: Problem, seed: int, count: int = 40, *, alike: bool = True
     """Uniform and random mixes, with the noise of a measurement."""
     rng = np.random.default_rng(seed)
     layout = problem.layout
-    uniform = layout.precisions_of(list(layout.space.baselines().values()))
+    uniform = layout.precisions_of(list(layout.space.baselines.values()))
     mixes = rng.integers(0, 3, (count - len(uniform), len(layout.groups)))
     rows = np.concatenate([uniform, mixes]).astype(np.int8)
     ms = layout.values(problem.latency, rows) * (1 + 0.004 * rng.standard_normal(count))
@@ -49,7 +49,7 @@ def measured(problem: Problem, seed: int, count: int = 40, *, alike: bool = True
 
 def baselines(problem: Problem) -> list[Baseline]:
     """Uniform engines without a profile."""
-    uniform = problem.layout.space.baselines().values()
+    uniform = problem.layout.space.baselines.values()
     return [Baseline(problem.layout.precisions_of([a])[0], problem.truth(a)[0]) for a in uniform]
 
 
@@ -68,7 +68,7 @@ def first_proposals(problem: Problem, priors: Priors, seed: int, count: int = 2)
     """Share of the best front that the uniform mixes and the first proposals reach."""
     search = Search(problem, seed=seed)
     search.study.sampler = GuidedSampler(Guidance(problem.layout, lambda: priors), seed)
-    return search.run(len(problem.layout.space.baselines()) + count).share()
+    return search.run(len(problem.layout.space.baselines) + count).share()
 
 
 @pytest.mark.slow

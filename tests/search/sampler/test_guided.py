@@ -65,7 +65,7 @@ def test_without_prices_of_changes_it_would_not_be():
 @pytest.mark.slow
 def test_a_budget_draws_the_search_to_it():
     problem = make_problem(seed=3)
-    uniform = {label: problem.truth(a)[0] for label, a in problem.layout.space.baselines().items()}
+    uniform = {label: problem.truth(a)[0] for label, a in problem.layout.space.baselines.items()}
     budget = float(np.sqrt(uniform["int8"] * uniform["fp16"]))
     noise = problem.layout.pairwise(problem.noise)
     best = within(noise, problem.layout.pairwise(problem.latency), budget)
@@ -164,7 +164,7 @@ def test_what_cannot_be_built_is_not_proposed():
         search.tell(trial, assignment)
 
 
-@pytest.mark.parametrize("error", [SolverError("HiGHS failed"), SurrogateError("not a number")])
+@pytest.mark.parametrize("error", [SolverError("nothing is allowed"), SurrogateError("not a number")])
 def test_mixes_are_proposed_though_forecasts_fail(error, monkeypatch):
     """New ones, all that can be built; the reason is there to be told."""
 
@@ -464,7 +464,7 @@ def test_gains_that_no_map_of_noise_explains_leave_numbers(groups):
     assert all(np.isfinite(value) for each in forecasts for value in each.values() if isinstance(value, float))
 
 
-def test_a_graph_too_wide_for_elimination_is_searched_without_integer_programs(monkeypatch):
+def test_a_graph_too_wide_for_elimination_is_searched_too():
     """As dense blocks make it, in which every layer reads all before it."""
     names = [f"g{i:03d}" for i in range(30)]
     edges = [Edge(a, b, f"{a}{b}", 100_000) for a, b in itertools.combinations(names, 2)]
@@ -473,7 +473,6 @@ def test_a_graph_too_wide_for_elimination_is_searched_without_integer_programs(m
     changes = np.where(np.eye(PRECISIONS, dtype=bool), 0.0, 0.001)[None] * np.ones((len(edges), 1, 1))
     latency = replace(narrow.latency, edges=changes)
     wide = Problem(layout, latency, replace(narrow.noise, edges=0 * changes))
-    monkeypatch.setattr("search.solver.integer_program.solve", None)
     search = Search(wide, latency_band=lambda: 0.01).run(8)
     assert len(set(search.found)) == 8
     assert FORECAST in search.study.trials[7].user_attrs

@@ -192,10 +192,10 @@ def test_the_digest_is_stable_and_names_every_difference() -> None:
 
 def test_baselines_are_the_distinct_uniform_assignments_fp32_first() -> None:
     model = loaded("residual")
-    assert list(make_space(model, GPU).baselines()) == ["fp32", "fp16", "int8"]
-    assert list(make_space(model, CPU).baselines()) == ["fp32", "int8"]
+    assert list(make_space(model, GPU).baselines) == ["fp32", "fp16", "int8"]
+    assert list(make_space(model, CPU).baselines) == ["fp32", "int8"]
     only = make_space(model, CPU, keep=keep(".*=fp32"))
-    assert list(only.baselines()) == ["fp32"]
+    assert list(only.baselines) == ["fp32"]
     assert only.size == 1
 
 
@@ -233,9 +233,9 @@ def test_codes_and_assignments_are_each_others_inverse(space: Space, data: st.Da
 @given(spaces())
 @settings(max_examples=60, deadline=None)
 def test_every_baseline_can_be_proposed(space: Space) -> None:
-    for assignment in space.baselines().values():
+    for assignment in space.baselines.values():
         assert space.assignment(space.codes(assignment)) == assignment
-    assert next(iter(space.baselines())) == "fp32"
+    assert next(iter(space.baselines)) == "fp32"
     assert all(len(variable.precisions) > 1 for variable in space.variables)
     assert space.size == int(np.prod([len(variable.precisions) for variable in space.variables], dtype=object))
 

@@ -70,7 +70,7 @@ def test_where_a_precision_is_not_offered_the_next_finer_one_is_taken() -> None:
     assert space.precisions == (FP32, BF16, INT8)
     assert dict(space.uniform(INT8)) == dict(space.coarsest) == {"a": INT8, "b": BF16, "c": INT8}
     assert dict(space.uniform(BF16)) == {"a": BF16, "b": BF16, "c": FP32}
-    assert list(space.baselines()) == ["fp32", "bf16", "int8"]
+    assert list(space.baselines) == ["fp32", "bf16", "int8"]
 
 
 def test_int8_stands_for_a_network_in_which_products_may_be_coarser() -> None:
@@ -79,7 +79,7 @@ def test_int8_stands_for_a_network_in_which_products_may_be_coarser() -> None:
     may = {"a": (FP32, INT8), "b": (FP32, INT8, w4), "c": (FP32, INT8, w4)}
     choices = {group: tuple(Choice(p, p in some) for p in (FP32, INT8, w4)) for group, some in may.items()}
     space = Space(choices, tuple(Variable(group, (group,), some) for group, some in may.items()))
-    assert list(space.baselines()) == ["fp32", "w4", "int8"]
+    assert list(space.baselines) == ["fp32", "w4", "int8"]
     assert dict(space.coarsest) == dict.fromkeys("abc", INT8)
 
 
