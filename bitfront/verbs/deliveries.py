@@ -311,4 +311,5 @@ def _print_recovered(found: RecoveredModel) -> None:
 
     print_rescue(found.rows, found.notes, MetricScale.of(found.metric))
     if found.folder is not None:
-        say(f"Wrote model.float.onnx and ranges.json to {found.folder}.")
+        anew = " Search model.float.onnx to calibrate and recover INT8 anew." if found.record.own else ""
+        say(f"Wrote model.float.onnx and ranges.json to {found.folder}.{anew}")

@@ -177,7 +177,7 @@ def recover(
         steps = [step for step in steps if not step.exact]  # they would change the constants that the file quantized
     why = _why_not(given, int8)
     if why and not wanted:
-        return ranges, RecoveryRecord(asked, notes=(why,))
+        return ranges, RecoveryRecord(asked, notes=(why,), own=given.own_groups)
     with held_folder() as folder:
         run = _Recovery(subject, emulator, int8, budget, folder, alive)
         found = KeptSteps(ranges, (), notes=(why,))
@@ -192,7 +192,9 @@ def recover(
     final = iter(losses)
     records = tuple(replace(step, final=next(final)) if step.kept else step for step in found.steps)
     chosen = replace(chosen, selected=ranges.selected)
-    return chosen, RecoveryRecord(asked, records, plain, found.notes, budget.elapsed_s(), formats=formats)
+    return chosen, RecoveryRecord(
+        asked, records, plain, found.notes, budget.elapsed_s(), formats=formats, own=given.own_groups
+    )
 
 
 def _why_not(given: Model, int8: Assignment) -> str:

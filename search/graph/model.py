@@ -85,6 +85,11 @@ class Model:
         """The number of samples in one inference: the first dimension of the first input."""
         return self.inputs[0].shape[0]
 
+    @property
+    def own_groups(self) -> tuple[str, ...]:
+        """Groups whose INT8 is that of the file."""
+        return tuple(group.id for group in self.groups if self.own.owns(group))
+
     def with_attention(self) -> Model:
         """The model with its products of activations among what may be quantized, which a rule keeps in floats."""
         free = (replace(g, pinned="") if g.pinned == BOTH_ACTIVATIONS else g for g in self.groups)
@@ -251,7 +256,7 @@ def _origin_text(floats: _Floats, moved: Sequence[str], model: Model) -> str:
             f"exactly{', as its inputs and outputs are' if floats.half_inputs else ''}"
         )
     if floats.codes is not None:
-        count = sum(map(model.own.owns, model.groups))
+        count = len(model.own_groups)
         told.append(
             f"the file is quantized: FP32 is the model without its Quantize and Dequantize, INT8 of {count} of "
             f"{len(model.groups)} groups has the file's own scales, which recovery leaves alone, and all others are "

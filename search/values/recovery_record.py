@@ -65,6 +65,7 @@ class RecoveryRecord:
         plain: the loss of plain INT8 on the final samples; None if it was not scored.
         notes: what holds for all of it, one sentence each.
         again: whether it had more time, after it had run out of it.
+        own: groups whose INT8 has the scales of a quantized file, which no step changes.
         formats: steps that were tried for other precisions than INT8, named `bias of W4`; their losses are not scored.
     """
 
@@ -75,6 +76,7 @@ class RecoveryRecord:
     seconds: float = 0.0
     again: bool = False
     formats: tuple[StepRecord, ...] = ()
+    own: tuple[str, ...] = ()
 
     @property
     def kept_steps(self) -> tuple[StepRecord, ...]:
@@ -91,8 +93,9 @@ class RecoveryRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RecoveryRecord:
         steps, formats = (tuple(_step(row) for row in data.get(name, ())) for name in ("steps", "formats"))
-        again = data.get("again", False)
-        return cls(data["asked"], steps, _loss(data["plain"]), tuple(data["notes"]), data["seconds"], again, formats)
+        again, own = data.get("again", False), tuple(data.get("own", ()))
+        notes = tuple(data["notes"])
+        return cls(data["asked"], steps, _loss(data["plain"]), notes, data["seconds"], again, formats, own)
 
 
 @dataclass(frozen=True)

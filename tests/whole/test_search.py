@@ -472,7 +472,17 @@ def test_a_quantized_file_is_searched_and_the_file_as_given_is_measured_beside(h
     path = quantized(onnx.load(here / "in/model.onnx"), here)
     said = ok("inspect", path, "--backend", "onnxruntime")
     assert "INT8 of 3 of 3 groups has the file's own scales" in " ".join(said.split())
-    ok("search", path, "--data", here / "in/data.npz", "--trials", 3, "--study", "own")
+    result = invoke(
+        "search", path, "--data", here / "in/data.npz", "--trials", 3, "--study", "own", "--recover", "bias"
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("which no recovery step changes; `bitfront recover FILE") == 1
+    assert "--recover bias changes no layer that has them" in result.stderr
+    strict = ("--max-error-ratio", 0.01, "--min-error", 0, "--sensitivity-time", "1s", "--recover", "none", "--json")
+    told = ok("sensitivity", path, "--data", here / "in/data.npz", *strict)
+    assert {tuple(remedy["steps"]) for remedy in json.loads(told)["remedies"]} == {()}
+    said = " ".join(ok("recover", path, "--data", here / "in/data.npz", "--out", "anew").split())
+    assert said.endswith("Search model.float.onnx to calibrate and recover INT8 anew.")
     found = front("own")
     assert re.search(r"The file as given takes [\d.]+ ms \([\d.]+ × FP32\) and loses ", " ".join(found["notes"]))
     said = ok("front", "own")

@@ -10,6 +10,12 @@ from studies.judging.findings.causes import Cause
 from studies.judging.findings.rescue_table import rescue_rows
 from studies.options.quantities import format_percent
 
+# What is said of layers whose INT8 is that of a quantized file.
+OWN_SCALES = (
+    "The scales are those of the quantized file, which no recovery step changes; `bitfront recover FILE --data DATA "
+    "--out DIR` writes the float model, of which INT8 is calibrated and recovered, and may lose far less"
+)
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -35,24 +41,32 @@ class Remedy:
 
     Attributes:
         groups: ids of the groups in which it shows, in the order of the graph.
+        own: whether all of them have the scales of a quantized file.
         results: what those of its recovery steps did that were tried on the target.
     """
 
     cause: Cause
     groups: tuple[str, ...]
     results: tuple[StepResult, ...] = ()
+    own: bool = False
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The recovery steps that do it; none where no step changes anything."""
+        return () if self.own else self.cause.steps
 
     @property
     def text(self) -> str:
         """What goes on, what to do, and what that did here, in sentences."""
         cause = self.cause
-        told = f"{cause.words} {cause.remedy} Recovery steps for this: {', '.join(cause.steps)}."
+        told = f"{cause.words} {cause.remedy} "
+        told += f"{OWN_SCALES}." if self.own else f"Recovery steps for this: {', '.join(self.steps)}."
         return f"{told} Here {'; '.join(result.text for result in self.results)}." if self.results else told
 
     def to_json(self) -> dict[str, Any]:
         cause = self.cause
         told = {"cause": cause.name, "groups": list(self.groups), "explanation": cause.words, "remedy": cause.remedy}
-        return {**told, "steps": list(cause.steps), "results": [vars(result) for result in self.results]}
+        return {**told, "steps": list(self.steps), "results": [vars(result) for result in self.results]}
 
 
 def results_of(cause: Cause, record: RecoveryRecord | None) -> tuple[StepResult, ...]:

@@ -145,7 +145,11 @@ class Sensitivities:
         for row in self.rows:
             for finding in self.findings(row):
                 groups.setdefault(finding.cause, {})[row.group] = None
-        found = [Remedy(cause, tuple(some), results_of(cause, self.recovery)) for cause, some in groups.items()]
+        own = set() if self.recovery is None else {*self.recovery.own}
+        found = [
+            Remedy(cause, tuple(some), results_of(cause, self.recovery), own=some.keys() <= own)
+            for cause, some in groups.items()
+        ]
         return sorted(found, key=lambda remedy: -len(remedy.groups))
 
     def to_json(self) -> dict[str, Any]:

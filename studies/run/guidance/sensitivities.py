@@ -11,7 +11,7 @@ from evaluators.diagnose.group_error import GroupError
 from evaluators.process.connection import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
-from search.values import Precision
+from search.values import Precision, RecoveryRecord
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.store.records import GroupRecord, StudyRecord, TargetRecord
@@ -244,7 +244,8 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
         ranges, record = calibrate_recovered(good, progress)
         adopt_ranges(good.keeper, good.folder, ranges)
         space = good.space_under(ranges)
-        return replace(of_checked(good, space, thresholds, progress), recovery=record)
+        found = of_checked(good, space, thresholds, progress)
+        return found if record is None else replace(found, recovery=record)
 
 
 def of_checked(good: Checked, space: Space, thresholds: Thresholds, progress: SearchEvents) -> Sensitivities:
@@ -258,7 +259,8 @@ def of_checked(good: Checked, space: Space, thresholds: Thresholds, progress: Se
     if not_finite:
         raise DataError(_not_finite(not_finite))
     groups = tuple(map(GroupRecord.of_group, good.model.groups))
-    return Sensitivities(good.config.model, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
+    known, plain = {group.id: group for group in groups}, RecoveryRecord("none", own=good.model.own_groups)
+    return Sensitivities(good.config.model, _in_order(rows, groups), known, thresholds, notes, recovery=plain)
 
 
 def _not_finite(samples: Sequence[int]) -> str:

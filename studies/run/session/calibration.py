@@ -13,6 +13,7 @@ from search.values import Ranges, RecoveryRecord, digest_of, is_quantized
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.kept_ranges import KeptRanges
 from studies.events import Events
+from studies.judging.findings.remedies import OWN_SCALES
 from studies.judging.findings.rescue_table import step_text
 from studies.options.config import SearchConfig
 from studies.run.session.setup import Checked, calibrate, calibration_cache_of
@@ -52,6 +53,7 @@ def calibrate_target(
         progress.note("recovery goes on, because it ran out of time and no mix rests on it yet")
         return _Calibration(store, artifacts, good, progress, longer=True).find()
     found = _Calibration(store, artifacts, good, progress).find()
+    _tell_own_scales(found.recovery, progress)
     if target.ranges_digest not in (None, found.ranges_digest):
         raise StudyError(
             "resuming: the study's INT8 ranges were removed from its artifacts, and new ones differ from them, because "
@@ -222,7 +224,15 @@ def calibrate_recovered(good: Checked, progress: Events) -> tuple[Ranges, Recove
     if steps == "none":
         return ranges, None
     found = recover(good, ranges, steps, progress)
+    _tell_own_scales(found.record, progress)
     return found.ranges, found.record
+
+
+def _tell_own_scales(record: RecoveryRecord | None, progress: Events) -> None:
+    """That recovery does not change a quantized file's scales, where steps were named or none was left to be tried."""
+    if record is not None and record.own and (record.asked != BY_DEFAULT or not record.steps):
+        named = f"--recover {record.asked} changes no layer that has them" if record.asked != BY_DEFAULT else ""
+        progress.note("recovery: " + ". ".join(filter(None, [OWN_SCALES, named])))
 
 
 def seconds_for(config: SearchConfig) -> float:

@@ -24,6 +24,7 @@ from evaluators.lowering.placement import TENSORRT
 from search.graph.model import Model, load
 from search.values import Assignment, LossEstimate, Precision, Ranges, RecoveryRecord, StepRecord, TensorRange
 from studies.judging.findings.causes import CAUSES, find_causes
+from studies.judging.findings.remedies import Remedy
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.store.records import GroupRecord
@@ -237,3 +238,22 @@ def test_what_a_remedy_won_here_stands_beside_it() -> None:
     unscored = replace(found, recovery=replace(record, plain=None))
     assert "equalize is applied: the error is 0.01 times as large" in unscored.remedies()[0].text
     assert "Here" not in replace(found, recovery=None).remedies()[0].text
+
+
+def test_no_step_is_proposed_for_layers_with_the_scales_of_a_quantized_file() -> None:
+    rows = tuple(replace(ROW, group=group, channel_ratio=9.0) for group in ("g000", "g001"))
+    groups = {group: group_record(group, "a") for group in ("g000", "g001")}
+
+    def remedy(*own: str) -> Remedy:
+        record = RecoveryRecord("none", own=own)
+        limits = Thresholds(max_error_ratio=0.1)
+        [found] = Sensitivities(
+            "m", rows, groups, limits, recovery=RecoveryRecord.from_json(record.to_json())
+        ).remedies()
+        return found
+
+    told = remedy("g000", "g001")
+    assert "Recovery steps" not in told.text
+    assert "`bitfront recover FILE --data DATA --out DIR` writes the float model" in told.text
+    assert told.to_json()["steps"] == []
+    assert "Recovery steps for this: equalize, smooth." in remedy("g000").text, "the other layer may have them"
