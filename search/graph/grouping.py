@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
@@ -36,12 +36,12 @@ _BLOCK_NAME = re.compile(r"[^/]*\.\d+(?=[/.]|$)")
 
 @dataclass(frozen=True)
 class Group:
-    """The unit of choice: weighted ops with what engines fuse into them.
+    """The unit of choice: weighted ops with what engines fuse into them, or one op of `FREE`.
 
     Attributes:
-        id: short and stable: `g000`, `g001`, … in topological order.
+        id: short and stable: `g000`, `g001`, … in topological order; of ops of `FREE` `n000`, ….
         name: ONNX node name of the first weighted op, as the user's file has it.
-        op: op type of the weighted ops: Conv, ConvTranspose, Gemm or MatMul.
+        op: op type of the weighted ops: Conv, ConvTranspose, Gemm or MatMul; or of `FREE`.
         anchors: node names of the weighted ops (several when they share one weight).
         nodes: all node names in the group, topological order.
         weights: names of the weight initializers; empty when both inputs are activations.
@@ -104,20 +104,30 @@ class _Seed:
         self.exit = self.anchor.outputs[0]
 
 
-def find_groups(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[Group, ...], tuple[Edge, ...]]:
+def find_groups(
+    graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], free: Collection[str] = ()
+) -> tuple[tuple[Group, ...], tuple[Edge, ...]]:
     """Find the groups of a clean graph and the edges between them, both in topological order.
 
     Args:
         graph: nodes in topological order with unique names; operators inside If and Loop bodies are ignored.
         shapes: shape of every tensor by name, where known.
+        free: op types of `FREE` that are groups too.
     """
     seeds = [_Seed(node) for node in graph if _is_weighted(node)]
     taken = {seed.anchor for seed in seeds}
     for seed in seeds:
         _absorb_pointwise(seed, taken)
     _absorb_residuals(graph, seeds, taken, shapes)
+    alone = [_Seed(node) for node in graph if node.op_type in free and node not in taken and _has_type(node)]
     merged = _merge_shared_weights(seeds)
-    groups = [_group(f"g{i:03d}", members, shapes) for i, members in enumerate(merged)]
+    if alone:
+        place = {node: number for number, node in enumerate(graph)}
+        merged = sorted([*merged, *([seed] for seed in alone)], key=lambda members: place[members[0].anchor])
+    counts = {kind: iter(range(len(merged))) for kind in "gn"}
+    kinds = ["g" if members[0].anchor.op_type in WEIGHTED else "n" for members in merged]
+    named = [(f"{kind}{next(counts[kind]):03d}", members) for kind, members in zip(kinds, merged, strict=True)]
+    groups = [_group(group_id, members, shapes) for group_id, members in named]
     owner = {node: group.id for group, members in zip(groups, merged, strict=True) for s in members for node in s.nodes}
     edges = tuple(_edges(merged, groups, owner, shapes))
     blocks = _blocks(groups, edges)
@@ -132,6 +142,11 @@ def _is_weighted(node: ir.Node) -> bool:
     if node.op_type not in WEIGHTED or node.domain not in ("", "ai.onnx"):
         return False
     return node.outputs[0].dtype is ir.DataType.FLOAT and not all(is_constant(v) for v in node.inputs[:2])
+
+
+def _has_type(node: ir.Node) -> bool:
+    """Whether an op makes floats of an activation."""
+    return node.outputs[0].dtype is ir.DataType.FLOAT and not is_constant(node.inputs[0])
 
 
 def _dynamic_inputs(node: ir.Node) -> list[ir.Value]:
@@ -227,9 +242,9 @@ def _merge_shared_weights(seeds: Iterable[_Seed]) -> list[list[_Seed]]:
 
 
 def weight_of(node: ir.Node) -> ir.Value | None:
-    """The constant second input of a weighted op; None when both inputs are activations."""
-    value = node.inputs[1]
-    return value if is_constant(value) else None
+    """The constant second input of a weighted op; None when both inputs are activations, and of other ops."""
+    value = node.inputs[1] if node.op_type in WEIGHTED else None
+    return value if value is not None and is_constant(value) else None
 
 
 def _group(group_id: str, members: list[_Seed], shapes: Mapping[str, tuple[int, ...]]) -> Group:
@@ -254,7 +269,7 @@ def _group(group_id: str, members: list[_Seed], shapes: Mapping[str, tuple[int, 
 
 
 def _pin(anchor: ir.Node) -> str:
-    if weight_of(anchor) is not None:
+    if weight_of(anchor) is not None or anchor.op_type not in WEIGHTED:
         return ""
     if is_constant(anchor.inputs[0]):
         return "the constant is the first factor, which engines do not quantize"

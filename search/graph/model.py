@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from search.graph.shapes import (
     read_input_values,
 )
 from search.graph.sizes import check_sequences, moved_batches
-from search.values import Recovery, digest_of
+from search.values import ATTENTION, FREE, Recovery, digest_of
 
 __all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
 
@@ -90,10 +90,14 @@ class Model:
         """Groups whose INT8 is that of the file."""
         return tuple(group.id for group in self.groups if self.own.owns(group))
 
-    def with_attention(self) -> Model:
-        """The model with its products of activations among what may be quantized, which a rule keeps in floats."""
-        free = (replace(g, pinned="") if g.pinned == BOTH_ACTIVATIONS else g for g in self.groups)
-        return replace(self, groups=tuple(free))
+    def deciding(self, what: Collection[str]) -> Model:
+        """The model with more to choose: `attention`, its products of activations, which a rule keeps in floats, and op
+        types of `FREE` in lower case, whose types a rule gives."""
+        ops = [op for op in FREE if op.lower() in what]
+        groups, edges = find_groups(self.graph.graph, self.shapes, ops) if ops else (self.groups, self.edges)
+        if ATTENTION.lower() in what:
+            groups = tuple(replace(g, pinned="") if g.pinned == BOTH_ACTIVATIONS else g for g in groups)
+        return replace(self, groups=groups, edges=edges)
 
     def scale_constants(self, factors: Mapping[str, Sequence[NDArray[Any]]]) -> Model:
         """Make a copy of the model with some of its constants multiplied.

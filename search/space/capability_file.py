@@ -12,9 +12,9 @@ from typing import Any
 
 from search.errors import ConfigError
 from search.space.capability_rules import LEAST_SIZES, OPS, SYMMETRIC, WITHOUT, CapabilityRules
-from search.values import ATTENTION, REFERENCE, Precision
+from search.values import ATTENTION, FREE, REFERENCE, Precision
 
-OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul", ATTENTION)
+OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul", ATTENTION, *FREE)
 _NAME = "name"
 _LOWER = tuple(p.label for p in sorted(Precision) if p is not REFERENCE)
 _INTEGERS = tuple(p.label for p in sorted(Precision) if p.recovered)

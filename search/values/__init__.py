@@ -22,12 +22,13 @@ from search.values.ranges import Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
 from search.values.recovery_record import LossEstimate, MixBias, RecoveryRecord, StepRecord
 from search.values.score import Score
-from search.values.target import ATTENTION, GPU_CLOCK, THREAD_CLOCK, WALL_CLOCK, Capability, Target, flatten
+from search.values.target import ATTENTION, FREE, GPU_CLOCK, THREAD_CLOCK, WALL_CLOCK, Capability, Target, flatten
 
 __all__ = [
     "ATTENTION",
     "BASELINE",
     "BOUND_TRIES",
+    "FREE",
     "GPU_CLOCK",
     "RECOVERED_FIRST",
     "REFERENCE",

@@ -10,6 +10,8 @@ from search.values.assignment import digest_of
 from search.values.precision import REFERENCE, Precision
 
 ATTENTION = "Attention"
+# Op types that are groups of their own where the user has them decided, as far as no weighted op has taken them in.
+FREE = ("Add", "Gelu", "LayerNormalization", "Resize", "Softmax")
 
 
 @dataclass(frozen=True)

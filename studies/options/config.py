@@ -12,6 +12,7 @@ from search.errors import ConfigError
 from search.sampler.shipped import SHIPPED as SAMPLERS
 from search.space.rules import KeepRule
 from search.values.shape import check_shape
+from search.values.target import FREE
 from studies.options import value_kinds as kinds
 from studies.options.backend_options import builder_options, export_options
 from studies.options.diagnosis.thresholds import threshold_options
@@ -73,8 +74,9 @@ class SearchConfig(DataFields, StudyFields):
         panel="Search",
     )
     decide: tuple[str, ...] = option(
-        kinds.one_of("attention"),
-        "Also decide what a rule decides otherwise: attention, the products of activations. Can be repeated.",
+        kinds.one_of("attention", *(op.lower() for op in FREE)),
+        "Also decide what a rule decides otherwise: attention, the products of activations; or the types of "
+        "softmax, layernormalization, gelu, add or resize. Can be repeated.",
         (),
         metavar="WHAT",
         verbs=("search", "inspect", "evaluate"),

@@ -55,7 +55,7 @@ class Calibrations:
         if not tried:
             return plain
         target = [opened.backend.placement.to_json(), opened.backend.capability().to_json()]
-        kept = sorted(job.keep)
+        kept = [*sorted(job.keep), *([["decide", *sorted(job.decide)]] if job.decide else [])]
         return digest_of([plain, steps, tried, target, data.metric.name, data.final_data.digest, *kept])
 
     def calibrate(self, method: str, cache: Mapping[str, float] | None = None) -> Calibrated:

@@ -270,7 +270,7 @@ def load_model(config: SearchConfig) -> Model:
     shapes = {s.name: models.ShapeRequest(s.minimum, s.optimum, s.maximum) for s in config.shapes}
     model = models.load(Path(config.model), batch=config.batch, shapes=shapes, values=config.input_values)
     model = _with_measured_shapes(config, model) if model.unknown_shapes() else model
-    return model.with_attention() if "attention" in config.decide else model
+    return model.deciding(config.decide)
 
 
 def _with_measured_shapes(config: SearchConfig, model: Model) -> Model:
@@ -368,6 +368,7 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         split_seed=config.split_seed,
         calibration_select=config.calibration_select,
         hand_ranges=[str(rule) for rule in config.ranges],
+        decide=config.decide,
         keep=[str(rule) for rule in config.keep],
     )
 

@@ -92,7 +92,7 @@ def test_each_mistake_has_one_message(text: str, says: str) -> None:
 
 
 def test_several_mistakes_are_told_together() -> None:
-    told = mistakes('[fp32]\n[int8]\nops = ["Add"]\nsymmetric = 1\n')
+    told = mistakes('[fp32]\n[int8]\nops = ["Sub"]\nsymmetric = 1\n')
     assert len(told) == 3
 
 

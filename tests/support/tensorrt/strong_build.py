@@ -230,23 +230,36 @@ def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
 
 
 def _build_formats(trt: Any, folder: Path) -> dict[str, str]:
-    """What came of three networks in every precision that the capabilities file has, and in ten mixes of them."""
+    """What came of networks in every precision that the capabilities file has, and in ten mixes of them.
+
+    Of two of them again with all that `--decide` takes.
+    """
     import random
 
     from evaluators.backends.capabilities.restricted import shipped_capability
+    from evaluators.backends.tensorrt.builder import TensorRTBuilder
+    from evaluators.backends.tensorrt.options import BuilderKnobs
     from search.space.choices import make_space
+    from search.values import FREE
     from tests.support.networks import loaded, ranged
 
     found, rng = {}, random.Random(0)
-    for name in ("residual", "transformer", "row_products"):
-        model, builder = loaded(name), _builder(trt, name)
+    every = ("attention", *(op.lower() for op in FREE))
+    for name, decided in [
+        *((n, ()) for n in ("residual", "transformer", "row_products")),
+        ("transformer", every),
+        ("unet", every),
+    ]:
+        model = loaded(name).deciding(decided)
+        builder = TensorRTBuilder(trt, model, ranged(name), BuilderKnobs(typing="strong"))
         space = make_space(model, shipped_capability("tensorrt"), ranged(name))
         tried = {precision.label: space.uniform(precision) for precision in space.precisions}
         for number in range(10):
             drawn = {group.id: rng.choice(space.precisions) for group in model.groups}
             tried[f"mix {number}"] = space.nearest(drawn)
         for words, assignment in tried.items():
-            found[f"{name} {words}"] = _error(lambda b=builder, a=assignment: b.build(b.lower(a), folder / "plan"))
+            key = f"{name} {'decided ' if decided else ''}{words}"
+            found[key] = _error(lambda b=builder, a=assignment: b.build(b.lower(a), folder / "plan"))
     return found
 
 
