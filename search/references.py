@@ -52,20 +52,19 @@ def names_function(text: str) -> bool:
     return _CALL.fullmatch(text) is not None
 
 
-def parse_call(text: str, purpose: str) -> Call:
-    """Read `package.module:function` or `file.py:function`, optionally with arguments as `?name=value&…`.
+def parse_call(text: str) -> Call:
+    """Read what data are named by: `package.module:function` or `file.py:function`, or with arguments behind it.
 
     Args:
-        text: what the user wrote.
-        purpose: what it is for, as it reads in messages: `data`.
+        text: what the user wrote; arguments are `?name=value&…`.
 
     Raises:
         DataError: the text has another form, or an argument has no name, no value, or is given twice.
     """
     found = _CALL.fullmatch(text)
     if found is None:
-        raise DataError(f"{purpose} {text!r} is not of the form package.module:function or file.py:function")
-    return Call(found["module"], found["function"], parse_arguments(found["arguments"] or "", f"{purpose} {text!r}"))
+        raise DataError(f"data {text!r} is not of the form package.module:function or file.py:function")
+    return Call(found["module"], found["function"], parse_arguments(found["arguments"] or "", f"data {text!r}"))
 
 
 def parse_arguments(text: str, doing: str) -> dict[str, Any]:

@@ -186,7 +186,7 @@ def check_source(source: str) -> None:
         return
     if not names_function(source):
         raise missing_source(source)
-    call = parse_call(source, "data")
+    call = parse_call(source)
     if is_file(call.module) and not Path(call.module).is_file():
         raise DataError(
             f"data {source!r}: no such file {call.module!r} (looked from {os.getcwd()}); give the path of the file "

@@ -128,9 +128,9 @@ def load_reference(folder: Path) -> ReferenceScores | None:
     return ReferenceScores(stored["metric"], stored["value"], counts, scores, outputs, folder)
 
 
-def subset_size(total: int, share: float = SUBSET_SHARE, least: int = SUBSET_SAMPLES) -> int:
+def subset_size(total: int) -> int:
     """How many samples to score first: a share of the split, at least 64, never more than there are."""
-    return min(total, max(least, math.ceil(share * total)))
+    return min(total, max(SUBSET_SAMPLES, math.ceil(SUBSET_SHARE * total)))
 
 
 def evaluate(

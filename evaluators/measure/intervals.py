@@ -61,7 +61,7 @@ def _unit(differences: Floats) -> float:
 
 
 def bootstrap_interval(
-    differences: Floats, counts: Floats, centre: float, seed: int = 0, clusters: Codes | None = None
+    differences: Floats, counts: Floats, centre: float, clusters: Codes | None = None
 ) -> tuple[float, float]:
     """95 % interval of a loss, by resampling the paired differences of whole batches (Efron's percentiles).
 
@@ -76,23 +76,22 @@ def bootstrap_interval(
         differences: (k,) float64 loss of each batch, k ≥ 2.
         counts: (k,) samples of each batch, their weights.
         centre: the loss over everything.
-        seed: of the 1000 resamples.
         clusters: (k,) integer code of the block of each batch, at least two different ones: batches of two blocks
             share no cluster. None where samples are independent.
     """
     totals, weights = differences * counts, counts
     if clusters is not None:
-        codes, _ = _recode(clusters)
+        codes = _recode(clusters)
         totals, weights = _sum_by(codes, totals), _sum_by(codes, weights)
     units = len(totals)
     widening = math.sqrt(units / (units - 1)) * student_point(Z95, units - 1) / Z95
-    picks = np.random.default_rng(seed).integers(units, size=(RESAMPLES, units))
+    picks = np.random.default_rng(0).integers(units, size=(RESAMPLES, units))
     means = totals[picks].sum(axis=1) / weights[picks].sum(axis=1)
     low, high = np.quantile(means - np.average(differences, weights=counts), [0.025, 0.975])
     return centre + widening * min(0.0, float(low)), centre + widening * max(0.0, float(high))
 
 
-def signed_rank_interval(differences: Floats, z: float = Z95) -> tuple[float, float, float]:
+def signed_rank_interval(differences: Floats) -> tuple[float, float, float]:
     """Hodges and Lehmann's estimate of the centre of paired differences, between the ends of Wilcoxon's interval.
 
     A few wild differences, of samples that are garbage, move neither the estimate nor the interval far.
@@ -112,7 +111,7 @@ def signed_rank_interval(differences: Floats, z: float = Z95) -> tuple[float, fl
         raise ValueError("an interval needs at least one difference, got none")
     rows, columns = np.triu_indices(n)
     means = np.sort((differences[rows] + differences[columns]) / 2)
-    left_out = math.floor(len(means) / 2 - z * math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
+    left_out = math.floor(len(means) / 2 - Z95 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
     centre = float(np.median(means))
     if left_out < 1:
         return -math.inf, centre, math.inf
@@ -167,7 +166,7 @@ def cluster_sums(differences: Floats, clusters: Codes, centre: float | None = No
         clusters: (n,) integer codes.
         centre: what residuals are taken from; None for the mean.
     """
-    codes, _ = _recode(clusters)
+    codes = _recode(clusters)
     residuals = differences - (float(np.mean(differences)) if centre is None else centre)
     sizes = _sum_by(codes, np.ones(len(codes)))
     return ClusterSums(sizes, _sum_by(codes, residuals), float(np.square(residuals).sum()), _unit(differences))
@@ -205,7 +204,6 @@ def _sum_by(codes: Codes, values: Floats) -> Floats:
     return np.bincount(codes, weights=values).astype(np.float64)
 
 
-def _recode(clusters: Codes) -> tuple[Codes, int]:
-    """Codes from 0 on without gaps, and how many there are."""
-    known, codes = np.unique(clusters, return_inverse=True)
-    return codes, len(known)
+def _recode(clusters: Codes) -> Codes:
+    """Codes from 0 on without gaps."""
+    return np.unique(clusters, return_inverse=True)[1]

@@ -214,7 +214,7 @@ def _is_here(source: str) -> bool:
     """Whether a path is there, or the module of a function can be found."""
     if os.path.exists(source) or not names_function(source):
         return os.path.exists(source)
-    module = parse_call(source, "data").module
+    module = parse_call(source).module
     if is_file(module):
         return os.path.exists(module)
     top = module.partition(".")[0]
@@ -233,7 +233,7 @@ def _not_there(study: str, part: FileRecord, source: Path, artifacts: Artifacts)
 
 def _not_shipped(study: str, role: str, source: str) -> StudyError:
     function = names_function(source)
-    of_file = function and is_file(parse_call(source, "data").module)
+    of_file = function and is_file(parse_call(source).module)
     what = "a function" if function else "a folder or a file of the host that made it"
     way = "Run from the folder that holds its module, install it, or give" if function and not of_file else "Give"
     return StudyError(

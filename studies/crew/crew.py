@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from search.errors import BitfrontError, RunError, StudyError
-from studies.store.records import TakenOver
-
-if TYPE_CHECKING:
-    from studies.store.records import StudyRecord
-    from studies.store.store import Store
+from studies.store.records import StudyRecord, TakenOver
+from studies.store.store import Store
 
 
 class Crew(Protocol):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from search.errors import StudyError
+from studies.options.config import SearchConfig
+from studies.store.records import StudyRecord, TargetRecord
+from studies.store.store import Store
 from studies.store.target_options import config_of
-
-if TYPE_CHECKING:
-    from studies.options.config import SearchConfig
-    from studies.store.records import StudyRecord, TargetRecord
-    from studies.store.store import Store
 
 _OWN = "lease_s"  # among the options of a target
 

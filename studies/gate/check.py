@@ -73,12 +73,12 @@ class GateCheck:
         }
 
 
-def divide_level(checks: int, level: float = LEVEL) -> float:
-    """The level of each bound of each check, so that all of them together hold `level` (Bonferroni).
+def divide_level(checks: int) -> float:
+    """The level of each bound of each check, so that all of them together hold `LEVEL` (Bonferroni).
 
     A check has two bounds, but its true value lies on one side of the limit, so only one of them can mislead.
     """
-    return level / max(1, checks)
+    return LEVEL / max(1, checks)
 
 
 def combine_verdicts(checks: Sequence[GateCheck]) -> GateVerdict:

@@ -62,7 +62,7 @@ def precision_rows(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     return rows
 
 
-def bottleneck_rows(layers: Sequence[Layer], most: int = MOST_BOTTLENECKS) -> list[dict[str, Any]]:
+def bottleneck_rows(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     """Layers that compute, are not in INT8 and cost most, and why they are not in INT8.
 
     Cost is time where it is known, else MACs. Layers of which neither is known come last, those with weights first.
@@ -78,7 +78,7 @@ def bottleneck_rows(layers: Sequence[Layer], most: int = MOST_BOTTLENECKS) -> li
             "macs": layer.macs,
             "why_not_int8": layer.why_not_int8,
         }
-        for layer in kept[:most]
+        for layer in kept[:MOST_BOTTLENECKS]
     ]
 
 

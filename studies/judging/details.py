@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,10 +16,6 @@ from studies.store.columns import MOST_ROWS, EvaluationTable
 from studies.store.records import FAILED, RUNNING, TargetRecord
 from studies.store.store import Store
 from studies.store.target_names import names
-
-if TYPE_CHECKING:
-    from studies.store.store import Store
-
 
 _LONGEST = 300
 

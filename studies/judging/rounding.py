@@ -33,16 +33,15 @@ def estimate_text(
     return f"{_scale_text(value, decimals, metric)} ± {_scale_text(half, decimals, metric)} {_unit(metric)}".rstrip()
 
 
-def bounded_text(value: float | None, bound: float | None, metric: MetricScale, *, missing: str = "") -> str:
+def bounded_text(value: float | None, bound: float | None, metric: MetricScale) -> str:
     """A loss with what it is at most: `0.2 %, ≤ 0.9 %`. The bound is rounded up, so that it promises no more.
 
     Args:
         value, bound: in the metric's unit, ratios as shares of one. Without a bound, of which there is none of too few
-            samples, that is said.
-        missing: the text for a loss that is not known.
+            samples, that is said; without a value the text is empty.
     """
     if not _finite(value):
-        return missing
+        return ""
     if not _finite(bound):
         return f"{metric.text(value, _USUAL_DIGITS)}, too few samples for a bound"
     decimals = decimals_of((bound - value) * _factor(metric))

@@ -11,17 +11,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from search.errors import ConfigError
 from search.extensions import load_registered
+from search.values import Evaluation
 from studies.options import quantities
 from studies.options.option import Option, ValueKind, raise_mistakes
 from studies.options.quantities import Amount
 from studies.options.value_kinds import AMOUNT, DROP, LATENCY, RATE, SIZE
-
-if TYPE_CHECKING:
-    from search.values import Evaluation
 
 LATENCY_MS, LOSS, METRIC_VALUE = "latency_ms", "loss", "metric_value"  # columns in a table of evaluations
 

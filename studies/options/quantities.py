@@ -240,9 +240,9 @@ def format_metric(value: float, unit: str, ratio: bool, digits: int = 4) -> str:
     return f"{_short(value, digits)} {unit}".rstrip()
 
 
-def shown_number(value: float, digits: int = 4) -> float:
+def shown_number(value: float) -> float:
     """The number that `format_ms` and `format_metric` show of a value."""
-    return float(_short(value, digits))
+    return float(_short(value, 4))
 
 
 def _short(value: float, digits: int) -> str:

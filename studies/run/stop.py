@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from search.errors import RunError
 from search.values import REFERENCE
 from studies.judging.standing import Standing
@@ -11,16 +9,12 @@ from studies.options.limits import LATENCY_MS, METRIC_VALUE, Limit
 from studies.options.quantities import format_duration_s, format_ms
 from studies.options.value_kinds import AUTO
 from studies.run.claims.claim import Refusals
+from studies.run.pace import Pace
 from studies.run.work import Work
 from studies.store import suggestions
 from studies.store.records import NO_PROSPECT, REQUEST, RUNNING, TIME_LIMIT
 from studies.store.target_options import config_of
 from studies.trials.proposals import Proposals
-
-if TYPE_CHECKING:
-    from studies.run.pace import Pace
-    from studies.run.work import Work
-    from studies.trials.proposals import Proposals
 
 
 class Stop:

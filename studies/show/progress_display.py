@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,15 +18,12 @@ from studies.judging.details import count_failures
 from studies.judging.search_events import RunTime
 from studies.judging.sentences.evaluations import failures_text
 from studies.judging.standing import Standing
+from studies.judging.status.study_status import StudyStatus
 from studies.options.quantities import format_duration_s
 from studies.show.terminal.progress_table import ended_text, progress_table
 from studies.show.terminal.run_text import Doing, clock_text, left_text, step_text
 from studies.show.terminal.text_table import wrap_text
-from studies.store.records import StoredEvaluation
-
-if TYPE_CHECKING:  # these import the store
-    from studies.judging.status.study_status import StudyStatus
-    from studies.store.records import FinishedEvaluation
+from studies.store.records import FinishedEvaluation, StoredEvaluation
 
 _LINE_EVERY_S = 5.0
 _WORTH_TELLING_S = 30.0  # a search that is over sooner needs no estimate

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +25,6 @@ from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_bytes, format_elapsed_s, format_metric
 from studies.store.records import FinalLevel, GroupRecord, StoredEvaluation, StudyRecord
-
-if TYPE_CHECKING:  # it imports SciPy, which reading verbs should not wait for
-    from search.forecast.forecasts import Predicted
-
 
 _LEAST_SPREAD = 0.01  # latencies that vary less are shown with the digits of this
 _COLUMNS = ("group", "node", "op", "asked", "got", "answer", "kernel")

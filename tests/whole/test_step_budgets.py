@@ -119,11 +119,11 @@ def test_a_search_takes_no_more_steps_than_it_did(groups: int, tmp_path: Path, m
     reached = {
         "statements of an evaluation": (median(lambda part: len(part.statements)), 42),
         "commits of an evaluation": (median(lambda part: part.commits), 8),
-        "functions of an evaluation": (median(lambda part: len(part.functions)), 872),
-        "files of an evaluation": (median(lambda part: len(part.files)), 118),
+        "functions of an evaluation": (median(lambda part: len(part.functions)), 864),
+        "files of an evaluation": (median(lambda part: len(part.files)), 106),
         "statements before the loop": (len(start.statements), 66),
-        "functions before the loop": (len(start.functions), 1350),
-        "files before the loop": (len(start.files), 240),
+        "functions before the loop": (len(start.functions), 1330),
+        "files before the loop": (len(start.files), 215),
         "statements of the search": (sum(len(part.statements) for part in parts), 530),
         "commits of the search": (sum(part.commits for part in parts), 112),
     }

@@ -43,7 +43,7 @@ def bind_function(source: str) -> Callable[[], Any]:
     Raises:
         DataError: it cannot be imported, or does not take these arguments.
     """
-    call = parse_call(source, "data")
+    call = parse_call(source)
     function = import_function(call.reference, "data")
     try:
         inspect.signature(function).bind(**call.arguments)

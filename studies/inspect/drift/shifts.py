@@ -107,9 +107,7 @@ class Judged:
     smallest: float
 
 
-def judge_drift(
-    before: SampleStatistics, now: SampleStatistics, loss: LossShift | None = None, level: float = LEVEL
-) -> Judged:
+def judge_drift(before: SampleStatistics, now: SampleStatistics, loss: LossShift | None = None) -> Judged:
     """Compare every statistic of every tensor, and the loss, with one level for all of them.
 
     The level is divided by Holm's method: of m comparisons the least likely has to stay below level / m, the next below
@@ -118,16 +116,15 @@ def judge_drift(
 
     Args:
         before: of calibration samples; now: of fresh ones, with the same ranges.
-        level: chance of any false alarm.
     """
     shifts = compare_statistics(before, now)
-    alarms = reject_by_holm([*(shift.p for shift in shifts), *([] if loss is None else [loss.p])], level)
+    alarms = reject_by_holm([*(shift.p for shift in shifts), *([] if loss is None else [loss.p])], LEVEL)
     judged = [replace(shift, drifted=alarm) for shift, alarm in zip(shifts, alarms, strict=False)]
     judged.sort(key=lambda shift: (not shift.drifted, shift.p))
     loss = None if loss is None else replace(loss, drifted=alarms[-1])
     comparisons = len(alarms)
     smallest = math.sqrt(
-        math.log(_FACTOR * max(1, comparisons) / level)
+        math.log(_FACTOR * max(1, comparisons) / LEVEL)
         * (before.samples + now.samples)
         / (2 * before.samples * now.samples)
     )

@@ -7,7 +7,7 @@ own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,7 @@ from evaluators.measure.latency_scale import scale_latencies
 from studies.options.quantities import format_elapsed_s, format_ms
 from studies.store.reading.repeats import choose_latencies
 from studies.store.records import EvaluationRecord, FinalLevel, TargetRecord
-
-if TYPE_CHECKING:  # it imports the database, which the report is to do without
-    from studies.store.store import Store
+from studies.store.store import Store
 
 
 def find_final_levels(

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from studies.options.quantities import format_duration_s
 from studies.run_clock import KINDS
-
-if TYPE_CHECKING:
-    from studies.store.records import WorkerTime
-    from studies.store.store import Store
+from studies.store.records import WorkerTime
+from studies.store.store import Store
 
 
 @dataclass(frozen=True)

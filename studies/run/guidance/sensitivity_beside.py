@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from evaluators.cores import usable_processors
 from evaluators.diagnose.group_error import SensitivityPass
@@ -18,11 +17,6 @@ from studies.run.hooks.hook import Hook
 from studies.run.noise.background import BackgroundCall
 from studies.run.work import Work
 from studies.trials.proposals import Proposals
-
-if TYPE_CHECKING:
-    from studies.judging.standing import Standing
-    from studies.run.work import Work
-
 
 # The first mix waits for the pass once the uniform assignments are done: it changes what all mixes are. So long, or a
 # share of the time that the mixes will take.

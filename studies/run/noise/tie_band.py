@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,14 +20,10 @@ from studies.judging.standing import Standing
 from studies.run.finalists import engine_of
 from studies.run.hooks.hook import Hook
 from studies.run.noise.background import BackgroundCall
-from studies.run.work import Work
+from studies.run.work import Bench, Work
 from studies.store.reading.repeats import LEAST_BAND, NOISY_BAND, next_kind, repeats_at_most, scale_repeat, spreads
 from studies.store.records import OK, PROCESS, REBUILD, REOPEN, RUNNING, RepeatRecord, StoredEvaluation
 from studies.trials.ledger import Ledger
-
-if TYPE_CHECKING:
-    from studies.run.work import Bench, Work
-
 
 EVERY = 2  # evaluations between two of these measurements
 _TASK = "tie band"  # held from the first repetition to the last

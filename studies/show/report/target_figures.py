@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from studies.judging.standing import Standing
 from studies.options.quantities import format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, frame, plain
 from studies.store import target_names
-
-if TYPE_CHECKING:
-    from studies.store.store import Store
+from studies.store.store import Store
 
 _COLOURS = (BLUE, ORANGE, "#2b7a4b", RED, "#6b4fa0", GREY)
 _MOST_ROWS = 40

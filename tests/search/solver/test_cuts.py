@@ -14,7 +14,7 @@ from search.solver.limited import within
 from search.solver.solve import best_new, front, minimize, rank_codes
 from search.space.layout import Pairwise
 from search.space.structure import Structure
-from tests.support.wide_costs import all_codes, frustrated, tangled
+from tests.support.wide_costs import frustrated, tangled
 
 WIDE = 16  # decisions with two codes that all share tables: too wide for elimination
 
@@ -28,7 +28,8 @@ def potts(count: int, codes: int, seed: int) -> Pairwise:
 
 def values(cost: Pairwise) -> np.ndarray:
     structure = Structure.of(cost)
-    return cost.base + structure.sums(structure.terms(cost), np.array(all_codes(cost)))
+    every = np.indices(structure.sizes).reshape(len(structure.sizes), -1).T
+    return cost.base + structure.sums(structure.terms(cost), every)
 
 
 def test_these_graphs_are_wide():
