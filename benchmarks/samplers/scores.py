@@ -5,7 +5,7 @@ All scores use the answers without noise of what was tried, so that no method ga
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -125,12 +125,6 @@ def curve(steps: Sequence[Sequence[float]], trials: int) -> Floats:
 def reached(steps: Sequence[Sequence[float]], share: float) -> float:
     """The first trial with at least that share; inf where there is none."""
     return next((float(trial) for trial, found in steps if found >= share), np.inf)
-
-
-def median_curve(runs: Mapping[str, Mapping[str, Any]], trials: int) -> Floats:
-    """(3, trials) lower quartile, median and upper quartile over seeds."""
-    curves = np.array([curve(run["steps"], trials) for run in runs.values()])
-    return np.quantile(curves, [0.25, 0.5, 0.75], axis=0)
 
 
 def _rounded(value: float | None) -> float | None:

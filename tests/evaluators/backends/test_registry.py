@@ -15,8 +15,6 @@ from search.installation import install_command
 from search.values import Capability, Precision
 from tests.support.paths import ROOT
 
-INSTALL = re.escape(install_command("tensorrt"))
-
 
 def machine(monkeypatch: pytest.MonkeyPatch, *installed: str, gpu: bool) -> None:
     """A machine with these packages; a GPU is what TensorRT needs and ONNX Runtime does without."""
