@@ -20,7 +20,8 @@ from search.graph.model import Model, values_by_name
 from search.values import Precision, Ranges, TensorRange, digest_of
 
 AUTO = "auto"
-METHODS = (AUTO, "minmax", "percentile", "entropy", "mse")
+MEAN = "mean"
+METHODS = (AUTO, "minmax", MEAN, "percentile", "entropy", "mse")
 PERCENTILE = 99.99
 _ONE_PASS = (AUTO, "minmax")
 _MOST_VALUES = 2**22  # of a tensor
@@ -44,10 +45,11 @@ def collect(
     see `extremes.observe`. So the same samples give the same ranges on any machine.
 
     `minmax` reads the data once, and so does `auto`, which is `minmax` until the recovery step `ranges` has chosen a
-    method for each tensor. The others make a histogram between the extremes in a second pass and then clip:
-    `percentile` (or `percentile:99.9`) leaves out that tail on each side by itself; `entropy` and `mse` choose one
-    limit on |x|, so that [0, 6] stays one-sided. Limits are chosen for int8; exact zeros do not count, they are
-    represented exactly whatever the scale. Of a tensor that may hold Inf, as masked scores do, it is the range of the
+    method for each tensor. `mean` takes the means over samples of their least and of their largest value, in a second
+    pass. The others make a histogram between the extremes in that pass and then clip: `percentile` (or
+    `percentile:99.9`) leaves out that tail on each side by itself; `entropy` and `mse` choose one limit on |x|, so that
+    [0, 6] stays one-sided. Limits are chosen for int8; exact zeros do not count, they are represented exactly whatever
+    the scale. Of a tensor that may hold Inf, as masked scores do, it is the range of the
     rest, and it has none if there is no rest.
 
     Args:
@@ -97,7 +99,7 @@ def collect_clipped(
     Args:
         indices: the samples that `known` is of, or those it was taken from.
         known: what `collect` found on these samples.
-        methods: `percentile`, `entropy` or `mse`.
+        methods: `mean`, `percentile`, `entropy` or `mse`.
         tensors: names of those that matter; constant ones among them have no range here.
         threads, progress: as of `collect`.
 
@@ -129,10 +131,13 @@ def _clip(
 ) -> list[dict[str, TensorRange]]:
     """For each method with its percentile, the ranges of the tensors that vary."""
     varying = {name: range_ for name, range_ in seen.ranges.items() if range_.low < range_.high}
-    kinds = sorted({method != "percentile" for method, _ in methods})  # of values, of magnitudes
-    counts = count_values(run, varying, seen, magnitudes=kinds, most=most)
+    kinds = sorted({method != "percentile" for method, _ in methods if method != MEAN})  # of values, of magnitudes
+    means: dict[str, TensorRange] | None = {} if (MEAN, PERCENTILE) in methods else None
+    counts = count_values(run, varying, seen, magnitudes=kinds, most=most, means=means)
     return [
-        {
+        means
+        if means is not None and method == MEAN
+        else {
             name: clip(range_, counts[name][kinds.index(method != "percentile")], method, percentile)
             for name, range_ in varying.items()
         }

@@ -1,4 +1,4 @@
-"""The second pass: histograms of the tensors between their extremes."""
+"""The second pass: histograms of the tensors between their extremes, and what the extremes of a sample usually are."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from evaluators.calibration.extremes import Extremes, is_finite
 from evaluators.calibration.graph_sessions import open_chain, run_chain
 from evaluators.calibration.sample_runs import SampleRuns, runs_of
 from evaluators.calibration.scales import BINS, Bins, bins_of
+from evaluators.data import Batch
 from search.values import TensorRange
 
 FETCH_BYTES = 64 * 2**20
@@ -25,6 +26,7 @@ def count_values(
     *,
     magnitudes: Sequence[bool],
     most: int | None = None,
+    means: dict[str, TensorRange] | None = None,
 ) -> dict[str, NDArray[np.int64]]:
     """Run the model over all samples again and count.
 
@@ -34,6 +36,7 @@ def count_values(
         magnitudes: for each kind of histogram whether it counts non-zero |x| over 0…magnitude, instead of values over
             the range.
         most: about how many values of a tensor to count, evenly spread; None for all.
+        means: takes the mean over samples of their least and of their largest value, by tensor.
 
     Returns:
         (kinds, BINS) counts per tensor.
@@ -45,22 +48,40 @@ def count_values(
     # Odd, so that a step shares no factor with the usual even dimensions.
     steps = {n: 1 if most is None else max(1, runs * seen.elements[n] // most) | 1 for n in ranges}
     parts = cut_parts({name: 4 * seen.elements[name] for name in ranges if name not in inputs}, FETCH_BYTES)
+    ends: dict[str, list[NDArray[np.float64]]] = {name: [] for name in ranges}
+
+    def note(name: str, array: NDArray[Any], batch: Batch) -> None:
+        real = run.real(array, batch)
+        finite = is_finite(real) if name in seen.infinite else None
+        counts[name] += _count(bins[name], real if finite is None else real[finite], steps[name])
+        if means is not None:
+            rows = real.reshape(len(real) if array.ndim and len(array) == run.model.batch else 1, -1)
+            ends[name].append(_ends_of(rows, None if finite is None else finite.reshape(rows.shape)))
+
     with ExitStack() as stack:
         chain = open_chain(run.model.graph, parts, run.threads, stack)
         for batch in run.batches():
             for name in inputs:
-                counts[name] += _count(bins[name], run.real(batch.inputs[name], batch), steps[name])
+                note(name, batch.inputs[name], batch)
             for name, array in run_chain(chain, batch):
                 if name in counts:
-                    real = run.real(array, batch)
-                    finite = real[is_finite(real)] if name in seen.infinite else real
-                    counts[name] += _count(bins[name], finite, steps[name])
+                    note(name, array, batch)
+    if means is not None:
+        means.update({name: TensorRange(*np.concatenate(found, 1).mean(1).tolist()) for name, found in ends.items()})
     return counts
+
+
+def _ends_of(rows: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+    """(2, rows) least and largest value of (rows, values), of those rows that have any."""
+    where: dict[str, Any] = {} if finite is None else {"where": finite}
+    with np.errstate(all="ignore"):
+        found = np.array([rows.min(1, initial=np.inf, **where), rows.max(1, initial=-np.inf, **where)], np.float64)
+    return found[:, found[0] <= found[1]]
 
 
 def _count(bins: Sequence[Bins], values: NDArray[Any], step: int) -> NDArray[np.int64]:
     some = values.reshape(-1)[::step]
-    return np.stack([each.count(some) for each in bins])
+    return np.array([each.count(some) for each in bins], np.int64).reshape(len(bins), BINS)
 
 
 def cut_parts(sizes: Mapping[str, int], limit: int) -> list[list[str]]:

@@ -36,11 +36,12 @@ _TIME_SHARE = 0.4  # of what is left, for the groups: other steps have to come t
 # because what is cut off is always cut off to the same side.
 _KEPT_SHARES = (0.8, 0.5)
 # Offered for all tensors at once too: groups by themselves do not show it where samples differ much in brightness.
-_FOR_ALL = ("percentile", "mse")
+_FOR_ALL = ("mean", "percentile", "mse")
 
 
 class RangesStep(RecoveryStep):
-    """Chooses among `minmax`, percentiles, `entropy` and `mse` for each tensor; one that a user named stays.
+    """Chooses among `minmax`, percentiles, `entropy` and `mse` for each tensor, or a method for all; one that a user
+    named stays.
 
     Each tensor that INT8 groups read or make is rounded alone, by each method's range, and all else of the group left
     in float. The method whose output of the group is nearest on held-out samples is taken, where that is no chance and

@@ -83,8 +83,8 @@ class DataFields:
         panel="Data",
     )
     calibration: str = option(
-        kinds.one_of("auto", "minmax", "percentile", "entropy", "mse"),
-        "How INT8 ranges are found: auto (the best for each tensor), minmax, percentile, entropy or mse.",
+        kinds.one_of("auto", "minmax", "mean", "percentile", "entropy", "mse"),
+        "How INT8 ranges are found: auto (the best for each tensor), minmax, mean, percentile, entropy or mse.",
         "auto",
         metavar="METHOD",
         verbs=("search", *Verbs.ANALYSES),

@@ -331,7 +331,7 @@ class TestRefusals:
         "method", ["max", "", "percentile:", "percentile:x", "percentile:20", "mse:3", "percentile:101"]
     )
     def test_unknown_methods(self, method: str) -> None:
-        with pytest.raises(ConfigError, match="use auto, minmax, percentile, entropy, mse, or percentile:P"):
+        with pytest.raises(ConfigError, match="use auto, minmax, mean, percentile, entropy, mse, or percentile:P"):
             parse_method(method)
 
     def test_methods(self) -> None:

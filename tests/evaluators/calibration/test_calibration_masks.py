@@ -19,7 +19,7 @@ from search.errors import DataError
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange
 
-METHODS = ("minmax", "percentile", "percentile:99", "entropy", "mse")
+METHODS = ("minmax", "mean", "percentile", "percentile:99", "entropy", "mse")
 SIZE, TOKENS = 16, 6
 F32 = np.float32
 Arrays = dict[str, NDArray[Any]]

@@ -69,3 +69,19 @@ def test_a_part_of_the_values_gives_nearly_the_same(tmp_path: Path, monkeypatch:
         assert {name: other[name].magnitude / one[name].magnitude for name in tensors} == pytest.approx(
             dict.fromkeys(tensors, 1.0), rel=0.15
         )
+
+
+def test_the_mean_is_that_of_the_extremes_of_each_sample(tmp_path: Path) -> None:
+    model, dataset, known = opened("residual", tmp_path)
+    (name,) = (spec.name for spec in model.inputs)
+    (found, whole) = collect_clipped(
+        model, dataset, np.arange(len(dataset)), known, ["mean", "percentile:100"], set(known.tensors)
+    )
+    with np.load(tmp_path / "data.npz") as file:
+        rows = file[name].reshape(len(file[name]), -1)
+    assert found[name].low == pytest.approx(rows.min(1).mean())
+    assert found[name].high == pytest.approx(rows.max(1).mean())
+    for tensor, mean in found.items():
+        assert whole[tensor].low <= mean.low + 1e-6
+        assert mean.high <= whole[tensor].high + 1e-6
+    assert sum(found[tensor].magnitude < 0.95 * whole[tensor].magnitude for tensor in found) > len(found) / 2
