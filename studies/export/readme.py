@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 from evaluators.backends.kind import SOURCE_FILE
 from evaluators.backends.registry import known_kind
 from evaluators.metrics.own.handed_metric import is_handed
+from evaluators.metrics.registry import BUILT_IN
 from search.values import THREAD_CLOCK
 from studies.export.explicit import EXPLICIT_FILE
 from studies.judging.rounding import estimate_text, half_width, latency_text, rate_text, speedup_text, value_text
@@ -54,7 +56,7 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
         *([] if not found["warnings"] else ["\n".join(f"- **{text}**" for text in found["warnings"])]),
         "## Run it",
         _how_to_run(found, engine_file, names),
-        *_how_to_check(found, names),
+        *_how_to_check(found, names, now.study.config.get("decode")),
         *([] if not batch else [f"Mind that {batch}"]),
         _measurement_text(found["latency"]["doubts"]),
         "## Files",
@@ -197,23 +199,38 @@ _SCORE_TOP1 = """
     scores = next(outputs[name] for name in outputs.files if outputs[name].dtype.kind == "f")
     right.extend(scores.argmax(axis=1) == labels)
 print("top1", np.mean(right))"""
+# Of metrics over all samples; it needs bitfront.
+_BEGIN = "\nfrom evaluators.metrics.registry import get_metric\n\nstate = get_metric({}).accumulator()"
+_SCORE_ALL = """
+    state.update(dict(outputs), labels, count=len(rows))
+print("METRIC", state.compute())"""
 
 
-def _how_to_check(found: Mapping[str, Any], names: Collection[str]) -> list[str]:
-    """How to run the engine on the final samples, so that the accuracy above can be computed again."""
+def _how_to_check(found: Mapping[str, Any], names: Collection[str], decode: str | None = None) -> list[str]:
+    """How to run the engine on the final samples, so that the accuracy above can be computed again.
+
+    Args:
+        decode: what gives boxes to the metric, where that is not the default.
+    """
     if FINAL_SAMPLES not in names or "run.py" not in names:
         return []
     metric = str(found["final"]["metric"])
     script = _CHECK.replace("INPUTS", repr([name for name, _, _ in found["model"]["inputs"]]))
-    gives = "gives the engine's outputs on these samples, and their labels"
-    gives += " beside them, and prints the accuracy" if metric == _TOP1 else " beside them"
+    over_all = metric in BUILT_IN and BUILT_IN[metric].kind == "accumulating"
+    score = _SCORE_TOP1 if metric == _TOP1 else _SCORE_ALL.replace("METRIC", metric) if over_all else ""
+    if over_all:
+        call = f'"{metric}"' + ("" if decode is None else f", {json.dumps(decode)}")
+        script = script.replace("\n\n\ndef parts", f"{_BEGIN.format(call)}\n\n\ndef parts")
+    gives = "gives the engine's outputs on these samples, and their labels beside them"
+    gives += ", and prints the accuracy" if score else ""
+    gives += ", in an environment with bitfront" if over_all else ""
     return [
         "## Check the accuracy",
         f"The accuracy on the final data is that of {found['final']['samples']:,} samples. `{FINAL_SAMPLES}` has their "
         "rows, counted from 0, in the data that it names. If those are an `.npz` file or a folder of `.npy` files, as "
         f"bitfront writes it for a data loader, this script {gives}:",
-        script.replace("SCORE", _SCORE_TOP1 if metric == _TOP1 else ""),
-        *([] if metric == _TOP1 else [_scored_text(metric)]),
+        script.replace("SCORE", score),
+        *([] if score else [_scored_text(metric)]),
     ]
 
 

@@ -131,6 +131,30 @@ def test_the_script_of_the_readme_gives_the_labels_of_each_output(here: Path, mo
     np.testing.assert_array_equal(told["labels"]["down"], -labels[samples["rows"]])
 
 
+def test_the_script_of_the_readme_scores_boxes_by_the_decoder_of_the_search(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ok("export", "small", "--trial", 1, "--out", "engine")
+    found, samples = manifest(here / "engine"), json.loads((here / "engine/final_samples.json").read_text())
+    with np.load(samples["data"]) as data:
+        boxes = np.stack([0 * data["labels"]] * 2 + [0 * data["labels"] + 9] * 2 + [data["labels"]], axis=1)[:, None]
+        np.savez(here / "boxes.npz", **{name: data[name] for name in data.files if name != "labels"}, labels=boxes)
+    (here / "engine/final_samples.json").write_text(json.dumps({**samples, "data": str(here / "boxes.npz")}))
+    (here / "engine/one_box.py").write_text(
+        "import numpy as np\n\n\ndef decode(outputs):\n    (logits,) = outputs.values()\n"
+        "    return [np.array([[0, 0, 9, 9, row.max(), row.argmax()]]) for row in logits]\n"
+    )
+    monkeypatch.chdir(here / "engine")
+    monkeypatch.syspath_prepend(here / "engine")
+    found["final"]["metric"] = "map"
+    told = readme._how_to_check(found, {"run.py", "final_samples.json"}, "one_box:decode")
+    run(told[2].removeprefix("```python\n").removesuffix("```"))
+    assert 0.5 < float(capsys.readouterr().out.split("map ")[-1]) <= 1, "labels are what the float model says"
+    assert len(told) == 3, "nothing is left to the reader"
+    assert 'get_metric("map", "yolov8")' in readme._how_to_check(found, {"run.py", "final_samples.json"}, "yolov8")[2]
+    assert 'get_metric("map")' in readme._how_to_check(found, {"run.py", "final_samples.json"})[2]
+
+
 def test_the_readme_shows_how_the_class_of_the_script_is_called(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ok("export", "small", "--trial", 1, "--out", "engine")
     monkeypatch.chdir(here / "engine")
