@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from search.values import REFERENCE
-from studies.judging.findings.sample_size import Spread, spread_of_interval
+from studies.judging.findings.sample_size import Spread, deviation_of
+from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing, best_point
 from studies.options.quantities import format_metric
 
 _SPLITS = ("search", "final")
+_AT_BEST = " can at best show that a loss is below"
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class Resolution:
 def find_resolutions(now: Standing) -> tuple[Resolution, ...]:
     """How finely the search and the final split tell losses apart; empty if that is not known yet.
 
-    For shares the number of samples or clusters tells. Otherwise a uniform assignment below FP32 has to be scored
-    first, whose loss shows how much samples vary.
+    For shares the number of samples or clusters tells what can be shown at best. A uniform assignment below FP32 that
+    was scored shows how much samples vary. Final samples have to tell the loss of the last candidate in line too.
     """
     spread = _spread(now)
     known, allowed = _allowed_loss(now)
@@ -58,13 +61,9 @@ def find_resolutions(now: Standing) -> tuple[Resolution, ...]:
 
 def resolution_text(found: Sequence[Resolution], now: Standing) -> str:
     """`1,000 search samples can at best show that a loss is below about 0.3 %, 600 final samples below about 0.5 %`."""
-    first, *others = found
-    return ", ".join(
-        [
-            f"{first.subject} can at best show that a loss is below about {_loss_text(first.loss, now)}",
-            *(f"{each.subject} below about {_loss_text(each.loss, now)}" for each in others),
-        ]
-    )
+    few = [f"{each.subject} are too few for any bound" for each in found if not math.isfinite(each.loss)]
+    known = [f"{each.subject} below about {_loss_text(each.loss, now)}" for each in found if math.isfinite(each.loss)]
+    return ", ".join([*(text.replace(" below", _AT_BEST, not n) for n, text in enumerate(known)), *few])
 
 
 def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
@@ -77,19 +76,25 @@ def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
     few = [each for each in found if each.allowed is not None and each.needed and not (kept and each.split == "final")]
     if not few or few[0].allowed is None:
         return ""
+    needed = "At least about {} are needed".format(
+        " and ".join(f"{each.needed:,} {each.split} samples" for each in few)
+    )
+    if not all(math.isfinite(each.loss) for each in few):
+        blind = " and ".join(each.subject for each in few if not math.isfinite(each.loss))
+        return f"{blind} are too few for any bound of a loss, so no pick can be called kept. {needed}"
     told = " and ".join(f"{each.subject} (about {_loss_text(each.loss, now)})" for each in few)
-    needed = " and ".join(f"{each.needed:,} {each.split} samples" for each in few)
     return (
         f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {told} can show at best, so "
-        f"chance decides which candidates seem to keep the limit. At least about {needed} are needed"
+        f"chance decides which candidates seem to keep the limit. {needed}"
     )
 
 
 def _resolution(now: Standing, spread: Spread, split: str, allowed: float | None) -> Resolution:
     samples, clusters = int(now.study.data[split]), now.study.clusters(split)
-    loss, needed = spread.smallest_loss(samples, clusters), None
+    tries = MOST_IN_LINE if split == _SPLITS[1] else 1
+    loss, needed = spread.smallest_loss(samples, clusters, tries), None
     if allowed is not None and 0 < allowed < loss:
-        needed = spread.needed_samples(allowed, samples, clusters)
+        needed = spread.needed_samples(allowed, samples, clusters, tries)
     return Resolution(split, samples, clusters, loss, allowed, needed)
 
 
@@ -103,24 +108,29 @@ def _allowed_loss(now: Standing) -> tuple[bool, float | None]:
     return True, min(limits.allowed_losses(reference, now.metric.higher_is_better), default=None)
 
 
+def is_measured(now: Standing) -> bool:
+    """Whether the loss of a uniform assignment below FP32 says how much samples vary, or none will."""
+    return bool(_lower_rows(now)) or now.measures.finished_count > len(now.measures.baselines)
+
+
 def _spread(now: Standing) -> Spread | None:
-    metric = now.study.metric
-    shares = metric["ratio"] and metric.get("kind", "per_sample") == "per_sample"
-    if shares:
-        return Spread(shares=True)
-    # Uniform assignments but FP32 that were scored on all search samples.
-    uniform = [row for row in now.measures.baselines if now.measures.complete[row] and np.isfinite(now.table.loss[row])]
-    rows = [row for row in uniform if now.table.role[row] != REFERENCE.role]
-    return _measure_spread(now, rows) if rows else None
-
-
-def _measure_spread(now: Standing, rows: Sequence[int]) -> Spread | None:
-    """From the interval of the assignment whose loss is nearest to the allowed one."""
+    metric, rows = now.study.metric, _lower_rows(now)
+    over_all = metric.get("kind", "per_sample") != "per_sample"
+    batch = int(now.study.model["inputs"][0][2][0]) if over_all else None
+    if not rows:
+        return Spread(ratio=True) if metric["ratio"] and not over_all else None
+    # The one whose loss is nearest to the allowed one.
     allowed = _allowed_loss(now)[1] or 0.0
     row = min(rows, key=lambda row: abs(float(now.table.loss[row]) - allowed))
     low, high = float(now.table.loss_low[row]), float(now.table.loss_high[row])
-    spread = spread_of_interval(low, high, int(now.table.samples[row]), now.study.clusters("search"))
-    return spread if spread.deviation > 0 else None
+    deviation = deviation_of(low, high, int(now.table.samples[row]), now.study.clusters("search"), batch)
+    return Spread(metric["ratio"], deviation, batch) if deviation > 0 else None
+
+
+def _lower_rows(now: Standing) -> list[int]:
+    """Uniform assignments but FP32 that were scored on all search samples."""
+    uniform = [row for row in now.measures.baselines if now.measures.complete[row] and np.isfinite(now.table.loss[row])]
+    return [row for row in uniform if now.table.role[row] != REFERENCE.role]
 
 
 def _loss_text(loss: float, now: Standing) -> str:

@@ -7,7 +7,7 @@ from collections import deque
 
 from search.values import BASELINE
 from studies.events import Events
-from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, resolution_text
+from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, is_measured, resolution_text
 from studies.judging.search_events import RunTime, SearchEvents
 from studies.judging.sentences.gains import slower_texts
 from studies.judging.standing import Standing
@@ -28,20 +28,20 @@ _TOLD = "resolution_told"  # among the details of a target
 def tell_resolution(store: Store, now: Standing, events: Events) -> bool:
     """Warn where the samples cannot tell losses as small as the limits; the detail is how small a loss they tell.
 
-    What was told of a target once is not repeated.
+    What was told of a target once is not repeated, nor is a warning once it is known how much samples vary.
 
     Returns:
-        Whether that is known yet.
+        Whether that is known.
     """
     found = find_resolutions(now)
-    if not found:
-        return False
-    detail, warning = resolution_text(found, now), coarse_text(found, now)
-    if store.targets.add_details(now.target.id, **{_TOLD: [detail, warning]}):
-        events.detail(detail)
-        if warning:
-            events.note(f"WARNING: {warning}")
-    return True
+    if found:
+        detail, warning = resolution_text(found, now), coarse_text(found, now)
+        warned = store.targets.details(now.target.id).get(_TOLD, ["", ""])[1]
+        if store.targets.add_details(now.target.id, **{_TOLD: [detail, warning or warned]}):
+            events.detail(detail)
+            if warning and not warned:
+                events.note(f"WARNING: {warning}")
+    return bool(found) and is_measured(now)
 
 
 class ResolutionNote(Hook):
