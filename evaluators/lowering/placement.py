@@ -96,8 +96,10 @@ ONNXRUNTIME_CPU_SYMMETRIC = replace(
     ONNXRUNTIME_CPU, name="onnxruntime-cpu-u8s8-symmetric", symmetric=True, middle_of_uint8=True
 )
 PAIR_LIMIT = 128  # 128 · 255 fits into 16 bits with a sign
-# Without INT8 kernels: only casts are written.
-ONNXRUNTIME_CUDA = Placement(name="onnxruntime-cuda", symmetric=True, quantize_outputs=False, int32_bias=False)
+# Without INT8 kernels: casts are written, and weights alone in blocks beside FP16.
+ONNXRUNTIME_CUDA = Placement(
+    name="onnxruntime-cuda", symmetric=True, quantize_outputs=False, int32_bias=False, float_side=Precision.FP16
+)
 TENSORRT = Placement(
     name="tensorrt-s8s8",
     symmetric=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import ConfigError
-from search.space.capability_rules import LEAST_SIZES, OPS, SYMMETRIC, WITHOUT, CapabilityRules
+from search.space.capability_rules import LEAST_SIZES, MOST_ROWS, OPS, SYMMETRIC, WITHOUT, CapabilityRules
 from search.values import ATTENTION, FREE, REFERENCE, Precision
 
 OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul", ATTENTION, *FREE)
@@ -90,6 +90,8 @@ def _table_problems(label: str, table: Mapping[str, Any]) -> Iterable[str]:
     checks: dict[str, Callable[[Any], str]] = {OPS: _ops_problem, WITHOUT: _ops_problem}
     if label in _INTEGERS:
         checks |= {SYMMETRIC: _switch_problem, **dict.fromkeys(LEAST_SIZES, _size_problem)}
+    if Precision.parse(label).blocks:
+        checks |= {MOST_ROWS: _size_problem}
     for key, value in table.items():
         if key not in checks:
             yield f"{key}: expected {', '.join(checks)}{_near(key, checks)}"

@@ -14,7 +14,8 @@ from search.errors import ConfigError
 from search.values import Capability, Precision, digest_of
 
 OPS, WITHOUT, SYMMETRIC = "ops", "without", "symmetric"
-LEAST_SIZES = ("min_channels", "min_matmul_size")
+LEAST_SIZES, MOST_ROWS = ("min_channels", "min_matmul_size"), "most_rows"
+_SIZES = (*LEAST_SIZES, MOST_ROWS)
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class CapabilityRules:
     Attributes:
         name: the name of the target that it describes, or of the file.
         tables: the table of each precision by label: `ops` or `without` (lists of op types), and for INT8 also
-            `symmetric` (bool), `min_channels` and `min_matmul_size` (whole numbers).
+            `symmetric` (bool), `min_channels` and `min_matmul_size`, for weights alone `most_rows` (whole numbers).
     """
 
     name: str
@@ -50,9 +51,7 @@ class CapabilityRules:
     def whole(self) -> Capability:
         """The capability of a target that the file describes completely: what it does not name is not run."""
         ops = {Precision.parse(label): frozenset(table[OPS]) for label, table in self.tables.items()}
-        return Capability(
-            ops, **{key: self._quantized_table[key] for key in LEAST_SIZES if key in self._quantized_table}
-        )
+        return Capability(ops, **{key: self._quantized_table[key] for key in _SIZES if key in self._quantized_table})
 
     def narrow(self, capability: Capability, target: str) -> Capability:
         """Restrict a capability by the rules: what the file does not name stays unchanged.
@@ -79,7 +78,7 @@ class CapabilityRules:
             if left != runs:  # a precision without any op stays, so that the reason is told
                 ops[precision] = left
                 withheld[precision] = withheld.get(precision, frozenset()) | (runs - left)
-        sizes = {key: self._quantized_table.get(key, getattr(capability, key)) for key in LEAST_SIZES}
+        sizes = {key: self._quantized_table.get(key, getattr(capability, key)) for key in _SIZES}
         return Capability(ops, **sizes, withheld=withheld, withheld_by=self.name)
 
     def to_json(self) -> dict[str, Any]:

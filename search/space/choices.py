@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.05  # of a model's multiply-adds, in a precision that is for products alone
 _FEW_CHANNELS, _MOST_VOLUME = 16, 32  # of convolutions in FP8 that NVIDIA's ModelOpt leaves out
-_MOST_ROWS = 16  # of a product in which reading weights is most of the work
 _FACTORS = frozenset({"BatchNormalization", "Div", "Mul"})  # whose constants must not be cut off
 
 
@@ -211,7 +210,7 @@ def _why_not_quantized(
         return f"its weight is no matrix, but has {len(group.weight_shape)} axes"
     if precision.calibrated and not precision.recovered and (reason := _why_not_narrow(group)):
         return reason
-    if precision.blocks and (reason := _why_not_in_blocks(precision, group, model)):
+    if precision.blocks and (reason := _why_not_in_blocks(precision, group, model, capability.most_rows)):
         return reason
     if precision.calibrated and ranges is not None:
         missing = [name for name in (*group.inputs, *group.skips, group.output) if name not in ranges.tensors]
@@ -236,7 +235,7 @@ def _why_not_narrow(group: Group) -> str:
     return f"convolutions of up to {_FEW_CHANNELS} channels or more than {_MOST_VOLUME} places have no fast kernel"
 
 
-def _why_not_in_blocks(precision: Precision, group: Group, model: Model) -> str:
+def _why_not_in_blocks(precision: Precision, group: Group, model: Model, most_rows: int) -> str:
     """Why weights alone in blocks are of no use to a product; empty if they may be."""
     attributes = model.graph.graph.node(group.anchors[0]).attributes
     depth, width = group.weight_shape[::-1] if attributes.get_int("transB", 0) else group.weight_shape
@@ -245,9 +244,9 @@ def _why_not_in_blocks(precision: Precision, group: Group, model: Model) -> str:
     if not precision.block(depth):
         return f"blocks of {' or '.join(map(str, precision.blocks))} do not divide its K of {depth}"
     rows = math.prod(group.shape) // width
-    if rows <= _MOST_ROWS:
+    if rows <= most_rows:
         return ""
-    return f"it multiplies {rows} rows at once, and above {_MOST_ROWS} its weights are not what takes time"
+    return f"it multiplies {rows} rows at once, and above {most_rows} its weights are not what takes time"
 
 
 def _why_not_held(precision: Precision, group: Group, model: Model, ranges: Ranges | None) -> str:

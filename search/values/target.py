@@ -23,6 +23,7 @@ class Capability:
             quantized one stands for MatMul of two activations.
         min_channels: fewest input and output channels of a Conv that INT8 is worth on this target.
         min_matmul_size: fewest K and N of a Gemm/MatMul that INT8 is worth.
+        most_rows: of a product with weights alone in integers, beyond which reading weights is not most of the work.
         withheld: op types that the target runs natively and that the user's capabilities file takes away.
         withheld_by: name of that file; empty without one.
     """
@@ -30,6 +31,7 @@ class Capability:
     ops: Mapping[Precision, frozenset[str]]
     min_channels: int = 1
     min_matmul_size: int = 1
+    most_rows: int = 16
     withheld: Mapping[Precision, frozenset[str]] = field(default_factory=dict)
     withheld_by: str = ""
 
@@ -50,6 +52,7 @@ class Capability:
             "ops": _label_ops(self.ops),
             "min_channels": self.min_channels,
             "min_matmul_size": self.min_matmul_size,
+            "most_rows": self.most_rows,
         }
         if not self.withheld_by:
             return native
@@ -61,6 +64,7 @@ class Capability:
             ops=_by_precision(data["ops"]),
             min_channels=data["min_channels"],
             min_matmul_size=data["min_matmul_size"],
+            most_rows=data["most_rows"],
             withheld=_by_precision(data.get("withheld", {})),
             withheld_by=data.get("withheld_by", ""),
         )

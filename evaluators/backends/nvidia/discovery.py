@@ -29,6 +29,10 @@ _MOST_NAME = 256  # bytes
 # -- one GPU, by CUDA's index ------------------------------------------------------------------------------------------
 
 
+Version = tuple[int, int]
+_CAPABILITY = (75, 76)  # the driver's numbers of the attributes of a compute capability
+
+
 def cuda_index(device: str) -> int | None:
     """N of a device that is spelled `cuda:N`, 0 of `cuda`; None of any other."""
     kind, colon, index = device.partition(":")
@@ -57,6 +61,20 @@ def gpu_name(index: int) -> str | None:
     name = ctypes.create_string_buffer(_MOST_NAME)
     found = _ask_driver(index, "cuDeviceGetName", lambda device: (name, _MOST_NAME, device))
     return name.value.decode() if found else None
+
+
+def compute_capability(index: int) -> Version | None:
+    """Of a GPU, `(9, 0)`; None if the driver does not tell.
+
+    Args:
+        index: CUDA's.
+    """
+    parts = ctypes.c_int(), ctypes.c_int()
+    told = [
+        _ask_driver(index, "cuDeviceGetAttribute", lambda device, p=part, a=attribute: (ctypes.byref(p), a, device))
+        for part, attribute in zip(parts, _CAPABILITY, strict=True)
+    ]
+    return (parts[0].value, parts[1].value) if all(told) else None
 
 
 def lock_name(index: int) -> str:
@@ -207,7 +225,6 @@ def import_nvml() -> Any:
     return pynvml
 
 
-Version = tuple[int, int]
 # As in TensorRT's support matrix ("Hardware and Precision") and the CUDA programming guide.
 # By label: the first version with tensor cores for it, and those without that have instructions for its products.
 _NATIVE: Mapping[str, tuple[Version, Collection[Version]]] = {

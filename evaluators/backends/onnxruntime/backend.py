@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from evaluators.engine import OpenEngine
 from evaluators.lowering.placement import ONNXRUNTIME_CUDA, Placement
 from search.errors import ModelError, TargetError
 from search.graph.model import Model, TensorSpec
-from search.values import Capability, Ranges, Target
+from search.values import Capability, Precision, Ranges, Target
 
 
 class OnnxRuntimeBackend:
@@ -79,7 +80,11 @@ class OnnxRuntimeBackend:
         return name
 
     def capability(self) -> Capability:
-        return shipped_capability("onnxruntime-cuda" if self.cuda else "onnxruntime-cpu")
+        if self.device.index is None:
+            return shipped_capability("onnxruntime-cpu")
+        found, version = shipped_capability("onnxruntime-cuda"), discovery.compute_capability(self.device.index)
+        lacks = version is None or not discovery.is_native(Precision.BF16.label, version)
+        return replace(found, ops={p: ops for p, ops in found.ops.items() if not (lacks and p is Precision.BF16)})
 
     def knobs(self) -> dict[str, str]:
         return {"placement": self.placement.name, **weight_options(self.placement)}

@@ -28,7 +28,8 @@ from search.values import Assignment, EngineSummary, LayerTime, Ranges
 
 _PROFILE_WARM_UP = 3
 _HALF_BYTE = 4  # bits
-_IN_INT8 = 4  # the accuracy level: what is read is rounded to INT8 in each block, which is its own default for files
+# The accuracy level: what is read is rounded to INT8 in each block, its own default for files; not asked with CUDA.
+_IN_INT8 = 4
 _MICROSOFT = "com.microsoft"  # ONNX has Gelu from opset 20 on, which would move every other op too
 
 
@@ -47,7 +48,8 @@ class OnnxRuntimeBuilder:
 
     def lower(self, assignment: Assignment) -> ir.Model:
         lowered = lower(self.model, assignment, self.ranges, self.placement)
-        return lowered if self.device.cuda else join_gelu(join_blocks(lowered))
+        joined = join_blocks(lowered)
+        return joined if self.device.cuda else join_gelu(joined)
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
         packed_file.write(lowered, out)

@@ -12,7 +12,7 @@ from search.errors import ConfigError
 from search.space.capability_file import read_capability_rules
 from search.space.capability_rules import CapabilityRules
 from search.space.choices import make_space
-from search.values import ATTENTION, Precision
+from search.values import ATTENTION, FREE, Precision
 from tests.support.networks import loaded, ranged
 
 FP16, INT8 = Precision.FP16, Precision.INT8
@@ -28,8 +28,10 @@ def test_the_shipped_files_say_what_the_backends_run() -> None:
     alone = dict.fromkeys([Precision.W8, Precision.W4], products)
     dynamic = {Precision.INT8_DYNAMIC: products}
     assert shipped_capability("onnxruntime-cpu").ops == {INT8: {ATTENTION, "Conv", *products}, **dynamic, **alone}
-    assert shipped_capability("onnxruntime-cuda").ops == {FP16: every}
-    floats = {FP16: every, Precision.BF16: every, Precision.FP8: every - {"ConvTranspose"}}
+    cuda = shipped_capability("onnxruntime-cuda")
+    assert (cuda.ops, cuda.most_rows) == ({FP16: every, Precision.BF16: products, **alone}, 1)
+    less = every - {"ConvTranspose"}
+    floats = {FP16: every | set(FREE), Precision.BF16: less | set(FREE), Precision.FP8: less}
     newer, older = shipped_capability("tensorrt"), shipped_capability("tensorrt", "tensorrt-8", "tensorrt-weak")
     assert (newer.ops, newer.min_matmul_size) == ({**floats, INT8: {ATTENTION, *every}, **alone}, 16)
     weak = {precision: ops for precision, ops in older.ops.items() if ops}

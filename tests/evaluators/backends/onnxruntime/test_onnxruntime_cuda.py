@@ -15,9 +15,11 @@ from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime import cuda as onnxruntime_cuda
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from search.errors import ModelError, TargetError
-from search.values import Assignment, Precision
+from search.graph import packed_file
+from search.space.choices import make_space
+from search.values import Assignment, Capability, Precision
 from tests.support.command_line import invoke, tree, write_inputs
-from tests.support.networks import loaded, ranged
+from tests.support.networks import feeds, loaded, observed, ranged, sqnr_db
 from tests.support.shared_libraries import compiled, needs_gcc
 
 pytestmark = [
@@ -59,6 +61,45 @@ def test_no_session_of_it_runs_on_the_processor(cuda: OnnxRuntimeBackend, tmp_pa
     ):
         with pytest.raises(TargetError, match=SAYS):
             use()
+
+
+@pytest.mark.parametrize("precision", [Precision.W8, Precision.W4], ids=lambda p: p.label)
+def test_weights_alone_are_products_of_halves(
+    cuda: OnnxRuntimeBackend, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written; it was not run with CUDA here. The processor's kernel of the same op takes it."""
+    model, path = loaded("row_products"), tmp_path / "cuda.onnx"
+    mix = Assignment({group.id: precision for group in model.groups})
+    lowered = cuda.builder(model, observed(model)).lower(mix)
+    products = [node for node in lowered.graph if node.op_type == "MatMulNBits"]
+    assert len(products) == len(model.groups)
+    for node in products:
+        kinds = [value.dtype for value in node.inputs if value is not None]
+        assert [kind.name for kind in kinds[:3]] == ["FLOAT16", "UINT8", "FLOAT16"]
+        assert all(kind.name == "FLOAT16" for kind in kinds[3:])
+        facts = {name: node.attributes.get_int(name) for name in ("bits", "block_size", "K", "N")}
+        assert facts["bits"] == (8 if precision is Precision.W8 else 4)
+        assert facts["K"] % facts["block_size"] == 0
+        assert facts["block_size"] in (16, 32, 64, 128), "what the kernels of 1.31 take"
+    packed_file.write(lowered, path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    exact = OnnxRuntimeBackend().plain_session(model.graph)
+    wanted = exact.run(feeds(model))["y"]
+    found = session.run(["y"], feeds(model))[0]
+    assert sqnr_db(wanted, found) > (30 if precision is Precision.W8 else 8)
+
+
+@pytest.mark.parametrize(("version", "halves"), [((7, 5), False), ((8, 0), True), (None, False)])
+def test_what_it_offers_to_one_row_and_to_more(
+    cuda: OnnxRuntimeBackend, version: tuple[int, int] | None, halves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "compute_capability", lambda index: version)
+    capability = cuda.capability()
+    assert capability == Capability.from_json(capability.to_json())
+    assert (Precision.BF16 in capability.precisions) is halves
+    for name, offered in (("row_products", True), ("products", False)):
+        space = make_space(loaded(name), capability, ranged(name))
+        assert (Precision.W4 in space.precisions) is offered
 
 
 def test_the_processor_is_checked_by_running_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
