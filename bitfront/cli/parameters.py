@@ -81,7 +81,8 @@ def own_parameters(
 
 
 def signature_of(name: str, function: Callable[..., Any]) -> inspect.Signature:
-    rows = _rows_of(name, function)
+    from_table = any(each in inspect.signature(function).parameters for each in FROM_TABLE)
+    rows: list[Option] = list(options_of(name)) if from_table else []
     wanted = {parameter_name(row) for row in rows}
     texts = argument_texts(function)
     own = [_own_parameter(*facts, texts) for facts in own_parameters(function) if facts[0].name not in wanted]
@@ -99,12 +100,6 @@ def signature_of(name: str, function: Callable[..., Any]) -> inspect.Signature:
     every = [*table, *own, *common]
     is_argument = {each.name: _is_argument(each) for each in every}
     return inspect.Signature(sorted(every, key=lambda each: not is_argument[each.name]))
-
-
-def _rows_of(name: str, function: Callable[..., Any]) -> list[Option]:
-    """The rows of the option table that a verb takes."""
-    names = inspect.signature(function).parameters
-    return list(options_of(name)) if any(each in names for each in FROM_TABLE) else []
 
 
 def _common(name: str, function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,8 +148,5 @@ def _check_opening(title: str, kind: BackendKind, device: str) -> Check:
     if emulated:
         offered += f" ({', '.join(emulated)} not native here, so not offered)"
     versions = ", ".join(f"{key} {value}" for key, value in target.versions.items())
-    return Check(title, True, f"{target.device}; {versions}; {offered}; options {_options(target.options)}")
-
-
-def _options(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in options.items())
+    options = ", ".join(f"{name} {value}" for name, value in target.options.items())
+    return Check(title, True, f"{target.device}; {versions}; {offered}; options {options}")

@@ -1,4 +1,9 @@
-"""The latency model and the loss model of a search, fitted to its history."""
+"""The latency model and the loss model of a search, fitted to its history.
+
+They predict latency and loss of an assignment before it is built, with their uncertainty. Latency is a base, plus a
+cost per group, plus a cost per edge where the precision changes. Loss is a monotone map of noise, and noise is a sum
+over groups. Both have costs that a solver can minimise exactly (`mean`, `draw`).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,9 @@ from numpy.typing import NDArray
 
 from search.forecast.acquisition import Forecast
 from search.forecast.history import History, relevant
-from search.forecast.latency_model import repeat_std
+from search.forecast.latency_model import LatencyModel, fit_latency, repeat_std
+from search.forecast.loss_model import LossModel, fit_loss
 from search.forecast.priors import LatencyPrior, NoisePrior
-from search.forecast.surrogate import LatencyModel, LossModel, fit_latency, fit_loss
 from search.forecast.transfer import Losses
 from search.space.layout import Layout, Precisions
 

@@ -120,7 +120,11 @@ def find_groups(
         _absorb_pointwise(seed, taken)
     _absorb_residuals(graph, seeds, taken, shapes)
     alone = [_Seed(node) for node in graph if node.op_type in free and node not in taken and _has_type(node)]
-    merged = _merge_shared_weights(seeds)
+    sharing: dict[object, list[_Seed]] = {}  # those of one weight are one group
+    for seed in seeds:
+        weight = weight_of(seed.anchor)
+        sharing.setdefault(seed.anchor if weight is None else (weight, seed.anchor.op_type), []).append(seed)
+    merged = list(sharing.values())
     if alone:
         place = {node: number for number, node in enumerate(graph)}
         merged = sorted([*merged, *([seed] for seed in alone)], key=lambda members: place[members[0].anchor])
@@ -230,15 +234,6 @@ def _depths(graph: ir.Graph) -> dict[ir.Value, int]:
         for output in node.outputs:
             depth[output] = below + (node.op_type in WEIGHTED)
     return depth
-
-
-def _merge_shared_weights(seeds: Iterable[_Seed]) -> list[list[_Seed]]:
-    merged: dict[object, list[_Seed]] = {}
-    for seed in seeds:
-        weight = weight_of(seed.anchor)
-        key = seed.anchor if weight is None else (weight, seed.anchor.op_type)
-        merged.setdefault(key, []).append(seed)
-    return list(merged.values())
 
 
 def weight_of(node: ir.Node) -> ir.Value | None:

@@ -92,7 +92,9 @@ class Cutter:
         value, most = self._value(terms, codes), int(self._sizes.max(initial=0))
         unchanged = 0
         for number in range(MOST_ROUNDS * most if np.isfinite(value) else 0):
-            switched = self._apply_move(terms, codes, number % most)
+            code = number % most
+            switches = _cut(self._move(terms, codes, code), self._ends)
+            switched = np.where(switches, self._offer_code(terms, codes, code), codes)
             reached = self._value(terms, switched)
             unchanged += 1
             if reached < value - NEGLIGIBLE * abs(value):
@@ -100,10 +102,6 @@ class Cutter:
             if unchanged == most:
                 break
         return codes
-
-    def _apply_move(self, terms: Terms, codes: Codes, code: int) -> Codes:
-        """(decisions,) codes after the best move with a code."""
-        return np.where(_cut(self._move(terms, codes, code), self._ends), self._offer_code(terms, codes, code), codes)
 
     def _start(self, terms: Terms, before: Codes) -> Codes:
         """The cheapest of earlier codes, each decision's own cheapest, and each code for all that may have it."""

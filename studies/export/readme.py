@@ -72,9 +72,10 @@ def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
     took += " (doubtful, see below)" if latency["doubts"] else ""
     versions = ", ".join(f"{name} {version}" for name, version in target["versions"].items())
     options = ", ".join(f"{name} {value}" for name, value in target["options"].items())
+    batch = found["model"]["inputs"][0][2][0]
     statistic = latency["statistic"] + (" processor time" if latency.get("clock") == THREAD_CLOCK else "")
     return [
-        ("latency", f"{took} for one batch of {_batch(found)} ({statistic})"),
+        ("latency", f"{took} for one batch of {batch} ({statistic})"),
         ("samples a second", rate_text(latency["samples_per_s"], missing="–")),
         ("speed against FP32", _speed_text(speedup, latency["speedup_doubtful"])),
         *([("speed against the file as given", f"{speedup_text(faster)} ×")] if faster else []),
@@ -126,11 +127,6 @@ def _measurement_text(doubts: Sequence[str]) -> str:
         f"The latency was measured on the device named above.{doubt} On another device the mix still runs if its "
         "operators do, but another mix may be faster there."
     )
-
-
-def _batch(found: Mapping[str, Any]) -> int:
-    inputs = found["model"]["inputs"]
-    return int(inputs[0][2][0])
 
 
 _VERDICTS = {

@@ -90,15 +90,13 @@ class LayerErrors:
             raise GuardError("emulating the quantized model: it and the float model have other groups. Export again.")
         for name, reference in exact.items():
             self._errors.add(name, emulated[name], reference)
-        self._count_clipped({**inputs, **exact})
-        self.runs += 1
-
-    def _count_clipped(self, tensors: Arrays) -> None:
+        tensors = {**inputs, **exact}
         for name, range_ in self._ranges.items():
             values = tensors.get(name)
             if values is not None:
                 inside = np.count_nonzero((values >= range_.low) & (values <= range_.high))
                 self._outside[name].append((values.size - int(inside), values.size))
+        self.runs += 1
 
     def errors(self) -> dict[str, float]:
         """Group → noise over power of its output; empty before the first run."""

@@ -147,15 +147,13 @@ class TrialClaims:
         trial = self._proposals.handle(record.trial)
         claim = self._claim(taken.id, _Wanted(trial, record.evaluation.assignment, self._work.pace.passed_s))
         if taken.takeovers > _MOST_TAKEOVERS:
-            self._fail(claim, f"lost with its worker {taken.takeovers} times, at an unknown stage")
+            why = f"lost with its worker {taken.takeovers} times, at an unknown stage"
+            failed = Evaluation(claim.assignment, Failure(Stage.LOWER, FailureKind.CRASHED, why))
+            settled = self.settle(claim, failed)
+            if settled is not None:
+                self._work.events.evaluation(settled, self._work.ledger.read_standing(), self._stop.trials)
             return None
         return claim
-
-    def _fail(self, claim: Claim, why: str) -> None:
-        failure = Failure(Stage.LOWER, FailureKind.CRASHED, why)
-        record = self.settle(claim, Evaluation(claim.assignment, failure))
-        if record is not None:
-            self._work.events.evaluation(record, self._work.ledger.read_standing(), self._stop.trials)
 
     # -- settling --------------------------------------------------------------------------------------------------
 

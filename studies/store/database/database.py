@@ -213,7 +213,11 @@ def _prepare(engine: Engine, url: URL, *, create: bool) -> None:
         return
     if version is not None:
         with _open_upgrade(url) as upgrade:
-            _run_migrations(upgrade)
+            version, _ = _look(upgrade)
+            if version is None:
+                raise BitfrontError("The tables were removed while they were upgraded.")
+            if version < VERSION:
+                upgrade.execute(update(SchemaRecord).values(version=migrate(upgrade, version)))
         return
     with report_errors("create the tables", url), one_at_a_time(url), begin_write(engine) as connection:
         if _look(connection)[0] is None:
@@ -276,15 +280,6 @@ def _open_upgrade(url: URL) -> Iterator[Connection]:
             yield connection
     finally:
         engine.dispose()
-
-
-def _run_migrations(connection: Connection) -> None:
-
-    version, _ = _look(connection)
-    if version is None:
-        raise BitfrontError("The tables were removed while they were upgraded.")
-    if version < VERSION:
-        connection.execute(update(SchemaRecord).values(version=migrate(connection, version)))
 
 
 # What takes the tables from a version to the next one, for example {1: add_power} from 1 to 2. A step is frozen once it

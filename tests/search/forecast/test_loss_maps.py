@@ -8,7 +8,7 @@ import pytest
 from search.forecast.loss_maps import Decibels, Map, Saturating
 from search.forecast.loss_model import fit_loss
 from search.forecast.priors import noise_prior
-from search.forecast.surrogate import quality
+from search.forecast.quality import quality
 from tests.support.assignments import THREE
 from tests.support.chain_layout import LAYOUT, losses, mixes, uniform
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from search.forecast import loss_model
+from search.forecast.loss_model import fit_loss
 from search.forecast.priors import NoisePrior
-from search.forecast.surrogate import fit_loss
 from search.regression.similarity import Pairs
 from tests.support.chain_layout import FP16, FP32, GROUPS, INT8, LAYOUT, PRECISIONS, mixes, uniform
 

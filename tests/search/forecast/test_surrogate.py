@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from search.errors import SurrogateError
-from search.forecast.latency_model import repeat_std
+from search.forecast.latency_model import fit_latency, repeat_std
+from search.forecast.loss_model import fit_loss
 from search.forecast.priors import Baseline, latency_prior, noise_prior
-from search.forecast.surrogate import Quality, fit_latency, fit_loss, is_poor, quality
+from search.forecast.quality import Quality, is_poor, quality
 from search.space.layout import Costs
 from search.values import LayerTime
 from tests.support.assignments import THREE
