@@ -76,7 +76,9 @@ class Listener:
 
     def note(self, text: str) -> None:
         text = in_python(text, self._study.resume_arguments())
-        LOG.log(logging.WARNING if text.startswith("WARNING") else logging.INFO, "%s", text)
+        # Without a handler `logging` prints warnings itself, beside a display that shows them.
+        told = LOG.hasHandlers() or isinstance(self._shown, Quiet)
+        LOG.log(logging.WARNING if told and text.startswith("WARNING") else logging.INFO, "%s", text)
         self._shown.note(text)
 
     def detail(self, text: str) -> None:

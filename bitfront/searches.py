@@ -19,7 +19,7 @@ from bitfront.inputs import InputFiles
 from bitfront.metrics import Metric, OwnMetric, lend, metric_name, name_in_study
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listen
 from bitfront.study import Study
-from bitfront.wording import python_words, resume_call
+from bitfront.wording import in_python, python_words, resume_call
 from search.errors import ConfigError, InputError, RunError, StudyError
 from search.sampler.kinds import Handed, SamplerKind
 from studies import interrupts
@@ -275,7 +275,7 @@ def _run(study: RunningStudy, callbacks: Sequence[Callback], progress: bool | st
     now = done.standing
     LOG.info("%s", done.reason)
     if (early := early_end(now)) is not None:
-        LOG.warning("%s; %s goes on", early.text, resume_call(study.name, study.resume_arguments()))
+        LOG.warning("%s. Go on with %s", early.text, in_python(early.resume, study.resume_arguments()))
     for text in pick_warnings(now):
         LOG.warning("%s", text)
     if now.details.failures is not None:

@@ -20,7 +20,7 @@ from studies.judging.findings.study_rescue import emulation_gap_notes, study_res
 from studies.judging.sentences.cautions import pick_warnings
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
-from studies.judging.sentences.gains import as_given_text, int8_everywhere_text, no_gain_text
+from studies.judging.sentences.gains import as_given_text, int8_everywhere_text, no_gain_text, other_runtime_text
 from studies.judging.sentences.no_pick import (
     nearest_text,
     nobody_text,
@@ -98,6 +98,7 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
         int8_everywhere_text(now),
         faster_text(now),
         no_gain_text(now),
+        other_runtime_text(now),
         regained_text(now),
         provisional,
         only_fp32_text(now),

@@ -155,6 +155,7 @@ class BackendKind(ABC):
         caution: a warning to show with its numbers; empty if its numbers are measured.
         later_builds: the share of the first build of a model that later ones take, because the builder keeps what it
             has learnt; 1 if it learns nothing.
+        rival: another backend that may be faster on the same processor; empty for none.
     """
 
     name: ClassVar[str]
@@ -170,6 +171,7 @@ class BackendKind(ABC):
     automatic: ClassVar[bool] = False
     caution: ClassVar[str] = ""
     later_builds: ClassVar[float] = 1.0
+    rival: ClassVar[str] = ""
 
     @abstractmethod
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:

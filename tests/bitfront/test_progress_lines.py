@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,17 @@ def test_a_script_without_terminal_prints_the_lines_of_the_command_line(
         assert told(False, capsys) == []
     assert [line.split(":")[0] for line in lines if "/3 trial " in line] == [f"{n + 1}/3 trial {n}" for n in range(3)]
     assert any("calibrat" in line for line in lines)
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_program_without_logging_sees_a_warning_once(progress: bool) -> None:
+    script = (
+        "import bitfront\nif __name__ == '__main__':\n    bitfront.search('model.onnx', 'data.npz', backend='fake', "
+        f"trials=1, max_drop=0.01, recover='none', progress={progress})\n"
+    )
+    Path("run.py").write_text(script)
+    done = subprocess.run([sys.executable, "run.py"], capture_output=True, text=True, check=True)
+    assert done.stderr.count("WARNING: the allowed loss of 1 %") == 1
 
 
 def test_a_logger_that_is_set_up_tells_evaluations_and_steps_and_nothing_twice(

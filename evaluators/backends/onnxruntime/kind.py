@@ -29,6 +29,7 @@ class OnnxRuntimeKind(BackendKind):
     packages = ("onnxruntime", "onnxruntime-gpu")
     triton_platform = "onnxruntime_onnx"
     automatic = True
+    rival = "openvino"
 
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:
         from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend

@@ -24,6 +24,7 @@ class OpenVinoKind(BackendKind):
     extra = "openvino"
     packages = ("openvino",)
     automatic = True
+    rival = "onnxruntime"
 
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:
         from evaluators.backends.openvino.backend import OpenVinoBackend

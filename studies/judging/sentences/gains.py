@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evaluators.backends.registry import known_kind
+from evaluators.backends.registry import kind_named, known_kind
 from search.values import REFERENCE, EngineSummary, Evaluation, Precision
 from studies.judging.points import Point
 from studies.judging.rounding import estimate_text, latency_text, speedup_text
@@ -14,6 +14,7 @@ from studies.judging.sentences.final_split import final_loss_text
 from studies.judging.sentences.picks import is_faster
 from studies.judging.standing import Standing, best_point
 from studies.options.quantities import format_ms
+from studies.store import suggestions
 from studies.store.records import AS_GIVEN
 from studies.store.store import Store
 
@@ -37,6 +38,18 @@ def no_gain_text(now: Standing) -> str:
     return (
         f"{which} is measurably faster than FP32 here (tie band {100 * now.target.band:.2g} %); you can stay with FP32"
     )
+
+
+def other_runtime_text(now: Standing) -> str:
+    """The command that tries another installed runtime of processors where no mix gains anything; else empty."""
+    kind = known_kind(now.target.target.backend)
+    if kind is None or not kind.rival or not now.target.target.relative or now.details.target_name:
+        return ""
+    if not no_gain_text(now) or kind_named(kind.rival).explain_missing():
+        return ""
+    words = ("--new-target", "--backend", kind.rival)
+    way = suggestions.command("worker", now.study.name, *words, storage=now.details.storage)
+    return f"Another runtime is installed, in which INT8 may be faster: `{way}` tries {kind.rival}"
 
 
 def slower_texts(store: Store, now: Standing) -> list[str]:

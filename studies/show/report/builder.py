@@ -17,7 +17,13 @@ from studies.judging.rounding import latency_text
 from studies.judging.sentences.cautions import pick_warnings, unrelated_text
 from studies.judging.sentences.evaluations import flip_texts, replaced_text
 from studies.judging.sentences.final_split import final_loss_text, final_notes
-from studies.judging.sentences.gains import as_given_text, int8_everywhere_text, no_gain_text, slower_texts
+from studies.judging.sentences.gains import (
+    as_given_text,
+    int8_everywhere_text,
+    no_gain_text,
+    other_runtime_text,
+    slower_texts,
+)
 from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing_text, regained_text
 from studies.judging.sentences.picks import band_text, best_label, best_text, faster_text, ties_text
 from studies.judging.standing import Standing, best_point, front_points, pick_points
@@ -242,6 +248,7 @@ def _warnings(store: Store, now: Standing) -> list[str]:
         int8_everywhere_text(now),
         _sentence(faster_text(now)),
         no_gain_text(now),
+        other_runtime_text(now),
         _sentence(regained_text(now)),
     ]
     return [f"{text.rstrip('. ')}." for text in texts if text]

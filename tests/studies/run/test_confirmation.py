@@ -13,12 +13,13 @@ from typing import Any, cast
 import pytest
 
 from bitfront import verbs
+from evaluators.backends.openvino.kind import OpenVinoKind
 from search.values import Evaluation, Precision
 from studies.export import export
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import disagreement_text, final_notes
-from studies.judging.sentences.gains import int8_everywhere_text, no_gain_text
+from studies.judging.sentences.gains import int8_everywhere_text, no_gain_text, other_runtime_text
 from studies.judging.sentences.picks import numbers_text
 from studies.judging.standing import Standing, engines_to_keep, front_and_picks, read_standing
 from studies.options.limits import Limits
@@ -29,6 +30,7 @@ from studies.show.front_rows import front_json
 from studies.show.report.builder import build_report
 from studies.show.report.page import render_report
 from studies.show.terminal.front_table import front_table
+from studies.store import suggestions
 from studies.store.store import Store
 from studies.trials.ledger import Ledger
 from tests.support.command_line import ok
@@ -368,7 +370,9 @@ def test_after_a_limit_was_loosened_an_export_looks_at_what_is_faster_than_what_
     ]
 
 
-def test_where_no_mix_is_measurably_faster_than_fp32_it_is_said(tmp_path: Path) -> None:
+def test_where_no_mix_is_measurably_faster_than_fp32_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = fresh_url("sqlite", tmp_path)
     with Store.open(url, create=True) as store:
         target = make_study(store, **{"max-drop": "1%"})
@@ -381,9 +385,22 @@ def test_where_no_mix_is_measurably_faster_than_fp32_it_is_said(tmp_path: Path) 
         )
         assert no_gain_text(judged(store)) == said
         assert f"{said}." in " ".join(ok("front", "s", "--storage", url).split())
+        monkeypatch.setattr(OpenVinoKind, "explain_missing", lambda self: "")
+        way = suggestions.command("worker", "s", "--new-target", "--backend", "openvino", storage=url)
+        hint = f"Another runtime is installed, in which INT8 may be faster: `{way}` tries openvino"
+        assert other_runtime_text(judged(store)) == hint
+        assert " ".join(ok("front", "s", "--storage", url).split()).count("Another runtime is installed") == 1
+        assert render_report(build_report(store, judged(store))).count("Another runtime is installed") == 1
+        found = judged(store)
+        on_gpu = replace(found, target=found.target.with_values(target=replace(found.target.target, relative=False)))
+        assert other_runtime_text(on_gpu) == ""
+        monkeypatch.setattr(OpenVinoKind, "explain_missing", lambda self: "not installed")
+        assert other_runtime_text(judged(store)) == ""
         assert f"{said}." in render_report(build_report(store, judged(store)))
         add(store, target, 2, evaluated((2, 2), 3.0, 0.0, 0.001))
         assert no_gain_text(judged(store)) == ""
+        monkeypatch.setattr(OpenVinoKind, "explain_missing", lambda self: "")
+        assert other_runtime_text(judged(store)) == "", "something is gained"
 
 
 def test_what_may_become_the_best_when_it_is_measured_again_keeps_its_engine(store: Store) -> None:
