@@ -238,7 +238,7 @@ def _build_formats(trt: Any, folder: Path) -> dict[str, str]:
 
     from evaluators.backends.capabilities.restricted import shipped_capability
     from evaluators.backends.tensorrt.builder import TensorRTBuilder
-    from evaluators.backends.tensorrt.options import BuilderKnobs
+    from evaluators.backends.tensorrt.options import TensorRTOptions
     from search.space.choices import make_space
     from search.values import FREE
     from tests.support.networks import loaded, ranged
@@ -251,7 +251,7 @@ def _build_formats(trt: Any, folder: Path) -> dict[str, str]:
         ("unet", every),
     ]:
         model = loaded(name).deciding(decided)
-        builder = TensorRTBuilder(trt, model, ranged(name), BuilderKnobs(typing="strong"))
+        builder = TensorRTBuilder(trt, model, ranged(name), TensorRTOptions(typing="strong"))
         space = make_space(model, shipped_capability("tensorrt"), ranged(name))
         tried = {precision.label: space.uniform(precision) for precision in space.precisions}
         for number in range(10):
