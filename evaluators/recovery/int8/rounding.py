@@ -102,7 +102,7 @@ class _Rounding:
         found: dict[str, Correction] = {}
         pieces = [cut(self._model, group) for group in single]
         until = (1 - _TIME_SHARE) * self._context.seconds_left()
-        looked_at = tensors_of_pieces(self._context.emulator, self._model, pieces, inputs)
+        looked_at = tensors_of_pieces(self._context.emulator, self._model, pieces, inputs) if pieces else ()
         for seen, (piece, tensors) in enumerate(looked_at):
             if self._context.seconds_left() <= until:
                 self.cut = f"it ran out of time after {seen} of {len(pieces)} weights"
