@@ -56,8 +56,9 @@ def print_finished(finished: SearchResult, *, exported: bool = False) -> None:
     out.print()
     print_front(now, finished.mixes, why_none=now.details.failures is None)
     notes = study_rescue_notes(now) if talk().verbose else emulation_gap_notes(now)
-    out.print()
-    print_rescue(study_rescue(now), notes, now.metric, now.limits)
+    if (rescue := study_rescue(now)) or notes:
+        out.print()
+        print_rescue(rescue, notes, now.metric, now.limits)
     if now.picks.best is not None and not now.only_fp32:
         out.print()
         say(recommendation_text(now), style=BEST_STYLE)

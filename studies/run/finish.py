@@ -147,7 +147,7 @@ class Finish:
             if not in_time:
                 break
             left -= finalists.confirm(self._work, now, rows[:in_time]) == 0
-        if left_out:
+        if left_out and not now.only_fp32:
             self._tell_left_out(left_out)
 
     def _tell_left_out(self, count: int) -> None:

@@ -245,7 +245,7 @@ class Display:
         else:
             parts.append(Text(self._time_text()))
         (_, step_done, step_total), step = self._doing.step, self._doing.step_text()
-        if step and step_total > 1:
+        if step and step_done < step_total > 1:  # no bar stands full while what follows the last one is waited for
             left_s = self._doing.step_left_s()
             left = f", about {format_duration_s(round(left_s))} left" if left_s >= 1 else ""
             parts.append(_bar(f"{step}{left}", step_done, step_total))

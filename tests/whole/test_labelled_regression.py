@@ -45,10 +45,11 @@ def test_two_values_are_searched_with_a_limit_in_pixels(tmp_path: Path, monkeypa
     assert "another class" not in Path("report.html").read_text()
 
 
-def test_the_worse_mean_of_two_outputs_is_one_for_fp32(tmp_path: Path) -> None:
+def test_the_worse_mean_of_two_outputs_is_held_against_the_spread_of_its_labels(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", **{"labels.price": np.array([0.0, 20.0]), "labels.demand": np.array([-1.0, 1.0])})
     (tmp_path / "worse_mean.py").write_text(example("metrics.md", "class WorseMean"))
     labels = np.zeros(4, [("price", np.float32), ("demand", np.float32)])
     signs = np.array([1, -1, 1, -1], np.float32)[:, None]
     state = get_metric(f"{tmp_path}/worse_mean.py:WorseMean").accumulator()
-    state.update({"price": 14.3 * signs, "demand": 0.41 * signs}, labels, count=4)
-    assert state.compute() == pytest.approx(1.0)
+    state.update({"price": 5 * signs, "demand": 0.4 * signs}, labels, count=4)
+    assert state.compute() == pytest.approx(0.5), "the price is off by half of its spread, the demand by less"

@@ -82,7 +82,8 @@ def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
     if not all(math.isfinite(each.loss) for each in few):
         blind = " and ".join(each.subject for each in few if not math.isfinite(each.loss))
         return f"{blind} are too few for any bound of a loss, so no pick can be called kept. {needed}"
-    told = " and ".join(f"{each.subject} (about {_loss_text(each.loss, now)})" for each in few)
+    shown = ((each.subject, f"about {_loss_text(each.loss, now)}") for each in few)
+    told = " and ".join(f"{who[:-1]}, {most})" if who.endswith(")") else f"{who} ({most})" for who, most in shown)
     return (
         f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {told} can show at best, so "
         f"chance decides which candidates seem to keep the limit. {needed}"

@@ -121,6 +121,8 @@ def test_the_display_has_a_clock_and_says_what_is_done_and_for_how_long(monkeypa
     moment[0] += 10.0
     display.step("recovering INT8", 2, 5)
     assert drawn()[1].endswith("recovering INT8 2/5, for 10s, about 30s left")
+    display.step("recovering INT8", 5, 5)
+    assert drawn()[1].startswith("recovering INT8 5/5"), "no bar stands full while what follows is waited for"
     display.stage(3, "build")
     moment[0] += 5.0
     display.stage(4, "waiting for process 4711, which measures on cpu")
