@@ -73,7 +73,7 @@ def test_one_method_for_all_is_tried_too() -> None:
     step = RangesStep()
     found = proposed(model, ranges, batches=8, spoil=expose)
     judged, by_method = OutputErrors(context, ranges), _Choice(context, ranges).by_method()
-    assert set(by_method) == {"percentile", "mse"}
+    assert set(by_method) == {"mean", "percentile", "mse"}
     assert all(judged.mean(found) <= judged.mean(one) for one in by_method.values())
     assert step.propose(context_of(model, seconds=0.0), ranges).ranges == ranges
 
