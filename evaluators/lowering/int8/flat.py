@@ -16,19 +16,17 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from search.graph.floats.bounds import UNBOUNDED, Bounds
+from search.graph.floats.bounds import UNBOUNDED, VIEWS, Bounds
 from search.graph.grouping import POINTWISE, is_constant
 
-# Ops whose outputs are values of their first input, and no others.
-_VIEWS = frozenset(
-    "DepthToSpace Expand Flatten Gather GlobalMaxPool Identity MaxPool ReduceMax ReduceMin Reshape Slice".split()
-    + "SpaceToDepth Split Squeeze Tile Transpose Unsqueeze".split()
-)
+# Not Exp, whose many small values are summed by a softmax that is written out.
+_OPS = POINTWISE - {"Exp"}
 _MOST_NODES = 12
 _PER_ONE, _FARTHEST = 8, 64  # points of the grid on which functions are looked at, exact for the ends of a HardSwish
 _MOST = 16  # a function that changes up to there may change beyond the grid too
-# Of a step of eight bits over a range that ends there: what a function may still change by beyond. The worst is then a
-# fifth of what rounding itself is off by, usually.
+_STEEPEST = 8  # up to where a function's steepest slope is looked for, by which its outputs count as inputs
+# Of a step of eight bits over a range that ends there: what a function may still change by beyond, counted as inputs.
+# That is a third of what rounding itself is usually off by, and all on one side.
 _FLAT = 0.1 / 255
 
 
@@ -49,8 +47,8 @@ def _told_apart(value: ir.Value, graph: ir.Graph, found: Mapping[str, Bounds]) -
     readers = list(dict.fromkeys(node for node, _ in value.uses()))
     if not readers or value.is_graph_output():
         return UNBOUNDED
-    views = [made for node in readers for made in node.outputs if node.op_type in _VIEWS and node.inputs[0] is value]
-    others = [node for node in readers if node.op_type not in _VIEWS]
+    views = [made for node in readers for made in node.outputs if node.op_type in VIEWS and node.inputs[0] is value]
+    others = [node for node in readers if node.op_type not in VIEWS]
     needed = [found.get(made.name or "", UNBOUNDED) for made in views]
     if others:
         function = _function_of(value, others, graph)
@@ -78,7 +76,7 @@ def _function_of(value: ir.Value, readers: list[ir.Node], graph: ir.Graph) -> by
 
 def _is_pointwise(node: ir.Node, graph: ir.Graph, names: Mapping[ir.Value, str]) -> bool:
     known = (v is None or v in names or (is_constant(v) and v.const_value.size == 1) for v in node.inputs)  # type: ignore[union-attr]
-    return node.graph is graph and node.domain in ("", "ai.onnx") and node.op_type in POINTWISE and all(known)
+    return node.graph is graph and node.domain in ("", "ai.onnx") and node.op_type in _OPS and all(known)
 
 
 def _serialized(nodes: list[ir.Node], names: Mapping[ir.Value, str], ends: list[ir.Value], graph: ir.Graph) -> bytes:
@@ -116,6 +114,9 @@ def _flat_ends(function: bytes) -> Bounds:
     except Exception:  # whatever an op of a reference that is not complete raises: then nothing is known
         return UNBOUNDED
     outputs = np.array([np.broadcast_to(array, x.shape) for array in made], np.float64)
+    with np.errstate(all="ignore"):
+        steepest = np.abs(np.diff(outputs[:, np.abs(x) <= _STEEPEST], axis=1)).max(axis=1, keepdims=True) * _PER_ONE
+        outputs = outputs / steepest  # what does not change at all is not finite then, and tells nothing
     low = _flat_below(x, outputs)
     high = _flat_below(-x[::-1], outputs[:, ::-1])
     return (low, -high) if low < -high else UNBOUNDED
@@ -123,7 +124,8 @@ def _flat_ends(function: bytes) -> Bounds:
 
 def _flat_below(x: NDArray[np.floating[Any]], outputs: NDArray[np.float64]) -> float:
     """The highest x ≤ 0 below which all outputs stay as they are; minus infinity if there is none."""
-    spread = np.maximum.accumulate(outputs, axis=1) - np.minimum.accumulate(outputs, axis=1)
+    with np.errstate(all="ignore"):
+        spread = np.maximum.accumulate(outputs, axis=1) - np.minimum.accumulate(outputs, axis=1)
     fits = np.isfinite(spread).all(axis=0) & (spread <= _FLAT * np.abs(x)).all(axis=0) & (x <= 0)
     fits[0] = False  # one point is always flat
     places = np.flatnonzero(~fits[1:])

@@ -27,11 +27,12 @@ _FIXED: dict[str, Bounds] = {
     "Sqrt": (0.0, math.inf),
     "Tanh": (-1.0, 1.0),
 }
-# Ops whose outputs lie between the least and the largest value of their first input.
-_WITHIN_INPUT = frozenset(
-    "DepthToSpace Expand Flatten Gather GlobalAveragePool GlobalMaxPool Identity MaxPool ReduceMax ReduceMean".split()
-    + "ReduceMin Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze".split()
+VIEWS = frozenset(
+    "DepthToSpace Expand Flatten Gather GlobalMaxPool Identity MaxPool ReduceMax ReduceMin Reshape Slice".split()
+    + "SpaceToDepth Split Squeeze Tile Transpose Unsqueeze".split()
 )
+"""Ops whose outputs are values of their first input, and no others."""
+_WITHIN_INPUT = VIEWS | {"GlobalAveragePool", "ReduceMean"}  # whose outputs lie between its least and largest value
 
 
 def bounds_of_values(graph: ir.Graph) -> dict[str, Bounds]:

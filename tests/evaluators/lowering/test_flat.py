@@ -25,7 +25,7 @@ BODIES = {
     "a Relu": ("out = Relu(v)", (0.0, INF)),
     "a HardSigmoid": ("out = HardSigmoid<alpha = 0.25, beta = 0.5>(v)", (-2.0, 2.0)),
     "a Clip": ("out = Clip(v, minus, six)", (-2.0, 6.0)),
-    "a SiLU": ("s = Sigmoid(v) out = Mul(v, s)", (-7.875, INF)),
+    "a SiLU": ("s = Sigmoid(v) out = Mul(v, s)", (-7.75, INF)),
     "a GELU, written out": (
         "d = Div(v, root) e = Erf(d) a = Add(e, one) m = Mul(v, a) out = Mul(m, half)",
         (-3.375, INF),
@@ -37,6 +37,9 @@ BODIES = {
     "a sum with another tensor": ("h = HardSwish(v) s = Add(v, x) out = MatMul(h, s)", None),
     "a root, which grows on": ("r = Relu(v) out = Sqrt(r)", (0.0, INF)),
     "a line": ("out = Mul(v, half)", None),
+    "a line that hardly rises": ("out = Mul(v, tiny)", None),
+    "a small HardSwish": ("h = HardSwish(v) out = Mul(h, tiny)", (-3.0, INF)),
+    "an Exp, whose small values may be summed": ("out = Exp(v)", None),
 }
 
 
@@ -46,7 +49,7 @@ def test_what_reads_a_tensor_says_where_it_is_flat(body: str, wanted: tuple[floa
         <ir_version: 8, opset_import: ["": 17]>
         agraph (float[4, 4] x) => (float[4, 4] out)
         <float root = {{1.4142135}}, float one = {{1.0}}, float half = {{0.5}}, float minus = {{-2.0}},
-         float six = {{6.0}}, int64[2] shape = {{4, 4}}>
+         float six = {{6.0}}, float tiny = {{0.00001}}, int64[2] shape = {{4, 4}}>
         {{ v = Reciprocal(x) {body} }}""")
     assert flat_beyond(ir.from_proto(proto).graph).get("v") == wanted
 
