@@ -1,1 +1,1 @@
-"""Solvers for the best assignments under additive costs: elimination, relaxation and integer programs."""
+"""Solvers for the best assignments under additive costs: elimination, minimum cuts, and a relaxation for limits."""

@@ -109,7 +109,7 @@ class Eliminator:
     def _tables(self, terms: Terms) -> tuple[list[Terms], Terms]:
         """The tables of every batch, (codes, codes of the scope …, steps, lanes), and the (lanes,) least costs."""
         if self.batches is None:
-            raise SolverError("eliminating decisions: the graph is too wide for it; solve it as an integer program.")
+            raise SolverError("eliminating decisions: the graph is too wide for it, use minimum cuts.")
         lanes = len(terms)
         pool = np.empty((self.batches[-1].end if self.batches else self.structure.length, lanes))
         pool[: self.structure.length] = terms.T  # the lanes last: each operation runs along contiguous memory
