@@ -163,7 +163,7 @@ FOUND: dict[str, Any] = {
 
 def readme(**changes: Any) -> str:
     metric = MetricScale("top1", "share", True, True, False)
-    now = cast(Standing, SimpleNamespace(metric=metric))
+    now = cast(Standing, SimpleNamespace(metric=metric, study=SimpleNamespace(config={})))
     return readme_text({**FOUND, **changes}, now, "model.onnx", {"model.onnx"}, "")
 
 

@@ -139,7 +139,7 @@ def test_it_is_said_once_the_last_uniform_engine_is_measured(opened: Store) -> N
     now, told = judged(opened, uniforms, **CPU), list[str]()
 
     def hear(baselines: int, row: int) -> list[str]:
-        space = SimpleNamespace(baselines=lambda: [None] * baselines)
+        space = SimpleNamespace(baselines=[None] * baselines)
         parts = {"problem": SimpleNamespace(space=space), "ledger": SimpleNamespace(store=opened)}
         work: Any = SimpleNamespace(**parts, events=SimpleNamespace(note=told.append))
         SlowerNote(work).follow(opened.evaluations.load(int(now.table.id[row])), now)
