@@ -49,8 +49,8 @@ def collect(
     pass. The others make a histogram between the extremes in that pass and then clip: `percentile` (or
     `percentile:99.9`) leaves out that tail on each side by itself; `entropy` and `mse` choose one limit on |x|, so that
     [0, 6] stays one-sided. Limits are chosen for int8; exact zeros do not count, they are represented exactly whatever
-    the scale. Of a tensor that may hold Inf, as masked scores do, it is the range of the
-    rest, and it has none if there is no rest.
+    the scale. Of a tensor that may hold Inf, as masked scores do, it is the range of the rest, and it has none if there
+    is no rest.
 
     Args:
         indices: the samples to use; runs are of the model's batch.
@@ -132,17 +132,14 @@ def _clip(
     """For each method with its percentile, the ranges of the tensors that vary."""
     varying = {name: range_ for name, range_ in seen.ranges.items() if range_.low < range_.high}
     kinds = sorted({method != "percentile" for method, _ in methods if method != MEAN})  # of values, of magnitudes
-    means: dict[str, TensorRange] | None = {} if (MEAN, PERCENTILE) in methods else None
-    counts = count_values(run, varying, seen, magnitudes=kinds, most=most, means=means)
-    return [
-        means
-        if means is not None and method == MEAN
-        else {
-            name: clip(range_, counts[name][kinds.index(method != "percentile")], method, percentile)
-            for name, range_ in varying.items()
-        }
-        for method, percentile in methods
-    ]
+    counted = count_values(run, varying, seen, magnitudes=kinds, most=most)
+
+    def range_by(name: str, method: str, percentile: float) -> TensorRange:
+        if method == MEAN:
+            return counted[name].mean
+        return clip(varying[name], counted[name].counts[kinds.index(method != "percentile")], method, percentile)
+
+    return [{name: range_by(name, *method) for name in varying} for method in methods]
 
 
 def parse_method(method: str) -> tuple[str, float]:

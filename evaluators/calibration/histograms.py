@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,19 @@ from search.values import TensorRange
 FETCH_BYTES = 64 * 2**20
 
 
+@dataclass(frozen=True)
+class Counted:
+    """What the second pass saw of one tensor.
+
+    Attributes:
+        counts: (kinds, BINS), as they were asked for.
+        mean: the means over samples of their least and of their largest value.
+    """
+
+    counts: NDArray[np.int64]
+    mean: TensorRange
+
+
 def count_values(
     run: SampleRuns,
     ranges: Mapping[str, TensorRange],
@@ -26,8 +40,7 @@ def count_values(
     *,
     magnitudes: Sequence[bool],
     most: int | None = None,
-    means: dict[str, TensorRange] | None = None,
-) -> dict[str, NDArray[np.int64]]:
+) -> dict[str, Counted]:
     """Run the model over all samples again and count.
 
     Args:
@@ -36,10 +49,9 @@ def count_values(
         magnitudes: for each kind of histogram whether it counts non-zero |x| over 0…magnitude, instead of values over
             the range.
         most: about how many values of a tensor to count, evenly spread; None for all.
-        means: takes the mean over samples of their least and of their largest value, by tensor.
 
     Returns:
-        (kinds, BINS) counts per tensor.
+        What was counted, by tensor.
     """
     bins = {name: [bins_of(range_, magnitudes=each) for each in magnitudes] for name, range_ in ranges.items()}
     counts = {name: np.zeros((len(magnitudes), BINS), np.int64) for name in ranges}
@@ -54,9 +66,8 @@ def count_values(
         real = run.real(array, batch)
         finite = is_finite(real) if name in seen.infinite else None
         counts[name] += _count(bins[name], real if finite is None else real[finite], steps[name])
-        if means is not None:
-            rows = real.reshape(len(real) if array.ndim and len(array) == run.model.batch else 1, -1)
-            ends[name].append(_ends_of(rows, None if finite is None else finite.reshape(rows.shape)))
+        rows = real.reshape(len(real) if array.ndim and len(array) == run.model.batch else 1, -1)
+        ends[name].append(_ends_of(rows, None if finite is None else finite.reshape(rows.shape)))
 
     with ExitStack() as stack:
         chain = open_chain(run.model.graph, parts, run.threads, stack)
@@ -66,9 +77,8 @@ def count_values(
             for name, array in run_chain(chain, batch):
                 if name in counts:
                     note(name, array, batch)
-    if means is not None:
-        means.update({name: TensorRange(*np.concatenate(found, 1).mean(1).tolist()) for name, found in ends.items()})
-    return counts
+    means = {name: TensorRange(*np.concatenate(found, 1).mean(1).tolist()) for name, found in ends.items()}
+    return {name: Counted(counts[name], means[name]) for name in ranges}
 
 
 def _ends_of(rows: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np.float64]:

@@ -29,17 +29,30 @@ def block_scales(
         clip: which of `TRIED` each has instead.
     """
     low, high = limits_of(precision)
-    blocks = matrix.reshape(-1, block, matrix.shape[1])
-    largest = np.abs(blocks).max(axis=1) / np.float32(high)
+    largest = np.abs(matrix.reshape(-1, block, matrix.shape[1])).max(axis=1) / np.float32(high)
     largest = np.where(largest >= _SMALLEST, largest, 1.0).astype(np.float32)
-    if -low == high or clip is not None:
-        return largest if clip is None else (largest * TRIED[clip]).astype(np.float32)
-    best, least = largest, np.full(largest.shape, np.inf)
-    for factor in TRIED:
-        scales = (largest * factor).astype(np.float32)
-        steps = scales[:, None]
-        error = np.square(np.clip(np.rint(blocks / steps), low, high) * steps - blocks).sum(axis=1)
-        best, least = np.where(error <= least, scales, best), np.minimum(error, least)
+    if -low == high:
+        return largest
+    clip = best_clip(matrix, block, precision) if clip is None else clip
+    return (largest * TRIED[clip]).astype(np.float32)
+
+
+def best_clip(
+    matrix: NDArray[Any], block: int, precision: Precision, powers: NDArray[Any] | None = None
+) -> NDArray[np.int8]:
+    """(K ÷ block, N) which of `TRIED` has the least squared error of each block; the largest of equal ones.
+
+    Args:
+        powers: (K,) what the error of each input counts; None for all alike.
+    """
+    shape = (len(matrix) // block, matrix.shape[1])
+    best, least = np.zeros(shape, np.int8), np.full(shape, np.inf)
+    for place in range(len(TRIED)):
+        scales = block_scales(matrix, block, precision, np.full(shape, place, np.int8))
+        made = codes_in_blocks(matrix, scales, precision) * np.repeat(scales, block, axis=0)
+        squares = np.square(made - matrix) if powers is None else np.square(made - matrix) * powers[:, None]
+        error = squares.reshape(-1, block, matrix.shape[1]).sum(axis=1)
+        best, least = np.where(error <= least, np.int8(place), best), np.minimum(error, least)
     return best
 
 

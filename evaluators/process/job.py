@@ -25,7 +25,7 @@ class Job:
         decode: what gives boxes to a metric that reads boxes; None for its default.
         calibration_select: which calibration samples are used, see `recovery.sample_choice`.
         hand_ranges: `REGEX=LOW:HIGH` each.
-        decide: what else has a precision of its own, as `Model.deciding` takes it.
+        decide: what else has a precision of its own, as `Model.with_decisions` takes it.
         keep: `REGEX=PRECISION` each, of groups that recovery leaves in what the user keeps them in.
         capabilities: what a capabilities file leaves of what the backend offers, as `CapabilityRules.to_json` gives it.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.

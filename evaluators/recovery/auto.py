@@ -80,7 +80,7 @@ class StepTrials:
         Raises:
             EvaluatorError: ONNX Runtime cannot run plain INT8, or a step that is forced fails.
         """
-        plain = self._held_out.measure(self._context.open_int8(ranges))
+        plain = self._held_out.measure(self._context.open_quantized(ranges))
         now = _KeptSoFar(ranges, plain)
         for place, step in enumerate(steps):
             self._done(place, len(steps))
@@ -108,7 +108,7 @@ class StepTrials:
                 cut = "" if proposal is None else proposal.cut
                 return replace(_record(step, before, _why_nothing(proposal)), cut=cut)
             self._check_exact(proposal.ranges, now.ranges)
-            after = self._held_out.measure(self._context.open_int8(proposal.ranges))
+            after = self._held_out.measure(self._context.open_quantized(proposal.ranges))
         except Exception as error:  # a step may be the user's own; the search can go on without it
             told = f"{error}" if isinstance(error, BitfrontError) else f"{type(error).__name__}: {error}"
             if self._forced:

@@ -41,8 +41,8 @@ class RecoveryContext:
     Attributes:
         given: the user's clean model, nothing recovered.
         placement: how the target writes INT8.
-        int8: what is to be recovered: INT8 for every group that the target offers it for, FP32 for the others; the same
-            of another `precision`; or one mix, whose biases are corrected.
+        assignment: what is to be recovered: `precision` for every group that the target offers it for, FP32 for the
+            others; or one mix, whose biases are corrected.
         emulator: runs lowered graphs as the target would, for errors.
         fitting: calibration samples that steps fit to.
         held_out: calibration samples that decide what is kept.
@@ -55,7 +55,7 @@ class RecoveryContext:
 
     given: Model
     placement: Placement
-    int8: Assignment
+    assignment: Assignment
     emulator: Emulator
     fitting: Samples
     held_out: Samples
@@ -81,10 +81,10 @@ class RecoveryContext:
         """The float model with the factors of a recovery, ready to run."""
         return self.emulator.open(self.model(recovery).graph)
 
-    def open_int8(self, ranges: Ranges) -> Emulated:
+    def open_quantized(self, ranges: Ranges) -> Emulated:
         """What is to be recovered, under these ranges and what they recovered, ready to run."""
-        return self.emulator.open(spelled_out(self.lower_int8(ranges).model))
+        return self.emulator.open(spelled_out(self.lower_quantized(ranges).model))
 
-    def lower_int8(self, ranges: Ranges) -> Lowered:
+    def lower_quantized(self, ranges: Ranges) -> Lowered:
         """What is to be recovered, lowered, for several ranges one after the other."""
-        return Lowered(self.model(ranges.recovery), self.int8, ranges, self.placement)
+        return Lowered(self.model(ranges.recovery), self.assignment, ranges, self.placement)

@@ -191,10 +191,8 @@ def recover(
         plain, *losses = [None] if why else run.score(stages)
     final = iter(losses)
     records = tuple(replace(step, final=next(final)) if step.kept else step for step in found.steps)
-    chosen = replace(chosen, selected=ranges.selected)
-    return chosen, RecoveryRecord(
-        asked, records, plain, found.notes, budget.elapsed_s(), formats=formats, own=given.own_groups
-    )
+    about = RecoveryRecord(asked, records, plain, found.notes, budget.elapsed_s(), formats=formats)
+    return replace(chosen, selected=ranges.selected), replace(about, own=given.own_groups)
 
 
 def _why_not(given: Model, int8: Assignment) -> str:
@@ -234,7 +232,7 @@ def correct_mix(
     plain = ranges.with_mixes({})
     with held_folder() as folder:
         run = _Recovery(subject, emulator, mix, budget, folder, alive)
-        trials = StepTrials(run.context, run.deciding, forced=False, done=done)
+        trials = StepTrials(run.context, run.decision_samples, forced=False, done=done)
         found = trials.run([BiasStep()], plain)
     return found.ranges, RecoveryRecord(BiasStep.name, found.steps, None, found.notes, budget.elapsed_s())
 
@@ -274,7 +272,7 @@ class _Recovery:
         self.context = RecoveryContext(
             given=subject.given,
             placement=subject.placement,
-            int8=int8,
+            assignment=int8,
             emulator=emulator,
             fitting=lambda: self._batches(self._fitting),
             held_out=lambda: self._batches(self._held_out),
@@ -296,7 +294,7 @@ class _Recovery:
     ) -> KeptSteps:
         """As `auto.Trials.run`, without the share of the time that is kept back."""
         self._kept_back = kept_back
-        held_out = self.deciding
+        held_out = self.decision_samples
         plain = ranges if self._all_fit else self._calibrate(self._subject.given)
         pass_s = self._budget.idle_s(held_out.run_s * len(self._fitting) / self._subject.given.batch)
         found = StepTrials(self.context, held_out, forced=forced, done=done, pass_s=pass_s).run(steps, plain)
@@ -309,10 +307,9 @@ class _Recovery:
         self._kept_back = 1 - _STEPS_SHARE
         records = list[StepRecord]()
         for precision, assignment in wanted.items():
-            context = replace(self.context, int8=assignment, precision=precision)
-            some = [step for step in steps if step.serves(precision)]
-            trials = StepTrials(context, self.deciding, forced=forced, done=lambda done, total: self.context.alive())
-            found = trials.run(some, ranges)
+            context = replace(self.context, assignment=assignment, precision=precision)
+            trials = StepTrials(context, self.decision_samples, forced=forced, done=lambda *_: self.context.alive())
+            found = trials.run([step for step in steps if step.serves(precision)], ranges)
             ranges = found.ranges
             records += [replace(step, name=f"{step.name} of {precision.name}") for step in found.steps]
         return ranges, tuple(records)
@@ -323,7 +320,7 @@ class _Recovery:
         return len(self._fitting) == len(self._subject.samples.indices)
 
     @cached_property
-    def deciding(self) -> HeldOut:
+    def decision_samples(self) -> HeldOut:
         """The samples that decide, with the float model's outputs."""
         both = self._subject.samples.clusters(np.concatenate([self._held_out, self._only_scored]))
         count = len(self._held_out)
@@ -356,7 +353,7 @@ class _Recovery:
         scorer = FinalScorer(
             self._exact, subject.metric, subject.final, batch, self._folder / "final", self.context.alive
         )
-        openers = [lambda stage=stage: self.context.open_int8(stage) for stage in stages]
+        openers = [lambda stage=stage: self.context.open_quantized(stage) for stage in stages]
         return scorer.score(openers, self._budget.processor_s(self._budget.left()))
 
     def _usual(self, some: Indices, fewest: int = FEWEST) -> Indices:

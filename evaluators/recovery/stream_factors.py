@@ -36,8 +36,8 @@ def observe_streams(
     Args:
         suits: (tensors of a stream that INT8 rounds, tensors that such groups read) → whether it is looked at.
     """
-    names = quantized_tensors(model, context.int8, context.placement)
-    quantized = {name for g in model.groups if context.int8[g.id].recovered for name in g.anchors}
+    names = quantized_tensors(model, context.assignment, context.placement)
+    quantized = {name for g in model.groups if context.assignment[g.id].recovered for name in g.anchors}
     mine = [(slots, _tensors_with(streams, names, slots), _readers_of(streams, quantized, slots)) for slots in wanted]
     found = [(s, rounded, r) for s, rounded, r in mine if r and suits(set(rounded), {each.tensor for each in r})]
     inside = set[int]().union(*(slots for slots, _, _ in found))

@@ -90,7 +90,7 @@ class Model:
         """Groups whose INT8 is that of the file."""
         return tuple(group.id for group in self.groups if self.own.owns(group))
 
-    def deciding(self, what: Collection[str]) -> Model:
+    def with_decisions(self, what: Collection[str]) -> Model:
         """The model with more to choose: `attention`, its products of activations, which a rule keeps in floats, and op
         types of `FREE` in lower case, whose types a rule gives."""
         ops = [op for op in FREE if op.lower() in what]

@@ -88,7 +88,7 @@ class Recovery:
         """What changes of ops where they run in a precision, in all of it."""
         return self.corrections if precision.recovered else self.formats.get(precision.label, {})
 
-    def having(self, precision: Precision, corrections: Mapping[str, Correction]) -> Recovery:
+    def with_corrections(self, precision: Precision, corrections: Mapping[str, Correction]) -> Recovery:
         """The same with these corrections of a precision."""
         if precision.recovered:
             return replace(self, corrections=corrections)
@@ -107,7 +107,7 @@ class Recovery:
         found = {name: each for name, each in plain.items() if each.rounding is not None or each.clip is not None}
         for name, each in means.items():
             found[name] = replace(found.get(name, Correction()), scale=each.scale, offset=each.offset)
-        return self.having(precision, found)
+        return self.with_corrections(precision, found)
 
     def to_json(self) -> dict[str, Any]:
         mixes = {digest: _corrections_json(own) for digest, own in sorted(self.mixes.items())}

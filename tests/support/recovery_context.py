@@ -44,7 +44,7 @@ def context_of(
     return RecoveryContext(
         given=model,
         placement=wanted,
-        int8=Assignment({g.id: Precision.FP32 if g.pinned else Precision.INT8 for g in model.groups}),
+        assignment=Assignment({g.id: Precision.FP32 if g.pinned else Precision.INT8 for g in model.groups}),
         emulator=Emulator(backend, wanted),
         fitting=lambda: given[:batches],
         held_out=lambda: given[batches:],
@@ -65,7 +65,7 @@ def _clip(
 
 def output_error(context: RecoveryContext, ranges: Ranges, numbers: Sequence[int] = range(100, 108)) -> float:
     """Mean relative error of the outputs of all INT8, on batches that no step has seen."""
-    exact, rough = context.open_float(Recovery()), context.open_int8(ranges)
+    exact, rough = context.open_float(Recovery()), context.open_quantized(ranges)
     given = [feeds(context.given, number) for number in numbers]
     noise = [sample_noise(rough.run(inputs), exact.run(inputs), context.given.batch) for inputs in given]
     return float(np.mean(noise))

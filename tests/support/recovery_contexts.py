@@ -65,7 +65,7 @@ def context_for(
     return RecoveryContext(
         given=model,
         placement=placement,
-        int8=Assignment({g.id: Precision.FP32 if g.pinned else Precision.INT8 for g in model.groups}),
+        assignment=Assignment({g.id: Precision.FP32 if g.pinned else Precision.INT8 for g in model.groups}),
         emulator=Emulator(OnnxRuntimeBackend("cpu"), placement),
         fitting=lambda: read(fit),
         held_out=lambda: read(other),

@@ -71,7 +71,7 @@ def _function_of(value: ir.Value, readers: list[ir.Node], graph: ir.Graph) -> by
         return b""
     made = [node.outputs[0] for node in nodes]
     ends = [v for v in made if v.is_graph_output() or any(reader not in nodes for reader, _ in v.uses())]
-    return _serialized(nodes, names, ends, graph)
+    return _write_function(nodes, names, ends, graph)
 
 
 def _is_pointwise(node: ir.Node, graph: ir.Graph, names: Mapping[ir.Value, str]) -> bool:
@@ -79,27 +79,24 @@ def _is_pointwise(node: ir.Node, graph: ir.Graph, names: Mapping[ir.Value, str])
     return node.graph is graph and node.domain in ("", "ai.onnx") and node.op_type in _OPS and all(known)
 
 
-def _serialized(nodes: list[ir.Node], names: Mapping[ir.Value, str], ends: list[ir.Value], graph: ir.Graph) -> bytes:
-    constants: dict[str, NDArray[Any]] = {}
+def _write_function(
+    nodes: list[ir.Node], names: Mapping[ir.Value, str], ends: list[ir.Value], graph: ir.Graph
+) -> bytes:
+    used = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in names)
+    names = {**names, **{value: f"c{number}" for number, value in enumerate(used)}}
     written = []
     for node in nodes:
-        inputs = []
-        for value in node.inputs:
-            if value is not None and value not in names:
-                number = np.asarray(value.const_value.numpy()).reshape(())  # type: ignore[union-attr]
-                constants[f"c{len(constants)}"] = number
-                inputs.append(f"c{len(constants) - 1}")
-            else:
-                inputs.append("" if value is None else names[value])
+        inputs = ["" if value is None else names[value] for value in node.inputs]
         made = onnx.helper.make_node(node.op_type, inputs, [names[node.outputs[0]]])
-        made.attribute.extend(ir.to_proto(each) for each in node.attributes.values() if isinstance(each, ir.Attr))
+        made.attribute.extend(ir.to_proto(each) for each in node.attributes.values())
         written.append(made)
+    numbers = {names[value]: value.const_value.numpy().reshape(()) for value in used}  # type: ignore[union-attr]
     infos = [onnx.helper.make_tensor_value_info(names[v], onnx.TensorProto.FLOAT, None) for v in ends]
     x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, None)
-    tensors = [onnx.numpy_helper.from_array(number, name) for name, number in constants.items()]
-    made = onnx.helper.make_graph(written, "function", [x], infos, tensors)
+    tensors = [onnx.numpy_helper.from_array(number, name) for name, number in numbers.items()]
+    function = onnx.helper.make_graph(written, "function", [x], infos, tensors)
     opset = onnx.helper.make_opsetid("", graph.opset_imports.get("", 17))
-    return bytes(onnx.helper.make_model(made, opset_imports=[opset]).SerializeToString(deterministic=True))
+    return bytes(onnx.helper.make_model(function, opset_imports=[opset]).SerializeToString(deterministic=True))
 
 
 @lru_cache(maxsize=256)

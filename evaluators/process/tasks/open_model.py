@@ -74,7 +74,7 @@ class OpenModel:
         self._said_alive = 0.0
         given = models.load(Path(job.model), batch=job.batch, shapes=_shapes_of(job), values=job.input_values)
         given = given.with_shapes(job.known_shapes) if job.known_shapes else given
-        self._given = given.deciding(job.decide)
+        self._given = given.with_decisions(job.decide)
         self.model = self._recover_model()
         self.backend = prepared.backend if prepared is not None and prepared.is_of(job) else open_backend_of(job)
         self.target = self.backend.target()

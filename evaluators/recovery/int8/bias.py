@@ -50,7 +50,7 @@ class BiasStep(RecoveryStep):
         return True
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
-        return correct_means(context, ranges, context.int8)
+        return correct_means(context, ranges, context.assignment)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from evaluators.lowering.corrections import OpConstants, scaled_weight
 from evaluators.lowering.placement import Placement
-from evaluators.lowering.weight_blocks import TRIED, block_scales, codes_in_blocks, limits_of
+from evaluators.lowering.weight_blocks import best_clip, block_scales, codes_in_blocks, limits_of
 from evaluators.lowering.weights import holdable_scales
 from evaluators.recovery.int8.second_moments import moments, product_error, round_by_moments
 from search.values import Correction, Precision
@@ -36,7 +36,9 @@ def round_blocks(
     before, power = _error(plain, matrix, judging), _error(np.zeros_like(matrix), matrix, judging)
     if not np.isfinite(before) or before <= HURTS * power:
         return None
-    clip = _clip(matrix, precision, np.diagonal(second[0]))
+    clip = None  # of eight bits nothing is cut off
+    if precision.largest_code < 127:
+        clip = best_clip(matrix.astype(np.float32), precision.block(len(matrix)), precision, np.diagonal(second[0]))
     clipped, steps = _codes(matrix, precision, placement, clip)
     nearest = np.rint(clipped / steps)
     low, high = limits_of(precision)
@@ -69,22 +71,6 @@ def _codes(
     scales = holdable_scales(block_scales(single, block, precision, clip), placement)
     steps = np.repeat(scales, block, axis=0).astype(np.float64)
     return codes_in_blocks(single, scales, precision) * steps, steps
-
-
-def _clip(matrix: Floats, precision: Precision, weights: Floats) -> NDArray[np.int8] | None:
-    """(K ÷ block, N) which of `TRIED` has the least squared error of each block, each input counted by its power."""
-    if precision.largest_code == 127:
-        return None
-    block = precision.block(len(matrix))
-    shape = (len(matrix) // block, matrix.shape[1])
-    best, least = np.zeros(shape, np.int8), np.full(shape, np.inf)
-    for place in range(len(TRIED)):
-        scales = block_scales(matrix.astype(np.float32), block, precision, np.full(shape, place, np.int8))
-        made = codes_in_blocks(matrix.astype(np.float32), scales, precision) * np.repeat(scales, block, axis=0)
-        squares = np.square(made - matrix) * weights[:, None]
-        error = squares.reshape(-1, block, matrix.shape[1]).sum(axis=1)
-        best, least = np.where(error <= least, np.int8(place), best), np.minimum(error, least)
-    return best
 
 
 def _error(made: Floats, matrix: Floats, second: Floats) -> float:

@@ -65,7 +65,7 @@ class NarrowStep(RecoveryStep):
         note = f"{narrower} of {len(scales)} ranges are narrower"
         if not ranges.recovery.means:
             return Proposal(found, (note,), cut)
-        again = correct_means(context, found, context.int8)
+        again = correct_means(context, found, context.assignment)
         return Proposal(again.ranges, (note, *again.notes), cut or again.cut)
 
 
@@ -93,7 +93,7 @@ class OutputErrors:
     def errors(self, ranges: Ranges, before: Floats | None) -> Floats | None:
         """(samples,) error, at most 1; None once the first samples show no gain over `before`, errors of the same."""
         if self._lowered is None or not self._lowered.rescale(ranges):
-            self._lowered = self._context.lower_int8(ranges)
+            self._lowered = self._context.lower_quantized(ranges)
             spelled_out(self._lowered.model)
         rough = self._context.emulator.open(self._lowered.model)
         found = np.zeros(0)
@@ -112,7 +112,7 @@ def scale_owners(model: Model, context: RecoveryContext) -> dict[str, str]:
     Those that take the scale of a Concat are left out: what suits one of its inputs need not suit the others.
     """
     copy = model.graph.clone()
-    planned = plan(copy.graph, model, context.int8, context.placement)
+    planned = plan(copy.graph, model, context.assignment, context.placement)
     values = {node.inputs[index] for node, index in planned.reads} | planned.stored
     found = {}
     for value in values:

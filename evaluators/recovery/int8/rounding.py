@@ -54,10 +54,10 @@ class RoundStep(RecoveryStep):
         if not found:
             return Proposal(ranges, tuple(rounding.notes), rounding.cut)
         known = ranges.recovery.of(context.precision)
-        rounded = replace(ranges, recovery=ranges.recovery.having(context.precision, {**known, **found}))
+        rounded = replace(ranges, recovery=ranges.recovery.with_corrections(context.precision, {**known, **found}))
         if all(each.scale is None and each.offset is None for each in known.values()):
             return Proposal(rounded, tuple(rounding.notes), rounding.cut)
-        again = correct_means(context, rounded, context.int8)
+        again = correct_means(context, rounded, context.assignment)
         return Proposal(again.ranges, (*rounding.notes, *again.notes), rounding.cut or again.cut)
 
 
@@ -91,7 +91,7 @@ class _Rounding:
 
     def run(self) -> dict[str, Correction]:
         """Corrections of the ops that it helps, by name."""
-        wanted, precision = self._context.int8, self._context.precision
+        wanted, precision = self._context.assignment, self._context.precision
         model = self._model
         own = model.own if precision.recovered else None
         groups = [g for g in model.groups if wanted[g.id] is precision and not (own and own.owns(g))]

@@ -119,7 +119,7 @@ class _Choice:
         Args:
             judging_s: what of that time judging takes that comes after it.
         """
-        model, int8, left_s = self._model, self._context.int8, self._context.seconds_left()
+        model, int8, left_s = self._model, self._context.assignment, self._context.seconds_left()
         groups = [group for group in model.groups if int8[group.id].recovered]
         until, seen = (1 - _TIME_SHARE) * left_s + judging_s, 0
         inputs, pieces = [batch.inputs for batch in self._batches], [cut(model, group) for group in groups]

@@ -79,15 +79,21 @@ def _before_view(node: ir.Node, constant: Array) -> Array | None:
         axes = node.attributes["axes"].as_ints() if "axes" in node.attributes else _integers(node, 1)
         return None if axes is None else np.expand_dims(constant, tuple(axes))
     axes = _integers(node, 3)
-    source = node.inputs[0]
-    if axes is None or source is None or source.shape is None:
+    if axes is None:
         return None
-    onwards = len(node.inputs) < 5 or all(step > 0 for step in _integers(node, 4) or [-1])
-    whole = (onwards and isinstance(shape[axis], int) and shape[axis] == source.shape[axis] for axis in axes)
+    return constant if all(constant.shape[axis] == 1 or _keeps_all(node, axis) for axis in axes) else None
+
+
+def _keeps_all(cut: ir.Node, axis: int) -> bool:
+    """Whether a Slice gives all of an axis, in its order."""
+    source, made = (value.shape if value is not None else None for value in (cut.inputs[0], cut.outputs[0]))
+    onwards = len(cut.inputs) < 5 or all(step > 0 for step in _integers(cut, 4) or [-1])
     return (
-        constant
-        if all(constant.shape[axis] == 1 or all_of_it for axis, all_of_it in zip(axes, whole, strict=True))
-        else None
+        onwards
+        and source is not None
+        and made is not None
+        and isinstance(made[axis], int)
+        and made[axis] == source[axis]
     )
 
 

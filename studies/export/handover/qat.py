@@ -22,7 +22,7 @@ class QatHandover(Handover):
     def files(self, mix: Mix) -> Mapping[str, str]:
         graph = mix.lower()
         nodes = {node.name: node for node in graph}
-        tensors = dict(_activation(node) for node in graph if (node.op_type == "QuantizeLinear"))
+        tensors = dict(_activation(node) for node in graph if node.op_type == "QuantizeLinear")
         layers = [
             _layer(layer, name, user, nodes[name], mix) for layer in mix.layers for name, user in layer.weighted.items()
         ]

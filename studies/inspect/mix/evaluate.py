@@ -199,7 +199,7 @@ def keep_sensitive(mix: Assignment, errors: Sensitivities, space: Space) -> dict
 
 
 class MeasuredEngines:
-    """MeasuredEngines of one run, each built and measured once, and at the end all of them side by side."""
+    """Engines of one run, each built and measured once, and at the end all of them side by side."""
 
     def __init__(self, keeper: EvaluatorProcess, folder: Path, events: Events) -> None:
         self._keeper = keeper

@@ -16,7 +16,6 @@ from studies.judging.standing import Standing, best_point
 from studies.options.quantities import format_metric
 
 _SPLITS = ("search", "final")
-_AT_BEST = " can at best show that a loss is below"
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,12 @@ class Resolution:
     @property
     def subject(self) -> str:
         """`2,500 search samples (417 clusters)`."""
-        return f"{self.samples:,} {self.split} samples" + (
-            "" if self.clusters is None else f" ({self.clusters:,} clusters)"
-        )
+        return self.subject_with()
+
+    def subject_with(self, *more: str) -> str:
+        """`2,500 search samples (417 clusters, about 0.3 %)`."""
+        inside = [*([] if self.clusters is None else [f"{self.clusters:,} clusters"]), *more]
+        return f"{self.samples:,} {self.split} samples" + (f" ({', '.join(inside)})" if inside else "")
 
 
 def find_resolutions(now: Standing) -> tuple[Resolution, ...]:
@@ -62,8 +64,9 @@ def find_resolutions(now: Standing) -> tuple[Resolution, ...]:
 def resolution_text(found: Sequence[Resolution], now: Standing) -> str:
     """`1,000 search samples can at best show that a loss is below about 0.3 %, 600 final samples below about 0.5 %`."""
     few = [f"{each.subject} are too few for any bound" for each in found if not math.isfinite(each.loss)]
-    known = [f"{each.subject} below about {_loss_text(each.loss, now)}" for each in found if math.isfinite(each.loss)]
-    return ", ".join([*(text.replace(" below", _AT_BEST, not n) for n, text in enumerate(known)), *few])
+    known = [(each.subject, f"below about {_loss_text(each.loss, now)}") for each in found if math.isfinite(each.loss)]
+    first = [f"{subject} can at best show that a loss is {below}" for subject, below in known[:1]]
+    return ", ".join([*first, *(f"{subject} {below}" for subject, below in known[1:]), *few])
 
 
 def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
@@ -82,8 +85,7 @@ def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
     if not all(math.isfinite(each.loss) for each in few):
         blind = " and ".join(each.subject for each in few if not math.isfinite(each.loss))
         return f"{blind} are too few for any bound of a loss, so no pick can be called kept. {needed}"
-    shown = ((each.subject, f"about {_loss_text(each.loss, now)}") for each in few)
-    told = " and ".join(f"{who[:-1]}, {most})" if who.endswith(")") else f"{who} ({most})" for who, most in shown)
+    told = " and ".join(each.subject_with(f"about {_loss_text(each.loss, now)}") for each in few)
     return (
         f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {told} can show at best, so "
         f"chance decides which candidates seem to keep the limit. {needed}"

@@ -270,7 +270,7 @@ def load_model(config: SearchConfig) -> Model:
     shapes = {s.name: models.ShapeRequest(s.minimum, s.optimum, s.maximum) for s in config.shapes}
     model = models.load(Path(config.model), batch=config.batch, shapes=shapes, values=config.input_values)
     model = _with_measured_shapes(config, model) if model.unknown_shapes() else model
-    return model.deciding(config.decide)
+    return model.with_decisions(config.decide)
 
 
 def _with_measured_shapes(config: SearchConfig, model: Model) -> Model:

@@ -76,7 +76,7 @@ def test_int8_needs_the_first_layer_in_float(files: tuple[Path, Path], model: Mo
     (stem,) = [group for group in model.groups if "/stem/" in group.name]
 
     def right_at_each_exposure(first: Precision) -> NDArray[Any]:
-        mix = context.int8.replace({stem.id: first})
+        mix = context.assignment.replace({stem.id: first})
         opened = context.emulator.open(lower(context.model(ranges.recovery), mix, ranges, context.placement))
         found = run_over(opened, context)["logits"].argmax(axis=1)
         return np.asarray((found == held_out).reshape(-1, FRAMES).mean(axis=0))

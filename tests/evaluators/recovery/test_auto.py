@@ -183,7 +183,7 @@ class Shown(RecoveryStep):
         self.lowered: set[str] = set()
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
-        self.lowered = {group for group, precision in context.int8.items() if precision is Precision.INT8}
+        self.lowered = {group for group, precision in context.assignment.items() if precision is Precision.INT8}
         return None
 
 

@@ -65,8 +65,8 @@ def test_uneven_channels_lose_nothing_then(placement: Placement) -> None:
     context = context_for(uneven(), {"image": images(16)}, {"image": images(16, 1)}, placement=placement)
     plain, proposal = propose(context)
     exact = run_over(context.open_float(Recovery()), context)["logits"]
-    before = sqnr_db(exact, run_over(context.open_int8(plain), context)["logits"])
-    after = sqnr_db(exact, run_over(context.open_int8(proposal.ranges), context)["logits"])
+    before = sqnr_db(exact, run_over(context.open_quantized(plain), context)["logits"])
+    after = sqnr_db(exact, run_over(context.open_quantized(proposal.ranges), context)["logits"])
     assert after > before + 6
     np.testing.assert_array_equal(run_over(context.open_float(proposal.ranges.recovery), context)["logits"], exact)
 
@@ -104,7 +104,7 @@ def test_rescaled_streams_are_as_good_as_those_they_were_made_of(name: str) -> N
         proposal = Equalize().propose(context, plain)
         exact = run_over(context.open_float(Recovery()), context)["logits"]
         both = plain, proposal.ranges if proposal is not None else plain
-        found += [sqnr_db(exact, run_over(context.open_int8(ranges), context)["logits"]) for ranges in both]
+        found += [sqnr_db(exact, run_over(context.open_quantized(ranges), context)["logits"]) for ranges in both]
     of_even, _, before, after = found
     assert before < of_even - 10
     assert after > of_even - 1.5
@@ -120,7 +120,7 @@ def test_digits_lose_nothing_in_int8_then() -> None:
     plain, proposal = propose(context)
 
     def share_right(ranges: Ranges | None) -> float:
-        opened = context.open_float(Recovery()) if ranges is None else context.open_int8(ranges)
+        opened = context.open_float(Recovery()) if ranges is None else context.open_quantized(ranges)
         return float((run_over(opened, context)["logits"].argmax(axis=1) == labels[others]).mean())
 
     exact = share_right(None)
@@ -132,7 +132,7 @@ def test_digits_lose_nothing_in_int8_then() -> None:
 def test_scaled_streams_run_in_fp16(make: Callable[[], Model]) -> None:
     context = context_for(make(), {"image": images(16)})
     plain, proposal = propose(context)
-    halves = Assignment(dict.fromkeys(context.int8, Precision.FP16))
+    halves = Assignment(dict.fromkeys(context.assignment, Precision.FP16))
     errors = []
     for ranges in (plain, proposal.ranges):
         graph = spelled_out(lower(context.model(ranges.recovery), halves, ranges, TENSORRT))
@@ -158,8 +158,8 @@ def check_recovered(context: RecoveryContext) -> None:
     plain, proposal = propose(context)
     exact = run_over(context.open_float(Recovery()), context)["logits"]
     np.testing.assert_array_equal(run_over(context.open_float(proposal.ranges.recovery), context)["logits"], exact)
-    before = sqnr_db(exact, run_over(context.open_int8(plain), context)["logits"])
-    assert sqnr_db(exact, run_over(context.open_int8(proposal.ranges), context)["logits"]) > before + 6
+    before = sqnr_db(exact, run_over(context.open_quantized(plain), context)["logits"])
+    assert sqnr_db(exact, run_over(context.open_quantized(proposal.ranges), context)["logits"]) > before + 6
 
 
 def altered(changes: dict[str, NDArray[Any]]) -> Model:

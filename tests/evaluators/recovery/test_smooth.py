@@ -70,7 +70,7 @@ def outliers(*, spelled: bool) -> Model:
 
 def sqnr(context: RecoveryContext, ranges: Ranges) -> float:
     exact = run_over(context.open_float(Recovery()), context)["logits"]
-    return sqnr_db(exact, run_over(context.open_int8(ranges), context)["logits"])
+    return sqnr_db(exact, run_over(context.open_quantized(ranges), context)["logits"])
 
 
 @pytest.mark.parametrize("placement", [ONNXRUNTIME_CPU, TENSORRT])

@@ -24,7 +24,7 @@ PRODUCTS = frozenset({"Gemm", "MatMul"})
     (PRODUCTS | {ATTENTION}, True, 4), (PRODUCTS | {ATTENTION}, False, 0), (PRODUCTS, True, 0),
 ])  # fmt: skip
 def test_it_is_offered_where_it_is_asked_for_and_there(ops: frozenset[str], decided: bool, offered: int) -> None:
-    model = loaded("transformer").deciding(["attention"]) if decided else loaded("transformer")
+    model = loaded("transformer").with_decisions(["attention"]) if decided else loaded("transformer")
     space = make_space(model, Capability({INT8: ops}), ranged("transformer"))
     products = [group.id for group in model.groups if not group.weights]
     assert sum(space.uniform(INT8)[group] is INT8 for group in products) == offered
@@ -33,7 +33,7 @@ def test_it_is_offered_where_it_is_asked_for_and_there(ops: frozenset[str], deci
 
 def test_it_changes_the_digest_of_the_space() -> None:
     model, runs = loaded("transformer"), Capability({INT8: PRODUCTS | {ATTENTION}})
-    assert make_space(model, runs).digest != make_space(model.deciding(["attention"]), runs).digest
+    assert make_space(model, runs).digest != make_space(model.with_decisions(["attention"]), runs).digest
 
 
 @pytest.mark.parametrize("placement", [ONNXRUNTIME_CPU, TENSORRT], ids=lambda each: each.name)

@@ -32,14 +32,14 @@ def free(model: Model) -> list[str]:
 
 def test_layers_that_none_takes_in_are_groups_and_the_others_keep_their_names() -> None:
     model = loaded("transformer")
-    decided = model.deciding(EVERY)
+    decided = model.with_decisions(EVERY)
     ops = [group.op for group in decided.groups if group.id in free(decided)]
     assert {op: ops.count(op) for op in ops} == {"LayerNormalization": 5, "Softmax": 2}
     assert {g.id: g.nodes for g in decided.groups}.items() >= {g.id: g.nodes for g in model.groups}.items()
-    only = model.deciding(["softmax"])
+    only = model.with_decisions(["softmax"])
     assert {group.op for group in only.groups if group.id in free(only)} == {"Softmax"}
-    assert model.deciding([]) is not decided
-    resized = loaded("unet").deciding(["resize"])
+    assert model.with_decisions([]) is not decided
+    resized = loaded("unet").with_decisions(["resize"])
     assert [group.op for group in resized.groups if group.id in free(resized)].count("Resize") >= 1
 
 
@@ -47,17 +47,17 @@ def test_layers_that_none_takes_in_are_groups_and_the_others_keep_their_names() 
 def test_floats_are_offered_where_the_target_has_them_and_change_the_digest(ops: frozenset[str]) -> None:
     model = loaded("transformer")
     runs = Capability({FP16: ops, BF16: ops, INT8: WEIGHTED})
-    decided = make_space(model.deciding(EVERY), runs, ranged("transformer"))
-    offered = {c.precision for group in free(model.deciding(EVERY)) for c in decided.choices[group] if c.offered}
+    decided = make_space(model.with_decisions(EVERY), runs, ranged("transformer"))
+    offered = {c.precision for group in free(model.with_decisions(EVERY)) for c in decided.choices[group] if c.offered}
     assert offered == ({FP32, FP16, BF16} if "Softmax" in ops else {FP32})
-    reasons = {c.reason for group in free(model.deciding(EVERY)) for c in decided.choices[group] if not c.offered}
+    reasons = {c.reason for group in free(model.with_decisions(EVERY)) for c in decided.choices[group] if not c.offered}
     assert "the target has no INT8 kernel for Softmax" in reasons
     assert decided.digest != make_space(model, runs, ranged("transformer")).digest
 
 
 @pytest.mark.parametrize("precision", [FP16, BF16], ids=lambda p: p.label)
 def test_each_is_written_in_its_type(precision: Precision) -> None:
-    model = loaded("transformer").deciding(EVERY)
+    model = loaded("transformer").with_decisions(EVERY)
     chosen = free(model)[::2]
     mix = Assignment({g.id: precision if g.id in chosen else INT8 if g.weights else FP32 for g in model.groups})
     low = lower(model, mix, ranged("transformer"), TENSORRT)

@@ -51,14 +51,14 @@ def test_parts_that_are_not_there_stay_away() -> None:
 def test_another_precision_has_corrections_of_its_own_which_change_no_digest_where_there_are_none() -> None:
     plain = Recovery(FACTORS, {"conv": CORRECTION})
     rounded = Correction(rounding=np.ones((4, 2), np.int8), clip=np.full((2, 2), 7, np.int8))
-    own = plain.having(Precision.W4, {"fc": rounded})
+    own = plain.with_corrections(Precision.W4, {"fc": rounded})
     again = Recovery.from_json(json.loads(json.dumps(own.to_json())))
     np.testing.assert_array_equal(again.of(Precision.W4)["fc"].clip, 7)
     assert again.of(Precision.INT8).keys() == {"conv"}
     moved = own.with_means({"fc": Correction(offset=np.ones(2, np.float32))}, Precision.W4)
     assert moved.of(Precision.W4)["fc"].clip is rounded.clip, "roundings and clips stay where means change"
     assert moved.corrections == own.corrections
-    assert own.digest != plain.digest == own.having(Precision.W4, {}).digest
+    assert own.digest != plain.digest == own.with_corrections(Precision.W4, {}).digest
 
 
 def test_a_mix_has_its_own_scales_and_offsets_and_the_roundings_of_all_int8() -> None:

@@ -12,4 +12,4 @@ def refuse(context: RecoveryContext, ranges: Any) -> Any:
     raise EvaluatorError("no emulation today")
 
 
-RecoveryContext.open_int8 = refuse  # type: ignore[method-assign]
+RecoveryContext.open_quantized = refuse  # type: ignore[method-assign]

@@ -250,7 +250,7 @@ def _build_formats(trt: Any, folder: Path) -> dict[str, str]:
         ("transformer", every),
         ("unet", every),
     ]:
-        model = loaded(name).deciding(decided)
+        model = loaded(name).with_decisions(decided)
         builder = TensorRTBuilder(trt, model, ranged(name), TensorRTOptions(typing="strong"))
         space = make_space(model, shipped_capability("tensorrt"), ranged(name))
         tried = {precision.label: space.uniform(precision) for precision in space.precisions}

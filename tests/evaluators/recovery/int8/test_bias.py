@@ -48,7 +48,7 @@ def test_the_mean_of_each_channel_is_that_of_the_float_model() -> None:
     found = proposed(model, ranges)
 
     def bias(ranges: Ranges) -> NDArray[np.float64]:
-        exact, rough = context.open_float(Recovery()), context.open_int8(ranges)
+        exact, rough = context.open_float(Recovery()), context.open_quantized(ranges)
         given = [batch.inputs for batch in context.fitting()]
         return np.mean([rough.run(i)["logits"] - exact.run(i)["logits"] for i in given], axis=(0, 1), dtype=np.float64)
 
@@ -132,7 +132,7 @@ def test_ops_for_which_no_time_is_left_keep_what_they_had() -> None:
     before = proposed(model, observed(model)).ranges
     assert len(before.recovery.corrections) > 1
     late = context_of(model, placement=COARSE, seconds=0.0)
-    found = correct_means(late, before, late.int8)
+    found = correct_means(late, before, late.assignment)
     assert found.ranges == before
     assert found.cut == "it ran out of time after 0 of 7 ops"
 

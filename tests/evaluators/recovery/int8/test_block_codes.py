@@ -40,7 +40,7 @@ def test_weights_in_blocks_are_rounded_by_the_outputs(precision: Precision, most
     model = loaded("row_products")
     ranges = observed(model)
     context = replace(
-        context_of(model, placement=placement, batches=300), int8=in_all(model, precision), precision=precision
+        context_of(model, placement=placement, batches=300), assignment=in_all(model, precision), precision=precision
     )
     found = RoundStep().propose(context, ranges)
     assert found is not None
@@ -64,7 +64,9 @@ def test_means_are_corrected_in_every_precision(name: str, precision: Precision,
     ranges = observed(model)
     batches = 60 if model.batch == 1 else 6
     context = replace(
-        context_of(model, placement=placement, batches=batches), int8=in_all(model, precision), precision=precision
+        context_of(model, placement=placement, batches=batches),
+        assignment=in_all(model, precision),
+        precision=precision,
     )
     found = BiasStep().propose(context, ranges)
     assert found is not None
@@ -75,7 +77,7 @@ def test_what_one_precision_has_changes_no_other() -> None:
     model = loaded("row_products")
     ranges = observed(model)
     own = {model.groups[0].anchors[0]: Correction(offset=np.ones(128, np.float32))}
-    changed = replace(ranges, recovery=ranges.recovery.having(W4, own))
+    changed = replace(ranges, recovery=ranges.recovery.with_corrections(W4, own))
 
     def written(precision: Precision, ranges: Ranges) -> bytes:
         return ir.to_proto(lower(model, in_all(model, precision), ranges, ONNXRUNTIME_CPU)).SerializeToString()
