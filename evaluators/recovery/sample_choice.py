@@ -29,14 +29,14 @@ def choose_samples(
     indices: Indices,
     batches: Iterable[Batch],
     exact: Runner,
-    open_quantized: Callable[[], Runner],
+    open_int8: Callable[[], Runner],
 ) -> Indices:
     """The chosen among some samples, in the order of the data; deterministic.
 
     Args:
         batches: the samples at `indices`, in this order.
         exact: the float model.
-        open_quantized: all INT8, calibrated on all samples; opened for `worst` alone.
+        open_int8: all INT8, calibrated on all samples; opened for `worst` alone.
 
     Raises:
         ConfigError: `confident` of a model whose first output is no scores of classes.
@@ -51,7 +51,7 @@ def choose_samples(
         features = np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])
         places = farthest_first(features, choice.count)
     else:
-        rough = open_quantized() if choice.kind == "worst" else None
+        rough = open_int8() if choice.kind == "worst" else None
         scores = np.concatenate([_scores(exact.run(batch.inputs), batch, rough) for batch in batches])
         places = np.argsort(-scores, kind="stable")[: choice.count]
     return np.sort(indices[places])
