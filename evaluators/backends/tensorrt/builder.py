@@ -144,16 +144,18 @@ class TensorRTBuilder:
 
         Else those of its weights alone: INT8 without Q/DQ would need ranges.
         """
-        if any(is_quantized_op(node.op_type) for node in graph.graph.all_nodes()):
-            return self._all_precisions()
         dtypes = {value.dtype for value in graph.graph.initializers.values()}
+        if any(is_quantized_op(node.op_type) for node in graph.graph.all_nodes()):
+            return self._free_precisions(Precision.FP8 if ir.DataType.FLOAT8E4M3FN in dtypes else Precision.INT8)
         return {Precision.FP16} if ir.DataType.FLOAT16 in dtypes else set()
 
-    def _all_precisions(self) -> set[Precision]:
-        return {each for each in Precision if hasattr(self.trt.BuilderFlag, each.name)}
+    def _free_precisions(self, eight_bits: Precision = Precision.INT8) -> set[Precision]:
+        """All that this version may choose from, one of 8 bits among them: 8.6 refuses INT8 beside FP8."""
+        other = {Precision.INT8, Precision.FP8} - {eight_bits}
+        return {each for each in Precision if hasattr(self.trt.BuilderFlag, each.name)} - other
 
     def build_free(self, out: Path, onnx: bytes | None = None) -> Engine:
-        """TensorRT's own choice among all precisions that this version has, nothing constrained: `trtexec --best`.
+        """TensorRT's own choice among all precisions that it may mix with INT8, nothing constrained: `trtexec --best`.
 
         Args:
             onnx: another file than the clean model, say one with Q/DQ in it.
@@ -165,7 +167,7 @@ class TensorRTBuilder:
             raise RefusedError("a strongly typed network leaves TensorRT no choice of precision")
         network, parser = self._parse(onnx or self._clean)
         config = self._config()
-        weak_typing.set_flags(self.trt, config, self._all_precisions(), obey=False)
+        weak_typing.set_flags(self.trt, config, self._free_precisions(), obey=False)
         if onnx is None:
             int8 = Assignment({group.id: Precision.INT8 for group in self.model.groups})
             ranges = with_shared_scales(self.model, int8, TENSORRT_WEAK, self.ranges)

@@ -173,6 +173,8 @@ class FakeEngines:
         typed = flags & {"FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"}
         if network._state["strong"]:
             return f"a strongly typed network takes no flags {sorted(typed)}" if typed else ""
+        if {"INT8", "FP8"} <= flags:  # 8.6.0 on an H100
+            return "Internal Error (INT8 mode and FP8 mode aren't allowed to be enabled together.)"
         layers = network._state["layers"]
         tensors = [t for each in layers for t in (*each._state["inputs"], *each._state["outputs"]) if t is not None]
         quantized = any(each.type.name in ("QUANTIZE", "DEQUANTIZE") for each in layers)
