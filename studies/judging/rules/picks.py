@@ -267,8 +267,9 @@ def _fastest_in_line(columns: Candidates, queue: list[int]) -> int:
         return sure
     rows = [row for row in _by_latency(columns, np.array(queue, np.intp)) if not columns.fails[row]]
     tied = columns.latency_ties(rows[0]) & (_sureness(columns) == _sureness(columns)[rows[0]])
-    # Nothing tells it from one that the final split was asked about, which is known to hold there.
-    first = next((row for row in rows if columns.holds[row] and tied[row]), rows[0])
+    # Nothing tells it from one that the final split was asked about, in line or not, which is known to hold there.
+    known = columns.contenders[(columns.holds & tied)[columns.contenders]]
+    first = next(iter(_by_latency(columns, known)), rows[0])
     return _as_sure_and_faster(columns, rows, first)
 
 

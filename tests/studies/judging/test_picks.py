@@ -263,6 +263,18 @@ def test_one_that_nobody_looked_at_does_not_displace_one_that_holds_and_ties_wit
     assert best(Aim.FASTEST, rows[0], less_sure, 0.0005, band=0.01, **more) == 1
 
 
+def test_one_that_holds_and_ties_comes_first_though_the_line_has_no_place_for_it() -> None:
+    """Measured again, those that the final split was asked about came out a little slower than seven others."""
+    n = MOST_IN_LINE + 3
+    latencies, losses = [4.0, *np.linspace(2.0, 2.01, n - 2), 2.02], [0.0, *[0.0095] * (n - 2), 0.00955]
+    scored, margin = marked(n, n - 1), np.where(marked(n, n - 1), 0.5, np.nan)
+    more = {"limit": 0.01, "fp32": 0, "holds": scored, "final_margin": margin}
+    given = columns(latencies, losses, 0.001, band=0.02, **more)
+    assert n - 1 not in line(given, Aim.FASTEST)
+    assert choose(given, Aim.FASTEST).best == n - 1
+    assert best(Aim.FASTEST, latencies, losses, 0.001, band=0.001, **more) == 1, "they are faster by more than chance"
+
+
 def test_a_doubtful_latency_decides_no_pick_against_one_that_may_be_as_fast() -> None:
     rows, same = ([9.0, 2.0, 2.1, 3.5], [0.0, 0.003, 0.001, 0.0]), {"limit": 0.01, "fp32": 0, "band": 0.1}
     both, first = marked(4, 1, 2), marked(4, 1)
