@@ -253,11 +253,15 @@ def test_the_tour_lists_every_folder():
 def test_the_readme_is_short_and_its_figures_are_those_of_the_stored_results():
     text = read(ROOT / "README.md")
     assert len(text.split()) <= 900
-    pages = ("benchmarks/results/peers.md", "benchmarks/results/real_models.md", "docs/benchmarks.md")
-    results = "".join(read(ROOT / name) for name in pages)
-    figures = set(re.findall(r"-?[\d.]+ ± [\d.]+|[\d.]+ ms", text))
-    assert len(figures) > 20
-    assert [figure for figure in figures if figure not in results] == []
+    cells = re.findall(r"([\d.]+)×, ([\d.]+±[\d.]+)", text)
+    assert len(cells) == 21
+    row = re.compile(r"\| ([\d.]+ ± [\d.]+) \| \d+ \| [\d.]+ \| ([\d.]+) \|")
+    measured = {(speed, loss) for loss, speed in row.findall(read(ROOT / "benchmarks/results/real_models.md"))}
+    assert [cell for cell in cells if (cell[0], cell[1].replace("±", " ± ")) not in measured] == []
+    on_a_gpu = re.findall(r"([\d.]+ ms), loses ([\d.]+±[\d.]+)", text)
+    assert len(on_a_gpu) == 6
+    tables = read(ROOT / "docs/benchmarks.md")
+    assert all(f"{ms}, loses {loss.replace('±', ' ± ')}" in tables for ms, loss in on_a_gpu)
 
 
 def test_the_documentation_is_short():
