@@ -89,7 +89,8 @@ def search(folder: Path) -> None:
     if child == 0:
         os.chdir(folder)
         sys.stdin.readline()  # until the terminal has its width
-        os.environ.update(TERM="xterm-256color", PYTHONPATH=str(ROOT))
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        os.environ.update(TERM="xterm-256color", PYTHONPATH=paths)
         os.execvp(words[0], words)
     fcntl.ioctl(terminal_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
     os.write(terminal_end, b"\n")
