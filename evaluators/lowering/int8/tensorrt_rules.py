@@ -103,7 +103,7 @@ def round_between_groups(groups: list[Group], nodes: Nodes, grouped: Set[str], r
 def store_outputs(groups: list[Group], every: Sequence[Group], nodes: Nodes, result: Plan) -> None:
     """What INT8 convolutions hand on, where it leads to a group: floats read it rounded too.
 
-    A sum of two convolutions is computed in the kernel of the later one, which reads in memory what the earlier makes.
+    A sum of two convolutions is computed in the kernel of the earlier one, which reads in memory what the later makes.
 
     Args:
         groups: those in INT8.
@@ -117,7 +117,7 @@ def store_outputs(groups: list[Group], every: Sequence[Group], nodes: Nodes, res
         for add in residual_adds(group, nodes):
             skip = next(i for i in float_inputs(add) if name_of(add.inputs[i]) in group.skips)
             other, last = makers.get(name_of(add.inputs[skip])), nodes[group.anchors[-1]]
-            if other is None or places[nodes[other.anchors[-1]]] < places[last] or _maker(add, 1 - skip) is not last:
+            if other is None or places[nodes[other.anchors[-1]]] > places[last] or _maker(add, 1 - skip) is not last:
                 continue
             result.reads.discard((add, skip))
             result.reads.add((add, 1 - skip))

@@ -105,15 +105,38 @@ def test_it_rounds_where_weakly_typed_engines_round() -> None:
 
 
 def test_what_int8_convolutions_hand_on_is_rounded_for_floats_too() -> None:
-    """As listings of 8.6.0 have it: the later of two convolutions adds, and reads what the earlier one rounded."""
     model = loaded("residual")
     names = {group.name: group.id for group in model.groups}
     mix = uniform(model, Precision.INT8).replace({names["block.0/conv2"]: Precision.FP16, names["fc"]: Precision.FP32})
     rounded = quantized_tensors(model, mix, TENSORRT_TWIN)
     makers = {node.name: node.outputs[0].name for node in model.graph.graph}
-    assert {makers[name] for name in ("stem/relu", "block.0/relu1", "block.1/relu2", "block.1/conv2")} <= rounded
-    assert not {makers[name] for name in ("block.1/down", "block.0/conv2", "fc")} & rounded
+    assert {makers[name] for name in ("stem/relu", "block.0/relu1", "block.1/relu2", "block.1/down")} <= rounded
+    assert not {makers[name] for name in ("block.1/conv2", "block.0/conv2", "fc")} & rounded
     half = explicit_graph(model, mix, ranged("residual")).graph
     conv = half.node("block.0/conv2")
     assert conv.inputs[0] is not None
     assert conv.inputs[0].producer().op_type == "DequantizeLinear"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("first", ["block.1/conv2", "block.1/down"])
+def test_the_earlier_of_two_convolutions_adds_and_reads_what_the_later_one_rounded(first: str, tmp_path: Path) -> None:
+    """As engines of 8.6.0 have it: the recorded one, and ResNet-18 with its downsampling first on an H100."""
+    graph = residual_cnn()
+    nodes = {node.name: node for node in graph.graph.node}
+    if first == "block.1/down":
+        order = [name for name in nodes if not name.startswith("block.1/down")]
+        place = order.index("block.1/conv1")
+        order[place:place] = [name for name in nodes if name.startswith("block.1/down")]
+        ordered = [nodes[name] for name in order]
+        del graph.graph.node[:]
+        graph.graph.node.extend(ordered)
+    else:
+        recorded = json.loads((DATA / "tensorrt_8_6_residual_int8.json").read_text())
+        assert "block.1/conv2 + block.1/add" in json.dumps(recorded)
+    onnx.save(graph, tmp_path / "ordered.onnx")
+    model = load(tmp_path / "ordered.onnx", batch=4)
+    makers = {node.name: node.outputs[0].name for node in model.graph.graph}
+    rounded = quantized_tensors(model, uniform(model, Precision.INT8), TENSORRT_TWIN)
+    later = {"block.1/conv2", "block.1/down"} - {first}
+    assert makers[first] not in rounded
+    assert {makers[name] for name in later} <= rounded
