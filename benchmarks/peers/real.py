@@ -48,7 +48,7 @@ DEFAULT = (
 )  # fmt: skip
 CONDITIONS = """Latencies: ONNX Runtime, processor time of one thread, files of a model in turns; versions and dates are
 in the JSON. NNCF's files are made for OpenVINO. Quark and ONNX Runtime's tools quantize what ONNX Runtime's basic
-optimizations leave. `best` may lose a point, of 12 trials or 30 minutes (what is stored: 4 to 9). Dynamic INT8
+optimizations leave. `best` may lose a point, of 12 trials or 30 minutes (stored: 5 to 9). Dynamic INT8
 finds its ranges anew in every inference. What has no time was not run to the end."""
 Arrays = dict[str, NDArray[Any]]
 
