@@ -132,12 +132,15 @@ def _clip(
     """For each method with its percentile, the ranges of the tensors that vary."""
     varying = {name: range_ for name, range_ in seen.ranges.items() if range_.low < range_.high}
     kinds = sorted({method != "percentile" for method, _ in methods if method != MEAN})  # of values, of magnitudes
-    counted = count_values(run, varying, seen, magnitudes=kinds, most=most)
+    means = any(method == MEAN for method, _ in methods)
+    counted = count_values(run, varying, seen, magnitudes=kinds, most=most, means=means)
 
     def range_by(name: str, method: str, percentile: float) -> TensorRange:
+        found = counted[name]
         if method == MEAN:
-            return counted[name].mean
-        return clip(varying[name], counted[name].counts[kinds.index(method != "percentile")], method, percentile)
+            assert found.mean is not None
+            return found.mean
+        return clip(varying[name], found.counts[kinds.index(method != "percentile")], method, percentile)
 
     return [{name: range_by(name, *method) for name in varying} for method in methods]
 

@@ -26,11 +26,11 @@ class Counted:
 
     Attributes:
         counts: (kinds, BINS), as they were asked for.
-        mean: the means over samples of their least and of their largest value.
+        mean: the means over samples of their least and of their largest value; None where they were not asked for.
     """
 
     counts: NDArray[np.int64]
-    mean: TensorRange
+    mean: TensorRange | None
 
 
 def count_values(
@@ -40,6 +40,7 @@ def count_values(
     *,
     magnitudes: Sequence[bool],
     most: int | None = None,
+    means: bool = False,
 ) -> dict[str, Counted]:
     """Run the model over all samples again and count.
 
@@ -49,6 +50,7 @@ def count_values(
         magnitudes: for each kind of histogram whether it counts non-zero |x| over 0…magnitude, instead of values over
             the range.
         most: about how many values of a tensor to count, evenly spread; None for all.
+        means: whether the means of the samples' extremes are wanted too.
 
     Returns:
         What was counted, by tensor.
@@ -66,8 +68,9 @@ def count_values(
         real = run.real(array, batch)
         finite = is_finite(real) if name in seen.infinite else None
         counts[name] += _count(bins[name], real if finite is None else real[finite], steps[name])
-        rows = real.reshape(len(real) if array.ndim and len(array) == run.model.batch else 1, -1)
-        ends[name].append(_ends_of(rows, None if finite is None else finite.reshape(rows.shape)))
+        if means:
+            rows = real.reshape(len(real) if array.ndim and len(array) == run.model.batch else 1, -1)
+            ends[name].append(_ends_of(rows, None if finite is None else finite.reshape(rows.shape)))
 
     with ExitStack() as stack:
         chain = open_chain(run.model.graph, parts, run.threads, stack)
@@ -77,8 +80,11 @@ def count_values(
             for name, array in run_chain(chain, batch):
                 if name in counts:
                     note(name, array, batch)
-    means = {name: TensorRange(*np.concatenate(found, 1).mean(1).tolist()) for name, found in ends.items()}
-    return {name: Counted(counts[name], means[name]) for name in ranges}
+    return {name: Counted(counts[name], _mean_of(ends[name]) if means else None) for name in ranges}
+
+
+def _mean_of(ends: Sequence[NDArray[np.float64]]) -> TensorRange:
+    return TensorRange(*np.concatenate(ends, 1).mean(1).tolist())
 
 
 def _ends_of(rows: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np.float64]:
