@@ -20,8 +20,11 @@ from evaluators.backends.tensorrt import timing_cache
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.builder import TensorRTBuilder
 from evaluators.backends.tensorrt.options import TensorRTOptions
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import TENSORRT
 from search.graph.model import load_as_given
-from tests.support.assignments import uniform_and_mixed
+from search.values import Precision
+from tests.support.assignments import uniform, uniform_and_mixed
 from tests.support.networks import loaded, ranged, residual_cnn
 from tests.support.quantized_files import quantized
 from tests.support.tensorrt.stand_in import PATHS, V10, standing_in
@@ -45,6 +48,22 @@ def test_a_file_is_built_in_the_precisions_that_it_has(version: str, typing: str
     given, own = ({flag for flag in flags if flag in ("INT8", "FP16")} for flags in asked)
     assert given == set(), "INT8 without Q/DQ would need ranges"
     assert own == ({"INT8", "FP16"} if typing == "weak" else set())
+
+
+def test_a_file_with_fp8_is_allowed_fp8_and_not_int8(tmp_path: Path) -> None:
+    """The builder takes one of them."""
+    model = loaded("products")
+    graph = lower(model, uniform(model, Precision.FP8), ranged("products"), TENSORRT)
+    asked: list[set[str]] = []
+
+    def build(builder: Any, network: Any, config: Any) -> Any:
+        asked.append(set(config._state.get("flags", ())))
+        return engines._build(builder, network, config)
+
+    with standing_in(V10) as engines:
+        engines.fake.behaviours["Builder.build_serialized_network"] = build
+        opened(typing="weak").build_file(graph, tmp_path / "fp8.plan")
+    assert {"FP8", "INT8"} & asked[0] == {"FP8"}
 
 
 def opened(**options: Any) -> TensorRTBuilder:
