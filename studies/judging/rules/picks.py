@@ -119,8 +119,8 @@ def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
     `best` is the first in line that does not fail there. If the aim is the fastest mix, it is the first that holds
     there surely, or one before it that is faster, keeps the limits surely in the search and was not looked at there
     yet. If none holds surely, it is the one that keeps the limits most surely in the search and does not fail there, or
-    one as sure and, within the tie band, as fast, that holds there. If all in line fail, it is another row that holds
-    there, then uniform FP32, then the row with the least upper bound of the loss.
+    one as sure and, within the tie band, as fast, that holds there, in line or not. If all in line fail, it is another
+    row that holds there, then uniform FP32, then the row with the least upper bound of the loss.
 
     Args:
         names: of picks by a score, which are made beside the usual ones.
@@ -269,7 +269,7 @@ def _fastest_in_line(columns: Candidates, queue: list[int]) -> int:
     tied = columns.latency_ties(rows[0]) & (_sureness(columns) == _sureness(columns)[rows[0]])
     # Nothing tells it from one that the final split was asked about, in line or not, which is known to hold there.
     known = columns.contenders[(columns.holds & tied)[columns.contenders]]
-    first = next(iter(_by_latency(columns, known)), rows[0])
+    first = (_by_latency(columns, known) or rows)[0]
     return _as_sure_and_faster(columns, rows, first)
 
 
