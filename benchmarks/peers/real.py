@@ -43,13 +43,11 @@ TRIALS, DROP, TIME_LIMIT = 12, 0.01, "30m"
 ROUNDS, PROCESSES = 8, 2  # of the clock
 OWN = "benchmarks.peers.scores:"  # where the metrics are
 BEST, RECOVERED = "best", "bitfront-auto"  # both come from the search
-DEFAULT = (
-    "bitfront-none", "nncf-fast", "onnxruntime-minmax", "onnxruntime-reduced", "onnxruntime-dynamic", "quark"
-)  # fmt: skip
+DEFAULT = ("bitfront-none", "nncf-fast", *(f"onnxruntime-{how}" for how in ("minmax", "reduced", "dynamic")), "quark")
 CONDITIONS = """Latencies: ONNX Runtime, processor time of one thread, files of a model in turns; versions and dates are
 in the JSON. NNCF's files are made for OpenVINO. Quark and ONNX Runtime's tools quantize what ONNX Runtime's basic
-optimizations leave. `best` may lose a point, of 12 trials or 30 minutes (stored: 5 to 9). Dynamic INT8
-finds its ranges anew in every inference. What has no time was not run to the end."""
+optimizations leave. `best` may lose a point, of at most 12 evaluations within 30 minutes; the searches that are
+stored had 5 to 9 minutes. Dynamic INT8 finds its ranges anew in every inference. What has no time was not run."""
 Arrays = dict[str, NDArray[Any]]
 
 
