@@ -21,10 +21,12 @@ class BuilderProcess:
 
     Attributes:
         known: uniform assignments that its builder was asked to learn from before the search.
+        learns_mix: whether it builds a mix to learn from, which may take longer than the calibration beside it.
     """
 
     process: EvaluatorProcess
     known: set[Assignment] = field(default_factory=set)
+    learns_mix: bool = False
 
 
 class BuildHold:

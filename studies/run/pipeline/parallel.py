@@ -267,7 +267,10 @@ def choose_builder(builders: Sequence[BuilderProcess], busy: Sequence[int], assi
         max((len(each.items() & assignment.items()) for each in tuple(builder.known)), default=0)
         for builder in builders
     ]
-    return min(range(len(alike)), key=lambda place: (busy.count(place), -alike[place], place))
+    return min(
+        range(len(alike)),
+        key=lambda place: (busy.count(place) + builders[place].learns_mix, -alike[place], place),
+    )
 
 
 class _HeldAtLatency:

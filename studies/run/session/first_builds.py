@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,8 +19,8 @@ from studies.run.session.levels import build_at, choose_level, first_level, stud
 from studies.run.session.setup import Checked
 from studies.store.records import TargetRecord
 
-# A builder whose first build took no longer builds a mix as well: both then end about when calibration and recovery do,
-# which took 85 to 110 s in searches of eight minutes.
+# All but the first builder build a mix as well only if their first build took no longer: both then end about when
+# calibration and recovery do, which took 85 to 110 s in searches of eight minutes.
 _QUICK_S = 50.0
 
 
@@ -30,8 +31,9 @@ class FirstBuilds:
     FP16 need no ranges at all, so their engines serve the evaluations too, unless recovery changes the model.
 
     Mixes have kernels that no uniform assignment has, where precisions meet: in two builders the first two mixes of a
-    network with SiLU took 78 s each on an H200, and those behind them 10 s. So one of several builders whose first
-    build was quick goes on with a mix, while calibration usually still lasts.
+    network with SiLU took 78 s each on an H200, and those behind them 10 s; on a busy host 118 s, both beside each
+    other. So the first of several builders goes on with a mix, which may outlast calibration, while the others do what
+    there is to do; these build a mix only where their first build was quick.
 
     Args:
         builders: take the lower precisions, several one each; without them the process that measures does.
@@ -49,7 +51,7 @@ class FirstBuilds:
             # One of several learns from one precision alone: while it built another, nobody could ask it for a mix.
             theirs = lower if len(builders) == 1 else lower[number % max(1, len(lower)) :][:1]
             mix = alternate(lower[number % 2], lower[1 - number % 2]) if len(builders) > 1 and lower[1:] else None
-            self._work.append(partial(self._teach, builder, theirs, mix))
+            self._work.append(partial(self._teach, builder, theirs, mix, math.inf if number == 0 else _QUICK_S))
         self._measurer_idle = threading.Event()
         self._level = first_level(good.config, target)
 
@@ -88,7 +90,9 @@ class FirstBuilds:
             if place == 0 and is_open:
                 self._level = choose_level(seconds, study_s(self._good.config)).level
 
-    def _teach(self, builder: BuilderProcess, assignments: Sequence[Assignment], mix: Assignment | None) -> None:
+    def _teach(
+        self, builder: BuilderProcess, assignments: Sequence[Assignment], mix: Assignment | None, quick_s: float
+    ) -> None:
         builder.process.open()  # as it was prepared, before its level changes
         seconds = 0.0
         for assignment in assignments:
@@ -96,8 +100,12 @@ class FirstBuilds:
                 return
             builder.known.add(assignment)
             seconds = self._build(builder.process, assignment)
-        if mix is not None and seconds <= _QUICK_S and not self._over.is_set():
-            self._build(builder.process, mix)
+        if mix is not None and seconds <= quick_s and not self._over.is_set():
+            builder.learns_mix = True
+            try:
+                self._build(builder.process, mix)
+            finally:
+                builder.learns_mix = False
 
     def _build(self, process: EvaluatorProcess, assignment: Assignment) -> float:
         build_at(process, self._level)

@@ -176,6 +176,8 @@ def test_a_mix_goes_to_the_builder_that_knows_most_of_it_unless_another_has_less
     assert choose_builder(builders, [], known[0].replace({"g001": Precision.FP32})) == 0
     assert choose_builder(builders, [1], mostly_fp16) == 0
     assert choose_builder([*builders, BuilderProcess(cast(EvaluatorProcess, None))], [0, 1], mostly_fp16) == 2
+    builders[1].learns_mix = True
+    assert choose_builder(builders, [], mostly_fp16) == 0
 
 
 def test_builds_stand_still_while_a_latency_is_measured(tmp_path: Path) -> None:

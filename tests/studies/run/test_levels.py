@@ -163,3 +163,34 @@ def test_processes_that_only_build_learn_from_the_lower_precisions_while_the_mod
     assert first["builder0"][1] == first["builder1"][1] == {"int8", second}
     assert rows("select status, count(*) from bf_evaluation group by status") == [("ok", 8)]
     assert built_at() == {json.loads(ok("front", "s", "--json"))["optimization_level"]}
+
+
+def test_a_slow_builder_learns_from_a_mix_while_the_other_one_builds_for_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where first builds are slow the first builder alone learns from a mix, and evaluations do not wait for that."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in")
+    monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
+    monkeypatch.setattr("studies.run.session.first_builds._QUICK_S", 0.0)
+    learnt: dict[str, int] = {}
+    mix_begun, other_built = threading.Event(), threading.Event()
+
+    def around(asked: Asked) -> Any:
+        process = Path(asked.keeper.job.folder).name
+        if asked.name == "build_first":
+            learnt[process] = learnt.get(process, 0) + 1
+            if process == "builder0" and learnt[process] == 2:
+                mix_begun.set()
+                assert other_built.wait(60), "the other builder builds for the search meanwhile"
+        elif process == "calibration":
+            assert mix_begun.wait(60)
+        elif process == "builder1" and asked.name == "build":
+            other_built.set()
+        return asked.make()
+
+    with quick():
+        watch_requests(monkeypatch, around)
+        search(("builders", "2"), ("trials", "8"))
+    assert (learnt["builder0"], learnt["builder1"]) == (2, 1)
+    assert rows("select status, count(*) from bf_evaluation group by status") == [("ok", 8)]
