@@ -159,9 +159,13 @@ def main(words: Sequence[str] | None = None) -> None:
     engines = find_engines(folder)
     if given.backend == "tensorrt":
         engines["TensorRT's own choice"] = build_own_choice(folder)
+    refused = []
     for name, _, file in (each.partition("=") for each in given.other):
-        engines[name] = build_own_choice(folder, name, Path(file)) if given.backend == "tensorrt" else Path(file)
-    rows = compare_engines(measure_together(folder, engines))
+        try:
+            engines[name] = build_own_choice(folder, name, Path(file)) if given.backend == "tensorrt" else Path(file)
+        except subprocess.CalledProcessError:  # whose process has printed why
+            refused.append([name, "refused by TensorRT", "", ""])
+    rows = compare_engines(measure_together(folder, engines)) + refused
     (folder.path / "results.json").write_text(json.dumps([dict(zip(HEAD, row, strict=True)) for row in rows], indent=1))
     print(table(HEAD, rows))
 
