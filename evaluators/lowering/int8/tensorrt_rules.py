@@ -104,6 +104,8 @@ def store_outputs(groups: list[Group], every: Sequence[Group], nodes: Nodes, res
     """What INT8 convolutions hand on, where it leads to a group: floats read it rounded too.
 
     A sum of two convolutions is computed in the kernel of the earlier one, which reads in memory what the later makes.
+    That is so only where the earlier has no activation and no other reader: what a block hands past its convolutions
+    to its sum lies in memory, and the block's last convolution adds it.
 
     Args:
         groups: those in INT8.
@@ -117,7 +119,10 @@ def store_outputs(groups: list[Group], every: Sequence[Group], nodes: Nodes, res
         for add in residual_adds(group, nodes):
             skip = next(i for i in float_inputs(add) if name_of(add.inputs[i]) in group.skips)
             other, last = makers.get(name_of(add.inputs[skip])), nodes[group.anchors[-1]]
-            if other is None or places[nodes[other.anchors[-1]]] > places[last] or _maker(add, 1 - skip) is not last:
+            if other is None or _maker(add, 1 - skip) is not last:
+                continue
+            earlier = nodes[other.anchors[-1]]
+            if _maker(add, skip) is not earlier or only_user(earlier) is not add or places[earlier] > places[last]:
                 continue
             result.reads.discard((add, skip))
             result.reads.add((add, 1 - skip))

@@ -140,3 +140,12 @@ def test_the_earlier_of_two_convolutions_adds_and_reads_what_the_later_one_round
     later = {"block.1/conv2", "block.1/down"} - {first}
     assert makers[first] not in rounded
     assert {makers[name] for name in later} <= rounded
+
+
+def test_what_a_block_hands_past_its_convolutions_is_added_by_its_last_one() -> None:
+    """As in the identity blocks of ResNet-18 on an H200: what the block before hands on has other readers too."""
+    model = loaded("mobile")
+    makers = {node.name: node.outputs[0].name for node in model.graph.graph}
+    rounded = quantized_tensors(model, uniform(model, Precision.INT8), TENSORRT_TWIN)
+    assert makers["mb.0/add"] in rounded
+    assert not {makers["mb.0/project"], makers["mb.1/project"]} & rounded
