@@ -16,6 +16,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -159,13 +160,12 @@ def main(words: Sequence[str] | None = None) -> None:
     engines = find_engines(folder)
     if given.backend == "tensorrt":
         engines["TensorRT's own choice"] = build_own_choice(folder)
-    refused = []
-    for name, _, file in (each.partition("=") for each in given.other):
-        try:
-            engines[name] = build_own_choice(folder, name, Path(file)) if given.backend == "tensorrt" else Path(file)
-        except subprocess.CalledProcessError:  # whose process has printed why
-            refused.append([name, "refused by TensorRT", "", ""])
-    rows = compare_engines(measure_together(folder, engines)) + refused
+    others = {name: Path(file) for name, _, file in (each.partition("=") for each in given.other)}
+    for name, file in others.items():
+        with suppress(subprocess.CalledProcessError):  # whose process has printed why
+            engines[name] = build_own_choice(folder, name, file) if given.backend == "tensorrt" else file
+    rows = compare_engines(measure_together(folder, engines))
+    rows += [[name, "refused", "", ""] for name in others if name not in engines]
     (folder.path / "results.json").write_text(json.dumps([dict(zip(HEAD, row, strict=True)) for row in rows], indent=1))
     print(table(HEAD, rows))
 

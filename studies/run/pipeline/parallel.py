@@ -66,6 +66,11 @@ class _StageReached:
 
 
 @dataclass(frozen=True)
+class _BuilderReady:
+    """A builder has ended what it began before the search."""
+
+
+@dataclass(frozen=True)
 class _Waits:
     """A claim waits for another process that measures on the device; without one its turn has come."""
 
@@ -74,7 +79,7 @@ class _Waits:
 
 
 _Item = TypeVar("_Item")
-_News = _Waits | _BuildDone | _BuildCutOff | _Evaluated | _StageReached | BaseException
+_News = _BuilderReady | _Waits | _BuildDone | _BuildCutOff | _Evaluated | _StageReached | BaseException
 
 
 class ParallelPipeline:
@@ -105,7 +110,9 @@ class ParallelPipeline:
     @property
     def free(self) -> bool:
         count = len(self._bench.builders)
-        return len(self._building) < count and len(self._in_flight) < count + _AHEAD
+        learning = sum(builder.learns_mix for builder in self._bench.builders)  # a claim would wait, and seem slow
+        few = len(self._building) + learning < count and len(self._in_flight) < count + _AHEAD
+        return few or not self._in_flight
 
     @property
     def busy(self) -> bool:
@@ -137,6 +144,8 @@ class ParallelPipeline:
                 raise news
             if isinstance(news, _Evaluated):
                 return (self._finish(news.claim, news.evaluation),)
+            if isinstance(news, _BuilderReady):
+                return ()
             if isinstance(news, _Waits):
                 self._waiting.tell(news.claim.trial, news.holder)
                 continue
@@ -224,6 +233,7 @@ class ParallelPipeline:
     def _build_all(self, process: EvaluatorProcess, job: Job, waiting: queue.Queue[Claim | None]) -> None:
         bench, hold = self._bench, self._bench.hold
         process.adopt(ranges=job.ranges, options=job.options)  # once it has ended what it began before the search
+        self._news.put(_BuilderReady())
         while (claim := waiting.get()) is not None:
             hold.wait_released()
             out = bench.folder / f"{claim.number}.engine"

@@ -19,6 +19,7 @@ from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import BitfrontError
 from search.values import Assignment, Precision
+from studies.judging.search_events import SearchEvents
 from studies.options.read_options import read_config
 from studies.run.pace import Pace
 from studies.run.pipeline import build_hold
@@ -26,6 +27,8 @@ from studies.run.pipeline.build_hold import BuilderProcess, BuildHold
 from studies.run.pipeline.parallel import ParallelPipeline, choose_builder
 from studies.run.session.builders import make_builders
 from studies.run.session.setup import check_inputs
+from studies.run.work import Bench
+from studies.trials.ledger import Ledger
 from tests.support.command_line import DATABASE, command, environment, evaluator_processes, invoke, ok, write_inputs
 from tests.support.crashes.kill_and_resume import rows, untold
 from tests.support.forks.processes import evaluators_of, popen
@@ -178,6 +181,20 @@ def test_a_mix_goes_to_the_builder_that_knows_most_of_it_unless_another_has_less
     assert choose_builder([*builders, BuilderProcess(cast(EvaluatorProcess, None))], [0, 1], mostly_fp16) == 2
     builders[1].learns_mix = True
     assert choose_builder(builders, [], mostly_fp16) == 0
+
+
+def test_no_claim_waits_for_a_builder_that_still_learns_unless_nothing_else_is_under_way() -> None:
+    """Of a search on an H200 the second mix waited 50 s so, and every later one was expected to take that."""
+    builders = tuple(BuilderProcess(cast(EvaluatorProcess, None)) for _ in range(2))
+    bench = Bench(cast(EvaluatorProcess, None), Path(), "model.engine", builders)
+    pipeline = ParallelPipeline(bench, cast(Ledger, None), cast(SearchEvents, None))
+    pipeline._in_flight, pipeline._building = {1}, {1: 1}
+    assert pipeline.free
+    builders[0].learns_mix = True
+    assert not pipeline.free
+    pipeline._in_flight, pipeline._building = set(), {}
+    builders[1].learns_mix = True
+    assert pipeline.free
 
 
 def test_builds_stand_still_while_a_latency_is_measured(tmp_path: Path) -> None:
