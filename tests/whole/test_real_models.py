@@ -114,6 +114,20 @@ CASES: dict[str, tuple[str, str, Callable[[], Arrays], list[str], float]] = {
         ["--batch", "1", "--metric", "sqnr"],  # a second each
         5.0,
     ),
+    "detector": (
+        RAPID,
+        MODELS["detector"].file,
+        lambda: {"x": MODELS["detector"].draw(np.random.default_rng(0), 8, Path())["x"][:, :, ::2, ::2]},
+        ["--shape", "x:4x3x160x160", "--metric", "sqnr"],
+        5.0,
+    ),
+    "spindles": (
+        MODELS["spindles"].package,
+        MODELS["spindles"].file,
+        lambda: MODELS["spindles"].draw(np.random.default_rng(0), 8, Path()),
+        ["--batch", "1", "--metric", "sqnr"],
+        5.0,
+    ),
 }
 
 
