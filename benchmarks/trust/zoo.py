@@ -25,16 +25,19 @@ from numpy.typing import NDArray
 from benchmarks import ROOT
 from benchmarks.page import table, write_tables
 from bitfront.verbs.engine_files import layers_of
+from evaluators.backends.fake.backend import FakeBackend
+from evaluators.backends.fake.options import FakeOptions
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator, open_file
 from evaluators.calibration.activations import collect
 from evaluators.data.opening import open_data
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from evaluators.lowering.placement import Placement
 from search.errors import BitfrontError, EvaluatorError
 from search.graph.model import Model
 from search.graph.onnx_file import read_input_shapes
 from search.graph.sizes import moved_batches
+from search.space.choices import make_space
 from search.values import Assignment, Precision, Ranges
 from studies.options.config import SearchConfig
 from studies.options.quantities import ShapeSpec
@@ -45,7 +48,7 @@ TRIED = ((2, 16), (1, 16), (2, 320), (2, 1024), (1, 1024), (1, 576))  # batch, a
 SAMPLES = 4
 MIXES = 3
 ROUNDING = 1e-4  # of the largest magnitude of an output
-FLOAT, HALF, CODES = Precision.FP32, Precision.FP16, Precision.INT8
+FLOAT, CODES = Precision.FP32, Precision.INT8
 LIMIT_S = 900
 
 
@@ -101,30 +104,34 @@ def _lowered(model: Model, feeds: Feeds, given: Feeds) -> dict[str, Any]:
     read = {spec.name for spec in model.inputs}
     feeds = {name: array for name, array in feeds.items() if name in read}
     ranges, count = _ranges(model, feeds), 0
-    emulator = Emulator(OnnxRuntimeBackend("cpu", threads=1), ONNXRUNTIME_CPU)
+    processor = OnnxRuntimeBackend("cpu", threads=1)
+    emulator = Emulator(processor, processor.placement)
     found: dict[str, Any] = {}
-    for placement, assignment in _tries(model):
+    for placement, assignment in _tries(model, ranges):
         graph = lower(model, assignment, ranges, placement)
         onnx.checker.check_model(ir.to_proto(graph), full_check=True)
         count += 1
         used = set(assignment.values())
-        if placement is ONNXRUNTIME_CPU and HALF not in used:
+        if placement == processor.placement:
             outputs = emulator.open(graph).run(feeds)
             if used == {FLOAT}:
                 found["worst"] = max((_error(given[name], array) for name, array in outputs.items()), default=0.0)
-            elif "sqnr_db" not in found:
+            elif CODES in used and "sqnr_db" not in found:
                 found["sqnr_db"] = min((_sqnr_db(given[name], array) for name, array in outputs.items()), default=0.0)
     return {**found, "lowered": count}
 
 
-def _tries(model: Model) -> Iterator[tuple[Placement, Assignment]]:
+def _tries(model: Model, ranges: Ranges) -> Iterator[tuple[Placement, Assignment]]:
+    """All of every format that a group may have on processors and on strongly typed TensorRT, then mixes of them."""
     random = np.random.default_rng(0)
-    for placement, kinds in ((ONNXRUNTIME_CPU, (FLOAT, CODES)), (TENSORRT, (FLOAT, HALF, CODES))):
-        may = {group.id: [each for each in kinds if not (group.pinned and each is CODES)] for group in model.groups}
-        for kind in kinds:
-            yield placement, Assignment({name: kind if kind in some else FLOAT for name, some in may.items()})
+    formats = tuple(each.label for each in Precision if each is not FLOAT and each is not Precision.INT8_DYNAMIC)
+    for backend in (OnnxRuntimeBackend("cpu", threads=1), FakeBackend(options=FakeOptions(precisions=formats))):
+        space = make_space(model, backend.capability(), ranges)
+        for precision in space.precisions:
+            yield backend.placement, space.uniform(precision)
         for _ in range(MIXES):
-            yield placement, Assignment({name: some[random.integers(len(some))] for name, some in may.items()})
+            may = {name: [each.precision for each in some if each.offered] for name, some in space.choices.items()}
+            yield backend.placement, Assignment({name: some[random.integers(len(some))] for name, some in may.items()})
 
 
 def _is_fixed(dims: Sequence[int | str], sizes: Mapping[str, tuple[int, ...]]) -> bool:
