@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -78,23 +79,22 @@ def layers_of(config: SearchConfig) -> Layers:
     from studies.run.session.setup import look_at_layers
     from studies.show.layer_table import Layers
 
-    model, space, target = look_at_layers(check_config(config, needs_data=False), calibrated=bool(config.data))
-    return Layers(model, space, target)
+    return Layers(*look_at_layers(check_config(config, needs_data=False), calibrated=bool(config.data)))
 
 
 def _layers_json(found: Layers) -> Mapping[str, Any]:
     from studies.run.session.data_shapes import model_notes
-    from studies.show.layer_table import edge_rows, layer_rows, left_out_rows
+    from studies.show.layer_table import edge_rows, layer_rows, left_out_rows, rule_rows
 
     told = {"groups": layer_rows(found), "edges": edge_rows(found), "left_out": left_out_rows(found)}
-    return {"target": found.target.to_json(), **told, "notes": model_notes(found.model)}
+    return {"target": found.target.to_json(), **told, "by_rule": rule_rows(found), "notes": model_notes(found.model)}
 
 
 @prints(inspect, kind="Layers", json=_layers_json)
 def _print_layers(found: Layers) -> None:
     from bitfront.printing.output import out, print_table, say
     from studies.run.session.data_shapes import model_notes
-    from studies.show.layer_table import edge_rows, layer_rows, left_out_rows
+    from studies.show.layer_table import edge_rows, layer_rows, left_out_rows, rule_rows
 
     rows, edges = layer_rows(found), edge_rows(found)
     cells = [{**row, "why_not": "; ".join(f"no {p}: {why}" for p, why in row["why_not"].items())} for row in rows]
@@ -102,6 +102,11 @@ def _print_layers(found: Layers) -> None:
     out.print()
     print_table(edges, ["source", "target", "tensor", "elements"])
     out.print()
+    if kinds := Counter((row["op"], row["runs_in"], row["why"]) for row in rule_rows(found)):
+        say("Layers without weights whose types a rule gives:")
+        told = [{"op": op, "layers": n, "runs_in": runs_in, "why": why} for (op, runs_in, why), n in kinds.items()]
+        print_table(told, ["op", "layers", "runs_in", "why"], notes=["why"])
+        out.print()
     for each in left_out_rows(found):
         say(f"{each['name']} ({each['op']}) has weights and stays as it is: {each['why']}")
     for text in model_notes(found.model):

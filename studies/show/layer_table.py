@@ -5,19 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evaluators.lowering.placement import NARROW_SAFE
+from search.values import FREE, REFERENCE
+
 if TYPE_CHECKING:  # these import ONNX, which reading verbs should not wait for
     from search.graph.model import Model
     from search.space.choices import Space
-    from search.values import Target
+    from search.values import Capability, Target
 
 
 @dataclass(frozen=True)
 class Layers:
-    """A clean model and the space it has on a target."""
+    """A clean model and the space it has on a target.
+
+    Attributes:
+        capability: what the target runs.
+    """
 
     model: Model
     space: Space
     target: Target
+    capability: Capability
 
 
 def layer_rows(found: Layers) -> list[dict[str, Any]]:
@@ -44,6 +52,29 @@ def layer_rows(found: Layers) -> list[dict[str, Any]]:
 def left_out_rows(found: Layers) -> list[dict[str, Any]]:
     """Every layer with weights that is in no group, and why."""
     return [vars(each) for each in found.model.left_out]
+
+
+def rule_rows(found: Layers) -> list[dict[str, Any]]:
+    """Every layer without weights that is in no group, of the kinds that `--decide` takes: its type and why."""
+    grouped = {name for group in found.model.groups for name in group.nodes}
+    decided = found.model.with_decisions([op.lower() for op in FREE])
+    left = [group for group in decided.groups if group.op in FREE and group.name not in grouped]
+    told = {op: _rule(op, found) for op in {group.op for group in left}}
+    return [{"name": group.name, "op": group.op, **told[group.op]} for group in left]
+
+
+def _rule(op: str, found: Layers) -> dict[str, str]:
+    """What lowering gives an op type that is in no group, and why no search decides on it."""
+    if found.target.options.get("typing") == "weak":
+        return {"runs_in": "any type", "why": "with weak typing the engine chooses"}
+    runs_in, why = REFERENCE.label, "sums over an axis stay in it"
+    if op in NARROW_SAFE:
+        runs_in, why = "as its neighbours", "a conversion would gain nothing"
+    floats = [p for p in found.capability.precisions if not p.quantized and p is not REFERENCE]
+    refused = [found.capability.why_not(precision, op) for precision in floats]
+    if not all(refused):
+        return {"runs_in": runs_in, "why": f"{why}; may be decided: --decide {op.lower()}"}
+    return {"runs_in": runs_in, "why": f"{why}; {refused[0] if refused else 'the target has no other float type'}"}
 
 
 def edge_rows(found: Layers) -> list[dict[str, Any]]:

@@ -284,8 +284,8 @@ def _with_measured_shapes(config: SearchConfig, model: Model) -> Model:
     return model
 
 
-def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Space, Target]:
-    """The space of a model on a target, without a study; with data, ranges decide on FP16 too.
+def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Space, Target, Capability]:
+    """The space of a model on a target, and what the target runs, without a study; with data, ranges decide on FP16.
 
     Raises:
         InputError: the model, a rule, the target or the data cannot be used.
@@ -295,9 +295,10 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
     if not calibrated:
         model = load_model(config)
         backend = open_backend(config.backend, device_of(config), backend_options(config), config.capabilities)
-        return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
+        runs = backend.capability()
+        return model, make_space(model, runs, None, config.keep, config.granularity), backend.target(), runs
     with check_inputs(config, scored=False) as good:
-        return good.model, good.space_under(calibrate(good, config.calibration)), good.target
+        return good.model, good.space_under(calibrate(good, config.calibration)), good.target, good.capability
 
 
 def calibrate(good: Checked, method: str) -> Ranges:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,10 @@ from evaluators.process.job import Job
 from evaluators.process.tasks.open_model import OpenModel
 from search.graph.model import Model
 from search.space.choices import make_space
-from search.values import FREE, Assignment, Capability, Precision
+from search.values import FREE, Assignment, Capability, Precision, Target
+from studies.show.layer_table import Layers, rule_rows
 from tests.support.command_line import ok
-from tests.support.networks import feeds, images, loaded, ranged, save, session_of, sqnr_db, transformer
+from tests.support.networks import NETWORKS, ODD, feeds, images, loaded, ranged, save, session_of, sqnr_db, transformer
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
@@ -85,6 +87,51 @@ def test_strong_typing_offers_them_and_weak_typing_does_not() -> None:
     assert all(not strong.why_not(precision, op) for precision in (FP16, BF16) for op in FREE)
     assert all(weak.why_not(precision, op) for precision in (FP16, BF16) for op in FREE)
     assert not weak.why_not(FP16, "Conv")
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        ("text_encoder", {"LayerNormalization": (1, "fp32")}),
+        ("masked", {"LayerNormalization": (3, "fp32"), "Softmax": (1, "fp32")}),
+        ("unet", {"Resize": (1, "as its neighbours")}),
+    ],
+)
+def test_inspect_lists_them_with_their_type_and_how_to_decide(
+    network: str, expected: dict[str, tuple[int, str]], tmp_path: Path
+) -> None:
+    path = save({**NETWORKS, **ODD}[network](), tmp_path / "net.onnx")
+    said = ok("inspect", path, "--backend", "fake", *FAKE)
+    rows = json.loads(ok("inspect", path, "--backend", "fake", *FAKE, "--json"))["by_rule"]
+    assert Counter((row["op"], row["runs_in"]) for row in rows) == {
+        (op, runs_in): count for op, (count, runs_in) in expected.items()
+    }
+    for op in expected:
+        told = f"may be decided: --decide {op.lower()}"
+        assert told in said
+        assert {row["why"].partition("; ")[2] for row in rows if row["op"] == op} == {told}
+    decide = [word for op in expected for word in ("--decide", op.lower())]
+    assert json.loads(ok("inspect", path, "--backend", "fake", *FAKE, *decide, "--json"))["by_rule"] == []
+
+
+def test_inspect_says_where_none_of_them_can_be_decided(tmp_path: Path) -> None:
+    path = save(transformer(), tmp_path / "net.onnx")
+    said = ok("inspect", path, "--backend", "onnxruntime")
+    assert "the target has no other float type" in said
+    assert "--decide" not in said
+    (tmp_path / "npu.toml").write_text('name = "npu"\n[fp16]\nwithout = ["Softmax"]\n')
+    file = ("--capabilities", tmp_path / "npu.toml")
+    rows = json.loads(ok("inspect", path, "--backend", "fake", *FAKE, *file, "--json"))["by_rule"]
+    assert {row["why"] for row in rows if row["op"] == "Softmax"} == {
+        "sums over an axis stay in it; the capabilities file npu offers no FP16 to Softmax"
+    }
+
+
+def test_with_weak_typing_their_types_are_the_engine_s() -> None:
+    model, capability = loaded("transformer"), shipped_capability("tensorrt", "tensorrt-weak")
+    target = Target("tensorrt", "GPU", {}, {"typing": "weak"}, "median", relative=False)
+    rows = rule_rows(Layers(model, make_space(model, capability), target, capability))
+    assert {(row["runs_in"], row["why"]) for row in rows} == {("any type", "with weak typing the engine chooses")}
 
 
 def test_a_search_decides_on_them_and_shows_what_came_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
