@@ -41,8 +41,8 @@ class MetricMeaning:
         name: the name of a built-in metric, or `package.module:attribute`.
         unit: the unit of a score: `share`, `dB` or nothing.
         higher_is_better: whether a higher score is better.
-        ratio: whether a score is a share of one, so that a drop of 1 % is 0.01; for other metrics percentages have no
-            meaning.
+        ratio: whether a score is a share of one, so that a drop of 1 % is 0.01; for other metrics it is of FP32's
+            value.
         kind: `per_sample` or `accumulating`.
         undeclared: whether it is a function of the user's that declares neither `unit` nor `ratio`: if its first scores
             are 0 or 1 alone, they are taken as shares, see `Metric.as_shares`.

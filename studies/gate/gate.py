@@ -24,7 +24,7 @@ from studies.gate.loss import PairedScores, fail_loss, judge_loss
 from studies.gate.report import GateReport
 from studies.gate.side import Side
 from studies.options.config import SearchConfig
-from studies.options.limits import MAX_DROP, MetricScale
+from studies.options.limits import MAX_DROP, Limits, MetricScale, resolve_limits
 from studies.options.quantities import Amount
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
 
@@ -102,7 +102,9 @@ class _Gate:
             metric, data = _scale_of(scores), scores.data
             values = dict(scores.values)
             notes += scores.metric.notes
-            checks.append(self._judge_loss(scores, metric, limits.max_drop))
+            allowed = _resolve_drop(self._inputs, limits.max_drop, metric).with_fp32(values[BASELINE])
+            notes += filter(None, [allowed.share_text(metric, "the baseline's")])
+            checks.append(self._judge_loss(scores, metric, allowed[MAX_DROP.name]))
         if limits.max_slowdown is not None:
             times, doubts = self._time()
             if doubts:
@@ -131,8 +133,7 @@ class _Gate:
         except ProcessDiedError as death:
             raise EvaluatorError(f"scoring the engines: {death}") from death
 
-    def _judge_loss(self, scores: EngineScores, metric: MetricScale, given: float | Amount) -> GateCheck:
-        limit = _resolve_drop(self._inputs, given, metric)
+    def _judge_loss(self, scores: EngineScores, metric: MetricScale, limit: float) -> GateCheck:
         if CANDIDATE in scores.failed:
             return fail_loss(limit, self._level, f"the candidate cannot be scored: {scores.failed[CANDIDATE]}")
         gathers = scores.metric.kind == "accumulating"
@@ -182,8 +183,8 @@ def _check_drop(inputs: GateInputs) -> None:
         _resolve_drop(inputs, given, scale)
 
 
-def _resolve_drop(inputs: GateInputs, given: float | Amount, metric: MetricScale) -> float:
-    """The limit in the unit of the metric.
+def _resolve_drop(inputs: GateInputs, given: float | Amount, metric: MetricScale) -> Limits:
+    """The limit in the unit of the metric, or as a percentage of the baseline's value.
 
     Raises:
         ConfigError: it means nothing for this metric, or the metric has nothing to compare the baseline with.
@@ -193,11 +194,8 @@ def _resolve_drop(inputs: GateInputs, given: float | Amount, metric: MetricScale
             f"--max-drop with the metric {metric.name}: this metric measures how far outputs are from those of a "
             "float model, and no float model is given. Give --reference with an engine of the float model."
         )
-    amount = given if isinstance(given, Amount) else Amount(given)
     # The baseline is no float model, so the candidate may be better or worse by any amount.
-    if problem := MAX_DROP.misfit(amount, replace(metric, relative=False)):
-        raise ConfigError(f"--max-drop {given} for the metric {metric.name}: {problem}")
-    return amount.value
+    return resolve_limits({MAX_DROP.name: given}, replace(metric, relative=False), 1)
 
 
 def _doubts_text(doubts: Sequence[str], processes: int) -> str:

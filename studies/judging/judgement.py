@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from search.values import REFERENCE
 from studies.judging.measures import Measures
 from studies.judging.rules import feasibility, verdicts
 from studies.judging.rules.front import front
@@ -172,9 +171,7 @@ class Judgement:
     def _may_keep(self) -> Bools:
         """Rows that keep the limits if their loss is the low end of its interval."""
         t, sign = self.measures.table, 1.0 if self.metric.higher_is_better else -1.0
-        base = self.measures.row_of(REFERENCE.role)
-        reference = np.nan if base is None else float(t.metric_value[base])
-        return self._within(t.loss_low, reference - sign * t.loss_low)
+        return self._within(t.loss_low, self.measures.fp32_value - sign * t.loss_low)
 
     @cached_property
     def _keeps(self) -> Bools:

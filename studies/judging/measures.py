@@ -79,6 +79,12 @@ class Measures:
         return next((int(row) for row in rows if self.table.role[row] == role and self.table.status[row] == OK), None)
 
     @property
+    def fp32_value(self) -> float:
+        """The metric of uniform FP32 on the search samples; NaN before that was measured, or if it is infinite."""
+        row = self.row_of(REFERENCE.role)
+        return np.nan if row is None else float(self.table.metric_value[row])
+
+    @property
     def quantized_rows(self) -> list[int]:
         """Rows of the uniform baselines in quantized precisions, that which is recovered first, then the coarsest."""
         return [row for role in _QUANTIZED for row in self.baselines if self.table.role[row] == role]

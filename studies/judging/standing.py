@@ -262,7 +262,7 @@ def read_standing(
     table: EvaluationTable | None = None,
     finals: Columns | None = None,
 ) -> Standing:
-    """Read one target's evaluations from the store and judge them by `limits`.
+    """Read one target's evaluations from the store and judge them by `limits`, percentages of FP32's value resolved.
 
     Args:
         exports: whether to include evaluations that an export built again. They are not part of the search, so they are
@@ -274,7 +274,9 @@ def read_standing(
     if not exports:
         table = table.only(table.role != EXPORT)
     final = FinalSplit(store.evaluations.finals(target.id) if finals is None else finals, table.id)
-    return Standing(study, target, limits, Measures(table), final, TargetDetails(store, target, table))
+    measures = Measures(table)
+    limits = limits.with_fp32(measures.fp32_value)
+    return Standing(study, target, limits, measures, final, TargetDetails(store, target, table))
 
 
 def front_and_picks(now: Standing) -> Bools:

@@ -39,7 +39,7 @@ class MetricScale:
 
     Attributes:
         unit: say `dB`; empty for ratios and plain numbers.
-        ratio: whether values are shares of one, so that a percentage means something.
+        ratio: whether values are shares of one, so that 1 % is 0.01; of others a drop may be a percentage of FP32's.
         relative: whether outputs are compared with those of FP32, so that FP32 always has the least loss.
     """
 
@@ -132,7 +132,7 @@ class Limit:
     def misfit(self, amount: Amount, metric: MetricScale) -> str:
         """Why an amount is no bound for this metric; empty if it is one."""
         ratio = metric.ratio
-        if amount.percent and not ratio:
+        if amount.percent and not ratio and (metric.relative or not self.difference):
             values = metric.unit or "plain numbers"
             return f"a percentage has no meaning for values in {values}; {self._plain_advice(metric)}"
         if amount.unit and amount.unit != metric.unit:
@@ -202,8 +202,8 @@ MAX_DROP = register_limit(
         measure=lambda evaluation: None if evaluation.accuracy is None else evaluation.accuracy.loss,
         word="loss",
         subject="loss of {metric}",
-        help="Largest allowed loss of accuracy against FP32, in the unit of the metric: 1%, 0.01, or 0.05px for "
-        "a metric of your own whose unit is px.",
+        help="Largest allowed loss of accuracy against FP32: 1% (a point of a share, otherwise 1 % of FP32's value), "
+        "0.01, or 0.05px in the metric's unit.",
         metavar="LOSS",
         kind=DROP,
         unit="metric",
@@ -298,44 +298,76 @@ def limit_options() -> tuple[Option, ...]:
 class Limits(Mapping[str, float]):
     """The bounds that evaluations must keep to be feasible: limit name → bound in the limit's unit, those set alone.
 
-    `Limits(latency_budget_ms=2.5, max_drop=0.01)`; a bound of None is none.
+    `Limits(latency_budget_ms=2.5, max_drop=0.01)`; a bound of None is none. `Amount(0.05, percent=True)` is 5 % of the
+    metric of uniform FP32: NaN until `with_fp32` says what that is.
 
     Raises:
         ConfigError: there is no such limit.
     """
 
-    def __init__(self, **bounds: float | None) -> None:
+    def __init__(self, **bounds: Bound | None) -> None:
         check_names(bounds)
-        self._bounds = {name: bound for name in LIMITS if (bound := bounds.get(name)) is not None}
+        self._given = {name: bound for name in LIMITS if (bound := bounds.get(name)) is not None}
+        self._fp32 = math.nan
 
     def __getitem__(self, name: str) -> float:
-        return self._bounds[name]
+        bound = self._given[name]
+        return bound.value * abs(self._fp32) if isinstance(bound, Amount) else bound
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._bounds)
+        return iter(self._given)
 
     def __len__(self) -> int:
-        return len(self._bounds)
+        return len(self._given)
 
     def __hash__(self) -> int:
-        return hash(tuple(self._bounds.items()))
+        return hash(tuple(self.items()))
 
     def __repr__(self) -> str:
-        return f"Limits({', '.join(f'{name}={bound!r}' for name, bound in self._bounds.items())})"
+        return f"Limits({', '.join(f'{name}={bound!r}' for name, bound in self.items())})"
+
+    def with_fp32(self, value: float) -> Limits:
+        """These limits with the metric of uniform FP32 that percentages mean; NaN if it is not known."""
+        found = Limits(**self._given)
+        found._fp32 = value
+        return found
 
     def rows(self) -> list[tuple[Limit, float]]:
-        """The limits that are set, each with its bound."""
-        return [(LIMITS[name], bound) for name, bound in self._bounds.items()]
+        """The limits that are set, each with its bound, but percentages of a metric that is not known yet."""
+        return [(LIMITS[name], bound) for name, bound in self.items() if not math.isnan(bound)]
+
+    def share_text(self, metric: MetricScale, whose: str = "FP32's") -> str:
+        """What the percentages of FP32's metric allow, in words; empty if there are none or it is not known yet.
+
+        Raises:
+            ConfigError: that metric is 0 or infinite.
+        """
+        if problem := self.share_problem(whose):
+            raise ConfigError(f"{problem}. Write the loss in the unit of the metric.")
+        value = metric.text(self._fp32)
+        return "; ".join(
+            f"--{limit.option} {given} of {whose} {value} allows a loss of {limit.format(bound, metric)}"
+            for limit, bound in self.rows()
+            if isinstance(given := self._given[limit.name], Amount)
+        )
+
+    def share_problem(self, whose: str = "FP32's") -> str:
+        """Why percentages of FP32's metric allow nothing; empty if they do, or it is not known yet."""
+        given = [f"--{LIMITS[name].option} {bound}" for name, bound in self._given.items() if isinstance(bound, Amount)]
+        if not given or (self._fp32 != 0 and not math.isinf(self._fp32)):
+            return ""
+        return f"{given[0]}: it is a percentage of {whose} own value of the metric, which is {abs(self._fp32):g}"
 
     @property
     def bound_accuracy(self) -> bool:
         """Whether any of them bounds the loss or the metric itself."""
-        return any(limit.bounds_accuracy for limit, _ in self.rows())
+        return any(LIMITS[name].bounds_accuracy for name in self)
 
     @property
     def needs_reference(self) -> bool:
         """Whether the loss that they allow is known only with the metric of uniform FP32."""
-        return any(limit.bounds_accuracy and not limit.difference for limit, _ in self.rows())
+        rows = [(LIMITS[name], bound) for name, bound in self.items()]
+        return any(limit.bounds_accuracy and (not limit.difference or math.isnan(bound)) for limit, bound in rows)
 
     def most(self, column: str) -> float | None:
         """The narrowest upper bound of a measure; None if it has none."""
@@ -344,7 +376,9 @@ class Limits(Mapping[str, float]):
 
     def widen(self, column: str, factor: float) -> Limits:
         """These limits, with every bound of a measure multiplied."""
-        return Limits(**{limit.name: bound * (factor if limit.column == column else 1) for limit, bound in self.rows()})
+        return Limits(
+            **{name: bound * (factor if LIMITS[name].column == column else 1) for name, bound in self.items()}
+        )
 
     def allowed_losses(self, reference: float | None, higher_is_better: bool) -> list[float]:
         """The losses that the limits allow, as far as they can be told.
@@ -364,8 +398,9 @@ class Limits(Mapping[str, float]):
         return found
 
     def to_json(self) -> dict[str, float | None]:
-        """Every limit of the table by name, None if it is not set."""
-        return {name: self._bounds.get(name) for name in LIMITS}
+        """Every limit of the table by name, None if it is not set or not known yet."""
+        known = {limit.name: bound for limit, bound in self.rows()}
+        return {name: known.get(name) for name in LIMITS}
 
 
 def check_names(bounds: Mapping[str, object]) -> None:
@@ -381,6 +416,8 @@ def check_names(bounds: Mapping[str, object]) -> None:
 def resolve_limits(bounds: Mapping[str, Bound], metric: MetricScale, batch: int) -> Limits:
     """Bounds as they were written, in the unit of a metric and for a batch of so many samples.
 
+    Percentages stay what they are where values are no shares: of FP32's value.
+
     Raises:
         ConfigError: naming every limit that means nothing for this metric.
     """
@@ -391,7 +428,12 @@ def resolve_limits(bounds: Mapping[str, Bound], metric: MetricScale, batch: int)
         if limit.unit == "metric" and (problem := limit.misfit(_amount(bound), metric)):
             problems.append(f"--{limit.option} {bound} for the metric {metric.name}: {problem}")
     raise_mistakes(problems)
-    return Limits(**{name: _amount(b).value * (batch if LIMITS[name].per_sample else 1) for name, b in bounds.items()})
+    return Limits(**{name: _resolve_bound(LIMITS[name], _amount(b), metric, batch) for name, b in bounds.items()})
+
+
+def _resolve_bound(limit: Limit, amount: Amount, metric: MetricScale, batch: int) -> Bound:
+    of_fp32 = amount.percent and not metric.ratio and amount.value != 0
+    return amount if of_fp32 else amount.value * (batch if limit.per_sample else 1)
 
 
 def _amount(bound: Bound) -> Amount:

@@ -12,7 +12,14 @@ from studies.run.claims.renewed_mixes import renewed_mixes
 from studies.run.claims.trial_claims import TrialClaims
 from studies.run.finish import Finish
 from studies.run.guidance.sensitivity_beside import SensitivityHook
-from studies.run.hooks.announcements import BudgetWarning, ForecastNotes, Remaining, ResolutionNote, SlowerNote
+from studies.run.hooks.announcements import (
+    BudgetWarning,
+    ForecastNotes,
+    Remaining,
+    ResolutionNote,
+    ShareNote,
+    SlowerNote,
+)
 from studies.run.hooks.hook import Hooks
 from studies.run.hooks.upkeep import DriftCheck, LostTrials, Pruning, TimeKeeping
 from studies.run.noise.tie_band import TieBand
@@ -40,6 +47,7 @@ class Search:
         self._finish = Finish(work, proposals, self._trials, self._band)
         self._hooks = Hooks(
             [
+                ShareNote(work),
                 ResolutionNote(work.ledger, work.events),
                 BudgetWarning(work, proposals),
                 SlowerNote(work),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from search.errors import RunError
-from search.values import REFERENCE
 from studies.judging.standing import Standing
 from studies.options.limits import LATENCY_MS, METRIC_VALUE, Limit
 from studies.options.quantities import format_duration_s, format_ms
@@ -126,12 +125,14 @@ def check_float(now: Standing, storage: str) -> None:
     """Refuse an accuracy limit that uniform FP32 itself misses on the search split, once FP32 has been evaluated.
 
     Raises:
-        UnreachableLimitError: naming what FP32 reaches and the limit.
+        UnreachableLimitError: naming what FP32 reaches and the limit; or it is a percentage of an FP32 value of 0.
     """
-    row = now.measures.row_of(REFERENCE.role)
-    if row is None:
-        return
-    value = float(now.table.metric_value[row])  # a perfect sqnr is infinite, stored as NaN
+    if problem := now.limits.share_problem():
+        way = suggestions.command("resume", now.study.name, "--max-drop", "LOSS", storage=storage)
+        raise UnreachableLimitError(
+            f"searching study {now.study.name!r}: {problem}. Continue with a loss in the unit of the metric: {way}"
+        )
+    value = now.measures.fp32_value
     for limit, bound in now.limits.rows():
         if limit.column == METRIC_VALUE and limit.sign(now.metric.higher_is_better) * (value - bound) > 0:
             raise UnreachableLimitError(_float_misses(now, storage, limit, value, bound))

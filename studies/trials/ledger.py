@@ -27,7 +27,7 @@ class Ledger:
     Attributes:
         artifacts: where engines are kept.
         target: as it was stored when it was last read.
-        limits: that evaluations are judged by.
+        limits: that evaluations are judged by, with FP32's value as it was when the standing was last read.
         knobs: of the backend; part of every evaluation's digest.
     """
 
@@ -54,7 +54,7 @@ class Ledger:
         self._begun, self._unbuildable = 0, None
         parts = self.store, self.study, self.target, self.limits
         now = read_standing(*parts, exports=exports, table=self._table, finals=self._finals)
-        self._latest = None if exports else now
+        self._latest, self.limits = None if exports else now, now.limits
         return now
 
     def latest(self) -> Standing:

@@ -41,6 +41,7 @@ SLOW_TESTS = frozenset(
         "test_a_metric_that_declares_its_unit_is_refused_before_anything_runs",
         "test_a_missing_file_that_two_options_name_is_told_once",
         "test_a_percentage_means_a_share_where_all_scores_are_0_or_1",
+        "test_a_percentage_of_zero_ends_the_search_and_says_how_to_go_on",
         "test_a_registered_limit_is_an_option_of_every_verb_that_judges",
         "test_an_export_needs_the_metric_too",
         "test_an_interrupted_search_says_what_goes_on_with_it",
@@ -55,6 +56,7 @@ SLOW_TESTS = frozenset(
         "test_long_chains_with_skips_are_narrow_and_solved_exactly",
         "test_more_calibration_samples_than_there_are_cannot_be_chosen",
         "test_no_sample_flips_where_no_classes_are_scored",
+        "test_one_mix_is_judged_by_the_share_too",
         "test_other_scores_are_refused_with_what_to_declare",
         "test_processes_that_keep_and_find_at_once_see_whole_files",
         "test_ranking_gives_everything_allowed_cheapest_first",
@@ -62,6 +64,7 @@ SLOW_TESTS = frozenset(
         "test_shapes_are_read_whatever_the_name",
         "test_status_of_a_finished_study",
         "test_the_best_new_codes_are_new_and_the_best",
+        "test_the_limit_is_a_share_of_what_fp32_reaches",
         "test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together",
         "test_where_no_mix_is_measurably_faster_than_fp32_it_is_said",
     }

@@ -258,7 +258,7 @@ def test_a_metric_of_ones_own(here: Path) -> None:
     search(here, "--trials", 3, "--study", "own", "--metric", "mine:margin")
     found = front("own")["metric"]
     assert found["name"] == "mine:margin"
-    refused = invoke("front", "own", "--max-drop", "1%")
+    refused = invoke("front", "own", "--accuracy-limit", "1%")
     assert (refused.exit_code, "mine:margin" in refused.stderr) == (2, True)
     assert front("own", "--max-drop", "0.5")["limits"]["max_drop"] == 0.5
 

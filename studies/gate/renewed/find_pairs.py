@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from search.errors import ConfigError
 from search.values import Assignment, Ranges
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.kept_ranges import load_ranges
@@ -16,8 +15,7 @@ from studies.events import Events
 from studies.gate.check import GateLimits
 from studies.gate.renewed.gate_mixes import GatedMixes, MixPair, gate_mixes
 from studies.judging.standing import Standing
-from studies.options.limits import MAX_DROP, MetricScale
-from studies.options.quantities import Amount
+from studies.options.limits import MAX_DROP, Limits, MetricScale, resolve_limits
 from studies.run.claims.renewed_mixes import front_mixes
 from studies.run.session.setup import Checked, adopt_ranges
 from studies.store.records import OK
@@ -34,25 +32,24 @@ def gate_renewal(
         good: the inputs of the new one.
 
     Raises:
-        ConfigError: `max_drop` means nothing for the metric.
+        ConfigError: `max_drop` means nothing for the metric, or is a percentage of an FP32 value of 0.
         ArtifactError: ranges are gone.
         EvaluatorError: an engine cannot be built, loaded or run.
     """
-    limit = resolve_drop(limits, MetricScale.of(good.metric))
-    return gate_mixes(_Pairs(store, before, now, good, events).find(), good, limits, limit, events)
+    allowed = resolve_drop(limits, now.metric).with_fp32(now.measures.fp32_value)
+    if text := allowed.share_text(now.metric):
+        events.note(text)
+    pairs = _Pairs(store, before, now, good, events).find()
+    return gate_mixes(pairs, good, limits, allowed[MAX_DROP.name], events)
 
 
-def resolve_drop(limits: GateLimits, metric: MetricScale) -> float:
-    """The drop that is allowed in the unit of the metric; none if nothing was said.
+def resolve_drop(limits: GateLimits, metric: MetricScale) -> Limits:
+    """The drop that is allowed in the unit of the metric, or as a percentage of FP32's value; 0 if nothing was said.
 
     Raises:
         ConfigError: it means nothing for this metric.
     """
-    given = 0.0 if limits.max_drop is None else limits.max_drop
-    amount = given if isinstance(given, Amount) else Amount(given)
-    if problem := MAX_DROP.misfit(amount, metric):
-        raise ConfigError(f"--max-drop {given} for the metric {metric.name}: {problem}")
-    return amount.value
+    return resolve_limits({MAX_DROP.name: 0.0 if limits.max_drop is None else limits.max_drop}, metric, 1)
 
 
 class _Pairs:

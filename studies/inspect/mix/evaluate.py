@@ -87,6 +87,7 @@ class _MixRun:
         self._thresholds = thresholds
         self._events = events
         self._metric = MetricScale.of(good.metric)
+        self._limits = good.limits
         self._engines = MeasuredEngines(good.keeper, good.folder, events)
 
     def run(self, request: MixRequest) -> MixReport:
@@ -96,6 +97,7 @@ class _MixRun:
         kept = keep_sensitive(given.assignment, errors, space) if request.keep_sensitive else {}
         mix = given.assignment.replace(kept)
         self._engines.measure("fp32", space.uniform(REFERENCE))
+        self._resolve_limits()
         self._engines.measure("mix", mix)
         found = self._bisect(mix, errors) if request.bisect and self._engines.runs("mix") else None
         if found is not None and found.found is not None:
@@ -108,7 +110,7 @@ class _MixRun:
             model=good.config.model,
             target=good.target,
             metric=self._metric,
-            limits=good.limits,
+            limits=self._limits,
             groups=good.model.groups,
             fp32=measured["fp32"],
             mix=measured["mix"],
@@ -117,6 +119,17 @@ class _MixRun:
             explanation=None if found is None else self._confirm(found, measured.get("explained"), measured["fp32"]),
             notes=(*given.notes, *good.metric["notes"]),
         )
+
+    def _resolve_limits(self) -> None:
+        """Make percentages of FP32's value what they allow, and say so.
+
+        Raises:
+            ConfigError: that value is 0.
+        """
+        fp32 = self._engines.evaluation("fp32").accuracy
+        self._limits = self._good.limits.with_fp32(math.nan if fp32 is None else fp32.value)
+        if text := self._limits.share_text(self._metric):
+            self._events.note(text)
 
     # -- bisection -------------------------------------------------------------------------------------------------
 
@@ -151,7 +164,7 @@ class _MixRun:
         return LossExplanation(found, engine, final is not None and is_undone(final, self._allowed_loss(fp32.final)))
 
     def _allowed_loss(self, fp32: Accuracy | None) -> float | None:
-        return allowed_loss(self._good.limits, self._metric, fp32)
+        return allowed_loss(self._limits, self._metric, fp32)
 
 
 def allowed_loss(limits: Limits, metric: MetricScale, fp32: Accuracy | None) -> float | None:

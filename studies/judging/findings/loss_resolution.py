@@ -103,8 +103,7 @@ def _resolution(now: Standing, spread: Spread, split: str, allowed: float | None
 
 def _allowed_loss(now: Standing) -> tuple[bool, float | None]:
     """Whether the allowed loss is known yet, and what it is: of both limits, the narrower."""
-    limits, base = now.limits, now.measures.row_of(REFERENCE.role)
-    value = np.nan if base is None else float(now.table.metric_value[base])
+    limits, value = now.limits, now.measures.fp32_value
     reference = None if np.isnan(value) else value
     if limits.needs_reference and reference is None:
         return False, None

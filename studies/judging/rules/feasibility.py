@@ -55,13 +55,15 @@ def feasible(measures: Columns, not_obeyed: ArrayLike, limits: Limits, *, higher
 def keeps_limits(measures: Columns, limits: Limits, *, higher_is_better: bool) -> Bools:
     """Rows that keep every limit that is set, by these measures: of the search, or of the final split.
 
-    A limit met exactly is kept; a measure that is missing keeps no limit that bounds it.
+    A limit met exactly is kept; a measure that is missing keeps no limit that bounds it. A bound that is not known yet
+    is kept by none.
 
     Args:
         measures: latency, and those that the limits bound.
     """
-    keeps = np.ones(np.shape(measures[LATENCY_MS]), bool)
-    for limit, bound in limits.rows():
+    rows = limits.rows()
+    keeps = np.full(np.shape(measures[LATENCY_MS]), len(rows) == len(limits))
+    for limit, bound in rows:
         keeps &= _beyond(measures, limit, bound, higher_is_better) <= 0
     return keeps
 

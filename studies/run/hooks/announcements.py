@@ -59,6 +59,21 @@ class ResolutionNote(Hook):
         return now
 
 
+class ShareNote(Hook):
+    """Says once what loss a percentage of FP32's value allows, when that is known."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._told = False
+
+    def notice(self, now: Standing) -> Standing:
+        text = "" if self._told or now.limits.share_problem() else now.limits.share_text(now.metric)
+        self._told = self._told or bool(text)
+        if text and self._work.crew.rank() == 0:  # one worker says it for all
+            self._work.events.note(text)
+        return now
+
+
 class BudgetWarning(Hook):
     """Warns of a latency budget that is out of reach, once the uniform assignments are measured."""
 

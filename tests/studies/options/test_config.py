@@ -366,7 +366,7 @@ def test_limits_in_decibels_and_plain_numbers():
     [
         (PRICE, {"max_drop": "0.3USD"}, "--max-drop 0.3USD for the metric mae: its values are in EUR, not in USD"),
         (PRICE, {"accuracy_limit": "3dB"}, "its values are in EUR, not in dB; write it in EUR"),
-        (PRICE, {"max_drop": "1%"}, "for values in EUR; write --max-drop VALUE with the value in EUR"),
+        (PRICE, {"accuracy_limit": "1%"}, "for values in EUR; write --accuracy-limit VALUE with the value in EUR"),
         (PLAIN, {"accuracy_limit": "1%"}, "write --accuracy-limit VALUE with the value as a plain number"),
         (SQNR, {"max_drop": "1%"}, "use --accuracy-limit 30dB"),
         (MSE, {"max_drop": "1%"}, "use --accuracy-limit 0.5"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from search.errors import ConfigError
+from studies.judging.rules.feasibility import keeps_limits
 from studies.judging.standing import read_standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_limit, resolve_limits
@@ -122,6 +123,35 @@ def test_a_number_that_may_mean_a_share_is_refused_where_the_metric_has_none(
             resolve_limits({"max_drop": bound}, metric, 1)
     else:
         assert resolve_limits({"max_drop": bound}, metric, 1) == Limits(max_drop=bound.value)
+
+
+@pytest.mark.parametrize(("fp32", "allowed"), [(31.2, 1.56), (-0.4, 0.02)])
+def test_a_percentage_of_what_is_no_share_is_one_of_fp32_once_that_is_known(fp32: float, allowed: float) -> None:
+    metric = MetricScale("m.py:psnr", "dB")
+    given = resolve_limits({"max_drop": Amount(0.05, percent=True)}, metric, 1)
+    assert (given.bound_accuracy, given.needs_reference, given.rows(), given.early(0.1)) == (True, True, [], {})
+    assert (given.allowed_losses(None, True), given.most("loss"), given.to_json()["max_drop"]) == ([], None, None)
+    assert (given.share_text(metric), given.share_problem()) == ("", "")
+    known = given.with_fp32(fp32)
+    assert known.needs_reference is False
+    assert known.early(0.1) == pytest.approx({"drop": allowed})
+    assert known.to_json()["max_drop"] == known.most("loss") == known.widen("latency_ms", 2)["max_drop"]
+    assert known.share_text(metric) == f"--max-drop 5% of FP32's {fp32} dB allows a loss of {allowed} dB"
+    assert known.with_fp32(2 * fp32).most("loss") == pytest.approx(2 * allowed)
+
+
+def test_nothing_keeps_a_percentage_of_what_is_not_known() -> None:
+    given, rows = Limits(max_drop=Amount(0.05, percent=True)), {"latency_ms": [1.0, 1.0], "loss": [0.0, 0.2]}
+    assert keeps_limits(rows, given, higher_is_better=True).tolist() == [False, False]
+    assert keeps_limits(rows, given.with_fp32(2.0), higher_is_better=True).tolist() == [True, False]
+
+
+def test_a_percentage_of_zero_allows_nothing_and_zero_percent_needs_no_fp32() -> None:
+    plain = MetricScale("m.py:f")
+    with pytest.raises(ConfigError, match=r"--max-drop 5%: it is a percentage of FP32's own value .*, which is 0\."):
+        Limits(max_drop=Amount(0.05, percent=True)).with_fp32(-0.0).share_text(plain)
+    none = resolve_limits({"max_drop": Amount(0.0, percent=True)}, plain, 1).with_fp32(0.0)
+    assert (none, none.share_problem()) == (Limits(max_drop=0.0), "")
 
 
 def test_a_rate_is_of_samples_not_of_batches() -> None:

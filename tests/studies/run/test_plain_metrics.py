@@ -68,17 +68,17 @@ def test_other_scores_are_refused_with_what_to_declare() -> None:
     with (
         pytest.raises(
             ConfigError,
-            match="a percentage has no meaning for values in plain numbers; write --max-drop "
+            match="a percentage has no meaning for values in plain numbers; write --accuracy-limit "
             "VALUE with the value as a plain number, or declare `ratio = True` on the metric",
         ),
-        check_inputs(config(metric="own.py:distance")),
+        check_inputs(config(metric="own.py:distance", **{"accuracy-limit": "1%"})),
     ):
         pass
 
 
 def test_a_metric_that_declares_its_unit_is_refused_before_anything_runs() -> None:
     refused = pytest.raises(ConfigError, match="a percentage has no meaning for values in px")
-    with refused, check_inputs(config(metric="own.py:pixels")):
+    with refused, check_inputs(config(metric="own.py:pixels", **{"accuracy-limit": "1%"})):
         pass
 
 
@@ -121,17 +121,12 @@ def test_a_declared_share_over_all_samples_has_to_be_one() -> None:
         make_own_metric("percent", Percent).accumulator().compute()
 
 
-@pytest.mark.parametrize(
-    ("metric", "said"), [("hits", ""), ("distance", "declare `ratio = True`"), ("pixels", "in px")]
-)
-def test_a_gate_reads_a_percentage_the_same_way(metric: str, said: str) -> None:
-    words = ["gate", "model.onnx", "--against", "model.onnx", "--data", "data.npz", "--metric", f"own.py:{metric}"]
-    if said:
-        refused = invoke(*words, "--max-drop", "50%")
-        assert refused.exit_code == 2
-        assert said in " ".join(refused.output.split())
-    else:
-        ok(*words, "--max-drop", "50%")
+def test_a_gate_reads_a_percentage_of_shares_as_points_and_of_other_scores_as_one_of_the_baseline() -> None:
+    words = ["gate", "model.onnx", "--against", "model.onnx", "--data", "data.npz", "--max-drop", "50%", "--metric"]
+    assert "allows a loss" not in ok(*words, "own.py:hits")
+    few = invoke(*words, "own.py:distance")
+    assert few.exit_code == 3, "120 samples are too few for a bound"
+    assert "--max-drop 50% of the baseline's 0.37 allows a loss of 0.185" in " ".join(few.output.split())
 
 
 def test_more_calibration_samples_than_there_are_cannot_be_chosen() -> None:
