@@ -24,8 +24,9 @@ from studies.gate.loss import PairedScores, fail_loss, judge_loss
 from studies.gate.report import GateReport
 from studies.gate.side import Side
 from studies.options.config import SearchConfig
-from studies.options.limits import MAX_DROP, Limits, MetricScale, resolve_limits
+from studies.options.limits import MAX_DROP, Limits, MetricScale
 from studies.options.quantities import Amount
+from studies.options.resolve_limits import resolve_limits
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
 
 ROUNDS = 40  # in which the engines of one process take turns

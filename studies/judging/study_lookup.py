@@ -11,8 +11,9 @@ from search.errors import StudyError
 from studies.judging.rules.picks import read_pick
 from studies.judging.standing import Standing, read_standing
 from studies.options.config import SearchConfig
-from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
+from studies.options.limits import LIMITS, Limits, MetricScale
 from studies.options.read_options import change_config
+from studies.options.resolve_limits import resolve_limits
 from studies.store.records import StudyRecord, StudySummary, TargetRecord
 from studies.store.store import Store, default_url
 from studies.store.target_names import choose

@@ -36,7 +36,7 @@ def test_two_values_are_searched_with_a_limit_in_pixels(tmp_path: Path, monkeypa
     labels = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
     np.savez("data.npz", allow_pickle=False, image=images(60, shape=(3, 8, 8)), labels=labels)
     given = ("model.onnx", "--data", "data.npz", "--metric", "point.py:distance", "--trials", 3)
-    assert invoke("search", *given, "--max-drop", "1%").exit_code == 2
+    assert invoke("search", *given, "--accuracy-limit", "1%").exit_code == 2
     result = invoke("search", *given, "--max-drop", "0.05px")
     assert result.exit_code == 0, result.output
     for trial in range(3):

@@ -15,7 +15,8 @@ from studies.events import Events
 from studies.gate.check import GateLimits
 from studies.gate.renewed.gate_mixes import GatedMixes, MixPair, gate_mixes
 from studies.judging.standing import Standing
-from studies.options.limits import MAX_DROP, Limits, MetricScale, resolve_limits
+from studies.options.limits import MAX_DROP, Limits, MetricScale
+from studies.options.resolve_limits import resolve_limits
 from studies.run.claims.renewed_mixes import front_mixes
 from studies.run.session.setup import Checked, adopt_ranges
 from studies.store.records import OK

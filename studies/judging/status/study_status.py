@@ -11,7 +11,8 @@ from studies.judging.points import Point
 from studies.judging.standing import pick_points, read_standing
 from studies.judging.status.time_table import TimeTable, table_of, time_table
 from studies.options.config import SearchConfig
-from studies.options.limits import MetricScale, resolve_limits
+from studies.options.limits import MetricScale
+from studies.options.resolve_limits import resolve_limits
 from studies.store.records import DeathRecord, RunningRecord, StudyRecord, Tally, TargetRecord, TaskRecord, WorkerRecord
 from studies.store.store import Store
 from studies.store.target_options import config_of

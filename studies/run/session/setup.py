@@ -28,8 +28,9 @@ from search.space.rules import SampleChoice
 from search.values import Capability, Ranges, Score, Target
 from studies.events import Events, Quiet
 from studies.options.config import SearchConfig
-from studies.options.limits import Limits, MetricScale, resolve_limits
+from studies.options.limits import Limits, MetricScale
 from studies.options.option import run_checks
+from studies.options.resolve_limits import resolve_limits
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
 from studies.run.session.builders import prepared_builders
 from studies.run.session.data_caches import function_sources, read_sources

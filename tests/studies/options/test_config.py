@@ -14,9 +14,10 @@ from search.errors import ConfigError
 from search.space.rules import KeepRule
 from search.values import Precision
 from studies.options.config import SearchConfig, option_rows, option_table
-from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
+from studies.options.limits import LIMITS, Limits, MetricScale
 from studies.options.quantities import Amount, ShapeSpec
 from studies.options.read_options import change_config, check_config, read_changes, read_config
+from studies.options.resolve_limits import resolve_limits
 from studies.options.urls import mask_password
 
 BASE = {"model": "models/resnet.onnx", "data": "data.npz"}

@@ -13,9 +13,10 @@ from search.errors import ConfigError
 from studies.judging.rules.feasibility import keeps_limits
 from studies.judging.standing import read_standing
 from studies.options.config import SearchConfig
-from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_limit, resolve_limits
+from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_limit
 from studies.options.quantities import Amount
 from studies.options.read_options import read_config
+from studies.options.resolve_limits import resolve_limits
 from studies.store.store import Store
 from tests.support.command_line import copy_finished, finished, ok
 from tests.support.extensions.toy_limit import MAX_FILE

@@ -19,8 +19,9 @@ from search.values import Accuracy, Evaluation, Failure, FailureKind, Latency, P
 from studies.judging.rules.picks import NAMES
 from studies.judging.standing import Standing, read_standing
 from studies.judging.status.study_status import TargetStatus, study_status
-from studies.options.limits import Limits, MetricScale, resolve_limits
+from studies.options.limits import Limits, MetricScale
 from studies.options.read_options import read_config
+from studies.options.resolve_limits import resolve_limits
 from studies.run.search_result import Mixes
 from studies.show.front_rows import front_json
 from studies.show.status_text import blocks, finished_lines
