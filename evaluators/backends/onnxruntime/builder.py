@@ -11,10 +11,10 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from numpy.typing import NDArray
-from onnxscript.rewriter import pattern, rewrite
 
 from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
+from evaluators.backends.onnxruntime.gelu import MICROSOFT, join_gelu
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_graph, open_session
 from evaluators.engine import Audit, Engine
@@ -30,7 +30,6 @@ _PROFILE_WARM_UP = 3
 _HALF_BYTE = 4  # bits
 # The accuracy level: what is read is rounded to INT8 in each block, its own default for files; not asked with CUDA.
 _IN_INT8 = 4
-_MICROSOFT = "com.microsoft"  # ONNX has Gelu from opset 20 on, which would move every other op too
 
 
 class OnnxRuntimeBuilder:
@@ -136,7 +135,7 @@ def join_blocks(model: ir.Model) -> ir.Model:
         block = 0 if maker is None else maker.attributes.get_int("block_size", 0) or 0
         if maker is not None and block:
             _join_product(node, maker, block, edits)
-            model.opset_imports.setdefault(_MICROSOFT, 1)
+            model.opset_imports.setdefault(MICROSOFT, 1)
     return passes.RemoveUnusedNodesPass()(model).model
 
 
@@ -150,59 +149,9 @@ def _join_product(node: ir.Node, maker: ir.Node, block: int, edits: Edits) -> No
     facts = {"K": depth, "N": width, "bits": bits, "block_size": block, "accuracy_level": _IN_INT8}
     inputs = [node.inputs[0], add(f"{name}/packed", packed), add(f"{name}/columns", scales.T.copy())]
     inputs += [None, None, node.inputs[2]] if len(node.inputs) > 2 else []
-    node.op_type, node.domain = BLOCKS_KERNEL, _MICROSOFT
+    node.op_type, node.domain = BLOCKS_KERNEL, MICROSOFT
     node.resize_inputs(len(inputs))
     for place, value in enumerate(inputs):
         node.replace_input_with(place, value)
     for key, number in facts.items():
         node.attributes[key] = ir.AttrInt64(key, number)
-
-
-def join_gelu(model: ir.Model) -> ir.Model:
-    """The model with `0.5 · x · (1 + erf(x ÷ √2))` of a dequantized x as one op, with the name of the last one.
-
-    ONNX Runtime makes one op of a GELU that is written out, but not behind a DequantizeLinear: it first gives each
-    reader a DequantizeLinear of its own, and then finds two inputs where the pattern has one. Six convolutions of 32
-    channels with GELUs between them took 7.3 ms in INT8, and 6.4 ms so (one core of an AMD EPYC). The given model must
-    not be used afterwards.
-    """
-    if not any(node.op_type == "Erf" for node in model.graph):
-        return model
-    names = {node.outputs[0].name: node.name for node in model.graph if node.outputs}
-    model = rewrite(model, pattern_rewrite_rules=_RULES)
-    for node in model.graph:
-        if node.op_type == "Gelu" and node.domain == _MICROSOFT:
-            node.name = names.get(node.outputs[0].name, node.name)
-    return model
-
-
-def _inner(op: Any, x: Any, divided: bool) -> Any:
-    scaled = op.Div(x, 2**0.5) if divided else op.Mul(x, 0.5**0.5)
-    return op.Add(op.Erf(scaled), 1.0)
-
-
-def _forms(divided: bool) -> list[Any]:
-    return [
-        lambda op, x: op.Mul(op.Mul(x, _inner(op, x, divided)), 0.5),
-        lambda op, x: op.Mul(op.Mul(x, 0.5), _inner(op, x, divided)),
-        lambda op, x: op.Mul(x, op.Mul(_inner(op, x, divided), 0.5)),
-    ]
-
-
-def _join(op: Any, x: ir.Value) -> Any:
-    return op.Gelu(x, _domain=_MICROSOFT, _version=1)
-
-
-def _is_dequantized(context: Any, x: ir.Value, **_: Any) -> bool:
-    maker = x.producer()
-    return maker is not None and maker.op_type == "DequantizeLinear" and x.dtype in (None, ir.DataType.FLOAT)
-
-
-_RULES = pattern.RewriteRuleSet(
-    [
-        pattern.RewriteRule(form, _join, _is_dequantized, name="gelu")
-        for divided in (True, False)
-        for form in _forms(divided)
-    ],
-    commute=True,
-)

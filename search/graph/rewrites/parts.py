@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, count
 from typing import Any
 
@@ -50,12 +50,25 @@ def is_read_once(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
+def are_read_within(nodes: Iterable[ir.Node], readers: Sequence[ir.Node]) -> bool:
+    """Whether nothing but these readers reads what the nodes make."""
+    made = [value for node in nodes for value in node.outputs]
+    return not any(value.is_graph_output() or any(use.node not in readers for use in value.uses()) for value in made)
+
+
 def insert_in_place_of(
-    graph: ir.Graph, last: ir.Node, op: str, source: ir.Value, attributes: Sequence[ir.Attr]
+    graph: ir.Graph,
+    last: ir.Node,
+    op: str,
+    source: ir.Value,
+    attributes: Sequence[ir.Attr],
+    *,
+    others: Sequence[ir.Value] = (),
+    domain: str = "",
 ) -> None:
     """Compute what the last node of a pattern makes by one node, which has its name and the name of its result."""
     made = last.outputs[0]
-    node = ir.Node("", op, [source], attributes, num_outputs=1, name=last.name)
+    node = ir.Node(domain, op, [source, *others], attributes, num_outputs=1, name=last.name)
     node.outputs[0].type, node.outputs[0].shape = made.type, made.shape
     name, graph_output = made.name, made.is_graph_output()
     graph.insert_before(last, node)
