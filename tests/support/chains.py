@@ -15,7 +15,7 @@ SIZES = (2, 4, 6, 6)
 class Chain:
     """A model of one input that is written down node by node."""
 
-    def __init__(self, shape: tuple[int, ...] = SIZES, seed: int = 0) -> None:
+    def __init__(self, shape: tuple[int | str, ...] = SIZES, seed: int = 0) -> None:
         self.rng, self.shape = np.random.default_rng(seed), shape
         self.nodes: list[Any] = []
         self.constants: dict[str, Any] = {}

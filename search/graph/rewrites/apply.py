@@ -9,7 +9,7 @@ import onnx_ir as ir
 from search.errors import ModelError
 from search.extensions import load_registered, registered_names
 from search.graph.rewrites.factors import fold_into_layer_before, fold_into_layers_behind
-from search.graph.rewrites.written_out import name_activations, remove_moves_that_undo_each_other
+from search.graph.rewrites.written_out import join_reshapes, name_activations, remove_moves_that_undo_each_other
 
 GROUP = "bitfront.rewrites"
 REWRITES: list[Callable[[ir.Graph, int], bool]] = [
@@ -17,6 +17,7 @@ REWRITES: list[Callable[[ir.Graph, int], bool]] = [
     fold_into_layer_before,
     fold_into_layers_behind,
     remove_moves_that_undo_each_other,
+    join_reshapes,
 ]
 
 

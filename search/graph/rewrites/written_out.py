@@ -1,6 +1,9 @@
-"""Activations that are written out op by op, and moves that undo each other."""
+"""Activations that are written out op by op, moves that undo each other, and Reshapes of Reshapes."""
 
 from __future__ import annotations
+
+import math
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -127,3 +130,66 @@ def _order_of(node: ir.Node) -> list[int] | None:
     if given is not None:
         return list(given.as_ints())
     return None if shape is None else list(reversed(range(len(shape))))
+
+
+def join_reshapes(graph: ir.Graph, opset: int) -> bool:
+    """Reshape what a Reshape was made of, if nothing else reads it, and remove a Reshape that changes nothing."""
+    changed = False
+    for node in list(graph):
+        before = _made_by_reshape(node)
+        source = before.inputs[0] if before is not None else node.inputs[0] if _is_reshape(node) else None
+        if source is None:
+            continue
+        if not node.outputs[0].is_graph_output() and _has_same_shape(node.outputs[0], source):
+            replace_by_source(graph, node, source)
+        elif before is not None and _is_passed_by(before, source) and _keeps_meaning(node, source):
+            node.replace_input_with(0, source)
+            graph.remove(before, safe=True)
+        else:
+            continue
+        changed = True
+    return changed
+
+
+def _is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
+    return node is not None and node.op_type == "Reshape" and not node.domain
+
+
+def _made_by_reshape(node: ir.Node) -> ir.Node | None:
+    """The Reshape that makes what a Reshape reads."""
+    before = node.inputs[0].producer() if _is_reshape(node) and node.inputs[0] is not None else None
+    return before if _is_reshape(before) and before.graph is node.graph else None
+
+
+def _is_passed_by(before: ir.Node, source: ir.Value) -> bool:
+    """Whether one node alone reads a Reshape, which fits its source. A batch written into one that does not must stay
+    to be refused."""
+    made = before.outputs[0]
+    if not is_read_once(made) or made.shape is None or source.shape is None:
+        return False
+    static = made.shape.is_static() and source.shape.is_static()
+    return not static or math.prod(made.shape.numpy()) == math.prod(source.shape.numpy())
+
+
+def _keeps_meaning(node: ir.Node, source: ir.Value) -> bool:
+    """Whether the constant sizes that a Reshape asks for say the same of another tensor: a zero copies a size."""
+    read, asked = node.inputs
+    if read is None or asked is None or asked.const_value is None or asked.is_graph_input():
+        return False
+    copied, zero = np.flatnonzero(asked.const_value.numpy() == 0).tolist(), node.attributes.get("allowzero")
+    literal = zero is not None and bool(zero.as_int())
+    return not copied or (not literal and all(_is_same_size(read, source, axis) for axis in copied))
+
+
+def _has_same_shape(one: ir.Value, other: ir.Value) -> bool:
+    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+        return False
+    return all(_is_same_size(one, other, axis) for axis in range(len(one.shape)))
+
+
+def _is_same_size(one: ir.Value, other: ir.Value, axis: int) -> bool:
+    """Whether two tensors are known to be as long along an axis."""
+    if one.shape is None or other.shape is None or axis >= min(len(one.shape), len(other.shape)):
+        return False
+    sizes = [size if isinstance(size, int) else size.value for size in (one.shape[axis], other.shape[axis])]
+    return sizes[0] is not None and sizes[0] == sizes[1]

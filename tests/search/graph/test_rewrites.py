@@ -1,4 +1,4 @@
-"""Exact rewrites: factors and offsets beside layers, activations written out, moves that undo each other."""
+"""Exact rewrites: factors and offsets beside layers, activations written out, moves that undo each other, Reshapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from search.errors import ModelError
 from search.graph.model import Model, load
+from search.graph.shapes import ShapeRequest
 from tests.support.chains import Chain
 from tests.support.networks import plain_session
 
@@ -208,6 +210,73 @@ def test_moves_that_undo_each_other_go(tmp_path: Path) -> None:
     chain.add("Transpose", perm=[0, 2, 3, 1])
     chain.add("Relu")
     assert ops(loaded(chain, tmp_path)) == ["Conv", "Relu", "Transpose", "Transpose", "Relu"]
+
+
+def sizes(chain: Chain, *numbers: int) -> str:
+    name = f"s{len(chain.constants)}"
+    chain.constants[name] = np.array(numbers, np.int64)
+    return name
+
+
+def test_a_reshape_of_a_reshape_is_one_and_none_where_nothing_changes(tmp_path: Path) -> None:
+    chain = Chain()
+    chain.conv()
+    for shape in ((2, 4, 36), (2, 6, -1), (0, 4, 6, 6)):  # back to what it was
+        chain.add("Reshape", sizes(chain, *shape))
+    chain.conv()
+    chain.add("Reshape", sizes(chain, 2, 4, 6, 6))
+    chain.conv()
+    for shape in ((2, 144), (4, 72), (2, 12, -1)):
+        chain.add("Reshape", sizes(chain, *shape))
+    chain.add("Relu")
+    model = loaded(chain, tmp_path)
+    assert ops(model) == ["Conv", "Conv", "Conv", "Reshape", "Relu"]
+    assert [node.name for node in model.graph.graph][3] == "n9"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "count"),
+    [((0, 4, -1), (0, 8, 18), 1), ((0, 9, -1), (0, 0, 4, 4), 2), ((-1, 36), (0, 6, 6), 2), ((-1, 36), (-1, 2, 72), 1)],
+)
+def test_a_size_that_a_reshape_copies_must_be_that_of_the_first_tensor(
+    first: tuple[int, ...], second: tuple[int, ...], count: int, tmp_path: Path
+) -> None:
+    chain = Chain(("n", 4, 6, 6))
+    chain.conv()
+    for shape in (first, second):
+        chain.add("Reshape", sizes(chain, *shape))
+    chain.add("Relu")
+    path = chain.save(tmp_path / "m.onnx")
+    model = load(path, shapes={"x": ShapeRequest(*((batch, 4, 6, 6) for batch in (1, 2, 4)))})
+    assert ops(model).count("Reshape") == count
+    x = np.random.default_rng(1).normal(size=(3, 4, 6, 6)).astype(np.float32)
+    expected, found = (
+        plain_session(proto).run(None, {"x": x})[0] for proto in (onnx.load(path), ir.to_proto(model.graph))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_batch_that_is_written_into_a_reshape_is_refused_before_another_one_too(tmp_path: Path) -> None:
+    chain = Chain(("n", 4, 6, 6))
+    chain.conv()
+    for shape in ((1, 144), (-1, 12, 12)):
+        chain.add("Reshape", sizes(chain, *shape))
+    chain.add("Relu")
+    path = chain.save(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="the batch of the export is written into the model"):
+        load(path, batch=4)
+
+
+def test_a_reshape_whose_result_others_read_or_that_is_computed_stays(tmp_path: Path) -> None:
+    chain = Chain()
+    chain.conv()
+    flat = chain.add("Reshape", sizes(chain, 2, 4, 36))
+    chain.add("Relu")
+    chain.add("Reshape", sizes(chain, 2, 144), first=flat)
+    chain.add("Reshape", sizes(chain, 2, 4, 36))
+    chain.add("Add", "t2")
+    chain.add("Reshape", sizes(chain, 4, 72))
+    assert ops(loaded(chain, tmp_path)) == ["Conv", "Reshape", "Relu", "Add", "Reshape"]
 
 
 def test_a_result_of_the_model_keeps_its_name_and_a_tensor_its_meaning(tmp_path: Path) -> None:
