@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.gelu import MICROSOFT, join_gelu
+from evaluators.backends.onnxruntime.layer_norm import join_layer_norm
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_graph, open_session
 from evaluators.engine import Audit, Engine
@@ -48,7 +49,7 @@ class OnnxRuntimeBuilder:
     def lower(self, assignment: Assignment) -> ir.Model:
         lowered = lower(self.model, assignment, self.ranges, self.placement)
         joined = join_blocks(lowered)
-        return joined if self.device.cuda else join_gelu(joined)
+        return joined if self.device.cuda else join_layer_norm(join_gelu(joined))
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
         packed_file.write(lowered, out)
