@@ -9,6 +9,8 @@ import onnx_ir.passes.common as passes
 
 from search.graph.rewrites.parts import are_read_within, constant_of, insert_in_place_of, is_read_once
 
+_FIRST_OPSET = 17  # with LayerNormalization
+
 
 @dataclass(frozen=True)
 class _Norm:
@@ -24,9 +26,11 @@ def join_layer_norm(model: ir.Model) -> ir.Model:
     """The model with each written out LayerNorm that has a scale as one op, with the name of its last one.
 
     ONNX Runtime does so itself, but not behind a DequantizeLinear: it first gives each reader one of its own, and then
-    finds two inputs where the pattern has one. It knows LayerNormalization in every opset, ONNX from 17 on. The given
-    model must not be used afterwards.
+    finds two inputs where the pattern has one. Files of an opset without LayerNormalization keep theirs: ONNX Runtime
+    would run it, but the file that is exported would not be valid. The given model must not be used afterwards.
     """
+    if model.opset_imports.get("", 0) < _FIRST_OPSET:
+        return model
     divisions = [node for node in model.graph if node.op_type == "Div" and not node.domain]
     if not any([_join_layer_norm_of(node, model.graph) for node in divisions]):  # noqa: C419 - each has its turn
         return model
