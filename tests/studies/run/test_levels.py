@@ -174,7 +174,8 @@ def test_a_slow_builder_learns_from_a_mix_while_the_other_one_builds_for_the_sea
     monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
     monkeypatch.setattr("studies.run.session.first_builds._QUICK_S", 0.0)
     learnt: dict[str, int] = {}
-    mix_begun, other_built = threading.Event(), threading.Event()
+    evaluated_meanwhile: list[bool] = []
+    mix_begun, all_evaluated = threading.Event(), threading.Event()
 
     def around(asked: Asked) -> Any:
         process = Path(asked.keeper.job.folder).name
@@ -182,15 +183,16 @@ def test_a_slow_builder_learns_from_a_mix_while_the_other_one_builds_for_the_sea
             learnt[process] = learnt.get(process, 0) + 1
             if process == "builder0" and learnt[process] == 2:
                 mix_begun.set()
-                assert other_built.wait(60), "the other builder builds for the search meanwhile"
+                evaluated_meanwhile.append(all_evaluated.wait(120))
         elif process == "calibration":
             assert mix_begun.wait(60)
-        elif process == "builder1" and asked.name == "build":
-            other_built.set()
+        elif asked.name == "score_finalists":
+            all_evaluated.set()
         return asked.make()
 
     with quick():
         watch_requests(monkeypatch, around)
         search(("builders", "2"), ("trials", "8"))
     assert (learnt["builder0"], learnt["builder1"]) == (2, 1)
+    assert evaluated_meanwhile == [True]
     assert rows("select status, count(*) from bf_evaluation group by status") == [("ok", 8)]
