@@ -216,7 +216,9 @@ def test_toml_examples_are_configurations(tmp_path):
 @pytest.mark.parametrize("path", [*TEXTS, *GUIDES, ROOT / "CHANGELOG.md"], ids=lambda path: path.name)
 def test_links_resolve(path):
     for target in re.findall(r"\]\(([^)\s]+)\)", read(path)):
-        if not target.startswith("https://"):
+        if workflow := re.match(r"\.\./\.\./actions/workflows/([\w.]+)(/badge\.svg)?$", target):  # GitHub's own pages
+            assert (ROOT / ".github/workflows" / workflow[1]).exists()
+        elif not target.startswith("https://"):
             file, _, anchor = target.partition("#")
             there = path.parent / file if file else path
             assert there.exists(), target
