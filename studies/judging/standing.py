@@ -275,7 +275,8 @@ def read_standing(
         table = table.only(table.role != EXPORT)
     final = FinalSplit(store.evaluations.finals(target.id) if finals is None else finals, table.id)
     measures = Measures(table)
-    limits = limits.with_fp32(measures.fp32_value)
+    if limits.of_fp32:
+        limits = limits.with_fp32(measures.fp32_value)
     return Standing(study, target, limits, measures, final, TargetDetails(store, target, table))
 
 

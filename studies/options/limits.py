@@ -271,6 +271,9 @@ class Limits(Mapping[str, float]):
     `Limits(latency_budget_ms=2.5, max_drop=0.01)`; a bound of None is none. `Amount(0.05, percent=True)` is 5 % of the
     metric of uniform FP32: NaN until `with_fp32` says what that is.
 
+    Attributes:
+        of_fp32: whether any is such a percentage.
+
     Raises:
         ConfigError: there is no such limit.
     """
@@ -278,33 +281,39 @@ class Limits(Mapping[str, float]):
     def __init__(self, **bounds: Bound | None) -> None:
         check_names(bounds)
         self._given = {name: bound for name in LIMITS if (bound := bounds.get(name)) is not None}
-        self._fp32 = math.nan
+        self.of_fp32 = Amount in map(type, self._given.values())
+        self._resolve(math.nan)
 
     def __getitem__(self, name: str) -> float:
-        bound = self._given[name]
-        return bound.value * abs(self._fp32) if isinstance(bound, Amount) else bound
+        return self._bounds[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
+        return iter(self._bounds)
 
     def __len__(self) -> int:
-        return len(self._given)
+        return len(self._bounds)
 
     def __hash__(self) -> int:
-        return hash(tuple(self.items()))
+        return hash(tuple(self._bounds.items()))
 
     def __repr__(self) -> str:
-        return f"Limits({', '.join(f'{name}={bound!r}' for name, bound in self.items())})"
+        return f"Limits({', '.join(f'{name}={bound!r}' for name, bound in self._bounds.items())})"
 
     def with_fp32(self, value: float) -> Limits:
         """These limits with the metric of uniform FP32 that percentages mean; NaN if it is not known."""
         found = Limits(**self._given)
-        found._fp32 = value
+        found._resolve(value)
         return found
+
+    def _resolve(self, fp32: float) -> None:
+        self._fp32 = fp32
+        self._bounds = {
+            name: bound.value * abs(fp32) if isinstance(bound, Amount) else bound for name, bound in self._given.items()
+        }
 
     def rows(self) -> list[tuple[Limit, float]]:
         """The limits that are set, each with its bound, but percentages of a metric that is not known yet."""
-        return [(LIMITS[name], bound) for name, bound in self.items() if not math.isnan(bound)]
+        return [(LIMITS[name], bound) for name, bound in self._bounds.items() if not math.isnan(bound)]
 
     def share_text(self, metric: MetricScale, whose: str = "FP32's") -> str:
         """What the percentages of FP32's metric allow, in words; empty if there are none or it is not known yet.
@@ -331,12 +340,12 @@ class Limits(Mapping[str, float]):
     @property
     def bound_accuracy(self) -> bool:
         """Whether any of them bounds the loss or the metric itself."""
-        return any(LIMITS[name].bounds_accuracy for name in self)
+        return any(LIMITS[name].bounds_accuracy for name in self._given)
 
     @property
     def needs_reference(self) -> bool:
         """Whether the loss that they allow is known only with the metric of uniform FP32."""
-        rows = [(LIMITS[name], bound) for name, bound in self.items()]
+        rows = [(LIMITS[name], bound) for name, bound in self._bounds.items()]
         return any(limit.bounds_accuracy and (not limit.difference or math.isnan(bound)) for limit, bound in rows)
 
     def most(self, column: str) -> float | None:
@@ -347,7 +356,7 @@ class Limits(Mapping[str, float]):
     def widen(self, column: str, factor: float) -> Limits:
         """These limits, with every bound of a measure multiplied."""
         return Limits(
-            **{name: bound * (factor if LIMITS[name].column == column else 1) for name, bound in self.items()}
+            **{name: bound * (factor if LIMITS[name].column == column else 1) for name, bound in self._bounds.items()}
         )
 
     def allowed_losses(self, reference: float | None, higher_is_better: bool) -> list[float]:

@@ -47,7 +47,7 @@ class Search:
         self._finish = Finish(work, proposals, self._trials, self._band)
         self._hooks = Hooks(
             [
-                ShareNote(work),
+                *([ShareNote(work)] if work.ledger.limits.of_fp32 else []),
                 ResolutionNote(work.ledger, work.events),
                 BudgetWarning(work, proposals),
                 SlowerNote(work),

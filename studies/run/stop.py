@@ -127,7 +127,7 @@ def check_float(now: Standing, storage: str) -> None:
     Raises:
         UnreachableLimitError: naming what FP32 reaches and the limit; or it is a percentage of an FP32 value of 0.
     """
-    if problem := now.limits.share_problem():
+    if now.limits.of_fp32 and (problem := now.limits.share_problem()):
         way = suggestions.command("resume", now.study.name, "--max-drop", "LOSS", storage=storage)
         raise UnreachableLimitError(
             f"searching study {now.study.name!r}: {problem}. Continue with a loss in the unit of the metric: {way}"
