@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import functools
+import hashlib
 import io
 import json
 import os
@@ -78,6 +79,17 @@ def main() -> None:
                 take(page, asked.folder.resolve(), ROOT / "docs" / "pictures")
     for picture in (ROOT / "docs" / "pictures").glob("*.png"):
         _reduce_colours(picture)
+    if asked.only is None:
+        (ROOT / "docs/pictures/made_from.json").write_text(json.dumps(origin(), indent=1) + "\n", encoding="utf-8")
+
+
+def origin() -> dict[str, str]:
+    """What pictures are made from: the program's version, and a digest of the example. A test holds it against both."""
+    from studies import __version__
+
+    example = ROOT / "examples/exposures"
+    inputs = b"".join((example / name).read_bytes() for name in ("exposures.onnx", "samples.py"))
+    return {"version": __version__, "inputs": hashlib.sha256(inputs).hexdigest()}
 
 
 def search(folder: Path) -> None:

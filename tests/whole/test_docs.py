@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import re
+import runpy
 import shlex
 import sys
 import typing
@@ -391,3 +392,10 @@ def type_of(node: ast.expr, results: dict[str, Any]) -> Any:
         return typing.get_type_hints(kind).get(node.attr)
     except NameError:  # a name that is imported for type checkers only
         return None
+
+
+def test_pictures_are_of_this_version_and_of_the_example_as_it_is(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the script adds to it
+    told = json.loads(read(ROOT / "docs/pictures/made_from.json"))
+    script = runpy.run_path(str(ROOT / "docs/development/pictures.py"))
+    assert told == script["origin"](), "python docs/development/pictures.py FOLDER makes them again"
