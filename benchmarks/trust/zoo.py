@@ -101,16 +101,14 @@ def try_model(path: Path) -> dict[str, Any]:
 
 
 def _lowered(model: Model, feeds: Feeds, given: Feeds) -> dict[str, Any]:
-    read = {spec.name for spec in model.inputs}
-    feeds = {name: array for name, array in feeds.items() if name in read}
-    ranges, count = _ranges(model, feeds), 0
-    processor = OnnxRuntimeBackend("cpu", threads=1)
+    feeds = {spec.name: feeds[spec.name] for spec in model.inputs}
+    ranges, processor = _ranges(model, feeds), OnnxRuntimeBackend("cpu", threads=1)
     emulator = Emulator(processor, processor.placement)
     found: dict[str, Any] = {}
-    for placement, assignment in _tries(model, ranges):
+    tries = list(_tries(model, ranges, processor))
+    for placement, assignment in tries:
         graph = lower(model, assignment, ranges, placement)
         onnx.checker.check_model(ir.to_proto(graph), full_check=True)
-        count += 1
         used = set(assignment.values())
         if placement == processor.placement:
             outputs = emulator.open(graph).run(feeds)
@@ -118,19 +116,19 @@ def _lowered(model: Model, feeds: Feeds, given: Feeds) -> dict[str, Any]:
                 found["worst"] = max((_error(given[name], array) for name, array in outputs.items()), default=0.0)
             elif CODES in used and "sqnr_db" not in found:
                 found["sqnr_db"] = min((_sqnr_db(given[name], array) for name, array in outputs.items()), default=0.0)
-    return {**found, "lowered": count}
+    return {**found, "lowered": len(tries)}
 
 
-def _tries(model: Model, ranges: Ranges) -> Iterator[tuple[Placement, Assignment]]:
-    """All of every format that a group may have on processors and on strongly typed TensorRT, then mixes of them."""
+def _tries(model: Model, ranges: Ranges, processor: OnnxRuntimeBackend) -> Iterator[tuple[Placement, Assignment]]:
+    """Each format in every group that may have it, then mixes of all: on the processor and for strong typing."""
     random = np.random.default_rng(0)
     formats = tuple(each.label for each in Precision if each is not FLOAT and each is not Precision.INT8_DYNAMIC)
-    for backend in (OnnxRuntimeBackend("cpu", threads=1), FakeBackend(options=FakeOptions(precisions=formats))):
+    for backend in (processor, FakeBackend(options=FakeOptions(precisions=formats))):
         space = make_space(model, backend.capability(), ranges)
         for precision in space.precisions:
             yield backend.placement, space.uniform(precision)
+        may = {name: [each.precision for each in some if each.offered] for name, some in space.choices.items()}
         for _ in range(MIXES):
-            may = {name: [each.precision for each in some if each.offered] for name, some in space.choices.items()}
             yield backend.placement, Assignment({name: some[random.integers(len(some))] for name, some in may.items()})
 
 

@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
-from numpy.typing import NDArray
 
+from evaluators.lowering.pointwise_functions import run_function, write_function
 from search.graph.grouping import is_constant
 from search.graph.rewrites.parts import are_read_within, insert_in_place_of, is_read_once
 
 MICROSOFT = "com.microsoft"  # ONNX has Gelu from opset 20 on, which would move every other op too
 
-_Numbers = NDArray[np.float64]
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-_COMPUTED: dict[str, Any] = {
-    "Add": np.add,
-    "Div": np.divide,
-    "Erf": _erf,
-    "Mul": np.multiply,
-    "Pow": np.power,
-    "Sub": np.subtract,
-    "Tanh": np.tanh,
-}
+_COMPUTED = frozenset({"Add", "Div", "Erf", "Mul", "Pow", "Sub", "Tanh"})
 _MOST_NODES = 12  # the longest known GELU has nine
-_GRID = np.concatenate([np.linspace(-8, 8, 129), [-64, -16, 16, 64]])
+_GRID = np.concatenate([np.linspace(-8, 8, 129), [-64, -16, 16, 64]]).astype(np.float32)
 # Constants of a file in FP16 change a GELU by 0.00003. The two GELUs differ by 0.0005.
 _NEAR = 1e-4
-_GELUS: dict[str, tuple[str, _Numbers]] = {
-    "Erf": ("Gelu", _GRID / 2 * (1 + _erf(_GRID / 2**0.5))),
-    "Tanh": ("FastGelu", _GRID / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (_GRID + 0.044715 * _GRID**3)))),
-}
+_GATES = {"Erf": "Gelu", "Tanh": "FastGelu"}
 
 
 def join_gelu(model: ir.Model) -> ir.Model:
@@ -44,9 +31,10 @@ def join_gelu(model: ir.Model) -> ir.Model:
     Both `0.5 · x · (1 + erf(x ÷ √2))` and `0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))` are found by what they
     compute, because exporters write them in many orders. ONNX Runtime knows two orders of the first and one of the
     second, not that of PyTorch. Behind a DequantizeLinear it knows none: it first gives each reader one of its own, and
-    then finds two inputs where the pattern has one. The given model must not be used afterwards.
+    then finds two inputs where the pattern has one. The rules of onnxscript 0.7 know one order of each. The given model
+    must not be used afterwards.
     """
-    gates = [node for node in model.graph if node.op_type in _GELUS and not node.domain]
+    gates = [node for node in model.graph if node.op_type in _GATES and not node.domain]
     if not any([_join_gelu_of(gate, model.graph) for gate in gates]):  # noqa: C419 - each has its turn
         return model
     model.opset_imports.setdefault(MICROSOFT, 1)
@@ -55,17 +43,26 @@ def join_gelu(model: ir.Model) -> ir.Model:
 
 def _join_gelu_of(gate: ir.Node, graph: ir.Graph) -> bool:
     """Join the GELU that an Erf or a Tanh is of, if it is of one that nothing else reads parts of."""
-    op, expected = _GELUS[gate.op_type]
     for last, source in product(_followers(gate, graph), list(_sources(gate))):
         parts = _parts_between(source, last)
         if not parts or _rank(source) != _rank(last.outputs[0]):
             continue
-        if np.allclose(_compute(last.outputs[0], {source: _GRID}), expected, rtol=_NEAR, atol=_NEAR):
-            if not are_read_within([node for node in parts if node is not last], parts):
+        names = {source: "x", **{node.outputs[0]: f"y{number}" for number, node in enumerate(parts)}}
+        if _is_gelu(write_function(parts, names, last.outputs, graph), gate.op_type):
+            if not are_read_within(parts[:-1], parts):
                 return False
-            insert_in_place_of(graph, last, op, source, [], domain=MICROSOFT)
+            insert_in_place_of(graph, last, _GATES[gate.op_type], source, [], domain=MICROSOFT)
             return True
     return False
+
+
+@lru_cache(maxsize=256)
+def _is_gelu(function: bytes, gate: str) -> bool:
+    """Whether a function is the GELU with an Erf, or the one with a Tanh."""
+    x, made = _GRID.astype(np.float64), run_function(function, _GRID)
+    bent = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    gates = np.tanh(bent) if gate == "Tanh" else [math.erf(each / math.sqrt(2)) for each in x]
+    return made is not None and np.allclose(made, x / 2 * (1 + np.asarray(gates)), rtol=_NEAR, atol=_NEAR)
 
 
 def _sources(gate: ir.Node) -> Iterator[ir.Value]:
@@ -97,22 +94,22 @@ def _is_computed(node: ir.Node) -> bool:
 
 
 def _parts_between(source: ir.Value, last: ir.Node) -> list[ir.Node]:
-    """The ops that make a node's result of one tensor and single numbers; empty if it takes more than that."""
+    """The ops that make a node's result of one tensor and single numbers, in an order in which they can be computed;
+    empty if it takes more than that."""
     parts, waiting = list[ir.Node](), [last]
     while waiting:
-        node = waiting.pop()
-        if node in parts:
-            continue
-        if not _is_computed(node) or len(parts) == _MOST_NODES:
-            return []
-        parts.append(node)
-        for value in node.inputs:
-            maker = value.producer() if value is not None else None
-            if value is source or (value is not None and _number_of(value) is not None):
+        makers = []
+        for value in waiting[-1].inputs:
+            if value is source or value is None or _is_number(value):
                 continue
-            if maker is None:
+            maker = value.producer()
+            if maker is None or not _is_computed(maker) or len(parts) + len(waiting) > _MOST_NODES:
                 return []
-            waiting.append(maker)
+            makers += [] if maker in parts else [maker]
+        if makers:
+            waiting += makers
+        elif (done := waiting.pop()) not in parts:
+            parts.append(done)
     return parts
 
 
@@ -120,20 +117,5 @@ def _rank(value: ir.Value) -> int | None:
     return None if value.shape is None else len(value.shape)
 
 
-def _number_of(value: ir.Value) -> _Numbers | None:
-    """The constant that is one number, whatever its type and axes."""
-    tensor = value.const_value if is_constant(value) else None
-    return tensor.numpy().astype(np.float64).reshape(()) if tensor is not None and tensor.size == 1 else None
-
-
-def _compute(value: ir.Value, known: dict[ir.Value, _Numbers]) -> _Numbers:
-    """What a tensor holds where others hold what is known."""
-    if value not in known:
-        number, maker = _number_of(value), value.producer()
-        if number is not None or maker is None:
-            assert number is not None
-            return number
-        inputs = [_compute(each, known) for each in maker.inputs if each is not None]
-        with np.errstate(all="ignore"):
-            known[value] = _COMPUTED[maker.op_type](*inputs)
-    return known[value]
+def _is_number(value: ir.Value) -> bool:
+    return is_constant(value) and value.const_value is not None and value.const_value.size == 1

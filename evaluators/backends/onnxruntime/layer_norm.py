@@ -27,7 +27,8 @@ def join_layer_norm(model: ir.Model) -> ir.Model:
 
     ONNX Runtime does so itself, but not behind a DequantizeLinear: it first gives each reader one of its own, and then
     finds two inputs where the pattern has one. Files of an opset without LayerNormalization keep theirs: ONNX Runtime
-    would run it, but the file that is exported would not be valid. The given model must not be used afterwards.
+    would run it, but the file that is exported would not be valid. The rule of onnxscript 0.7 knows neither axes as an
+    attribute, as up to opset 17, nor others than the last one. The given model must not be used afterwards.
     """
     if model.opset_imports.get("", 0) < _FIRST_OPSET:
         return model
@@ -43,11 +44,11 @@ def _join_layer_norm_of(division: ir.Node, graph: ir.Graph) -> bool:
     scaled = _follower(division, "Mul", graph) if norm is not None else None
     if norm is None or scaled is None:
         return False
-    scale = _applied(scaled, division, norm)
+    scale = _constant_beside(scaled, division, norm)
     if scale is None or not are_read_within(norm.parts, [*norm.parts, scaled]):
         return False
     shifted = _follower(scaled, "Add", graph)
-    bias = _applied(shifted, scaled, norm) if shifted is not None else None
+    bias = _constant_beside(shifted, scaled, norm) if shifted is not None else None
     last = scaled if shifted is None or bias is None else shifted
     attributes = [ir.AttrInt64("axis", norm.axis), ir.AttrFloat32("epsilon", norm.epsilon)]
     others = [scale] if bias is None else [scale, bias]
@@ -64,7 +65,7 @@ def _norm_of(division: ir.Node) -> _Norm | None:
     square = mean.inputs[0].producer() if mean is not None and mean.inputs[0] is not None else None
     if root is None or total is None or mean is None or square is None or epsilon is None or not _is_square(square):
         return None
-    above, below = _centred(division.inputs[0]), _centred(square.inputs[0])
+    above, below = _match_centred(division.inputs[0]), _match_centred(square.inputs[0])
     if above is None or below is None or above[1] is not below[1]:
         return None
     source, axes = above[1], _last_axes(mean, above[1])
@@ -87,7 +88,7 @@ def _is_square(node: ir.Node) -> bool:
     return two if node.op_type == "Pow" else node.inputs[0] is node.inputs[1]
 
 
-def _centred(value: ir.Value | None) -> tuple[tuple[ir.Node, ir.Node], ir.Value] | None:
+def _match_centred(value: ir.Value | None) -> tuple[tuple[ir.Node, ir.Node], ir.Value] | None:
     """The Sub and the ReduceMean of a tensor less its own mean, and the tensor."""
     difference = _maker(value, "Sub")
     mean = _maker(difference.inputs[1], "ReduceMean") if difference is not None else None
@@ -123,7 +124,7 @@ def _follower(node: ir.Node, op: str, graph: ir.Graph) -> ir.Node | None:
     return reader if reader.op_type == op and not reader.domain and reader.graph is graph else None
 
 
-def _applied(node: ir.Node, before: ir.Node, norm: _Norm) -> ir.Value | None:
+def _constant_beside(node: ir.Node, before: ir.Node, norm: _Norm) -> ir.Value | None:
     """The constant beside what `before` makes, with a number for each element that the LayerNorm goes over."""
     value = next((each for each in node.inputs if each is not before.outputs[0]), None)
     array = constant_of(value)

@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from evaluators.lowering.pointwise_functions import run_function, write_function
 from search.graph.floats.bounds import UNBOUNDED, VIEWS, Bounds
 from search.graph.grouping import POINTWISE, is_constant
 
@@ -71,7 +71,7 @@ def _function_of(value: ir.Value, readers: list[ir.Node], graph: ir.Graph) -> by
         return b""
     made = [node.outputs[0] for node in nodes]
     ends = [v for v in made if v.is_graph_output() or any(reader not in nodes for reader, _ in v.uses())]
-    return _write_function(nodes, names, ends, graph)
+    return write_function(nodes, names, ends, graph)
 
 
 def _is_pointwise(node: ir.Node, graph: ir.Graph, names: Mapping[ir.Value, str]) -> bool:
@@ -79,38 +79,13 @@ def _is_pointwise(node: ir.Node, graph: ir.Graph, names: Mapping[ir.Value, str])
     return node.graph is graph and node.domain in ("", "ai.onnx") and node.op_type in _OPS and all(known)
 
 
-def _write_function(
-    nodes: list[ir.Node], names: Mapping[ir.Value, str], ends: list[ir.Value], graph: ir.Graph
-) -> bytes:
-    used = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None and value not in names)
-    names = {**names, **{value: f"c{number}" for number, value in enumerate(used)}}
-    written = []
-    for node in nodes:
-        inputs = ["" if value is None else names[value] for value in node.inputs]
-        made = onnx.helper.make_node(node.op_type, inputs, [names[node.outputs[0]]])
-        made.attribute.extend(ir.to_proto(each) for each in node.attributes.values())
-        written.append(made)
-    numbers = {names[value]: value.const_value.numpy().reshape(()) for value in used}  # type: ignore[union-attr]
-    infos = [onnx.helper.make_tensor_value_info(names[v], onnx.TensorProto.FLOAT, None) for v in ends]
-    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, None)
-    tensors = [onnx.numpy_helper.from_array(number, name) for name, number in numbers.items()]
-    function = onnx.helper.make_graph(written, "function", [x], infos, tensors)
-    opset = onnx.helper.make_opsetid("", graph.opset_imports.get("", 17))
-    return bytes(onnx.helper.make_model(function, opset_imports=[opset]).SerializeToString(deterministic=True))
-
-
 @lru_cache(maxsize=256)
 def _flat_ends(function: bytes) -> Bounds:
     """Below and above which inputs all outputs of a function stay as they are, infinite where they do not."""
-    from onnx.reference import ReferenceEvaluator
-
     x = np.arange(-_FARTHEST * _PER_ONE, _FARTHEST * _PER_ONE + 1, dtype=np.float32) / _PER_ONE
-    try:
-        with np.errstate(all="ignore"):
-            made = ReferenceEvaluator(onnx.load_from_string(function)).run(None, {"x": x})
-    except Exception:  # whatever an op of a reference that is not complete raises: then nothing is known
+    outputs = run_function(function, x)
+    if outputs is None:
         return UNBOUNDED
-    outputs = np.array([np.broadcast_to(array, x.shape) for array in made], np.float64)
     with np.errstate(all="ignore"):
         steepest = np.abs(np.diff(outputs[:, np.abs(x) <= _STEEPEST], axis=1)).max(axis=1, keepdims=True) * _PER_ONE
         outputs = outputs / steepest  # what does not change at all is not finite then, and tells nothing
