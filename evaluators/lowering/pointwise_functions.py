@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -38,7 +39,7 @@ def write_function(
     return bytes(onnx.helper.make_model(function, opset_imports=[opset]).SerializeToString(deterministic=True))
 
 
-def run_function(function: bytes, x: NDArray[np.float32]) -> NDArray[np.float64] | None:
+def run_function(function: bytes, x: NDArray[np.floating[Any]]) -> NDArray[np.float64] | None:
     """(ends, points): what such a function makes of points (points,); None if ONNX's reference cannot compute it."""
     from onnx.reference import ReferenceEvaluator
 
