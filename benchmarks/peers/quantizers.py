@@ -155,11 +155,21 @@ def nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any]
     }
 
 
-def _onnxruntime(model: Path, given: Calibration, out: Path, metric: str, *, method: str, reduce: bool = False) -> None:
+def _onnxruntime(
+    model: Path,
+    given: Calibration,
+    out: Path,
+    metric: str,
+    *,
+    method: str,
+    reduce: bool = False,
+    leave: Callable[[onnx.GraphProto], list[str]] = lambda graph: [],
+) -> None:
     """ONNX Runtime's static quantization: UINT8 activations, INT8 weights per channel.
 
     Args:
         reduce: weights of 7 bits, as ONNX Runtime advises for processors without VNNI.
+        leave: graph → nodes that stay in float, as people choose them by hand.
     """
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
@@ -172,10 +182,33 @@ def _onnxruntime(model: Path, given: Calibration, out: Path, metric: str, *, met
             quant_format=QuantFormat.QDQ,
             per_channel=True,
             reduce_range=reduce,
+            nodes_to_exclude=leave(onnx.load(str(prepared)).graph),
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             calibrate_method=getattr(CalibrationMethod, method),
         )
+
+
+def _weighted(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    constants = {tensor.name for tensor in graph.initializer}
+    ops = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+    return [node for node in graph.node if node.op_type in ops and constants & set(node.input)]
+
+
+def _heads(graph: onnx.GraphProto) -> list[str]:
+    """Weighted nodes that no other one comes after, and whatever is computed of what they give."""
+    last, before = {node.name for node in graph.node}, set[str]()  # tensors that a weighted node is computed of
+    weighted = {node.name for node in _weighted(graph)}
+    for node in reversed(graph.node):
+        if before & set(node.output):
+            last.discard(node.name)
+        if node.name in weighted or before & set(node.output):
+            before.update(node.input)
+    return sorted(last)
+
+
+def _first(graph: onnx.GraphProto, count: int = 4) -> list[str]:
+    return [node.name for node in _weighted(graph)[:count]]
 
 
 def _prepare(model: Path, out: Path) -> Path:
@@ -285,6 +318,8 @@ METHODS: dict[str, Method] = {
     "onnxruntime-entropy": partial(_onnxruntime, method="Entropy"),
     "onnxruntime-percentile": partial(_onnxruntime, method="Percentile"),
     "onnxruntime-reduced": partial(_onnxruntime, method="MinMax", reduce=True),
+    "onnxruntime-heads": partial(_onnxruntime, method="MinMax", leave=_heads),
+    "onnxruntime-first": partial(_onnxruntime, method="MinMax", leave=_first),
     "onnxruntime-dynamic": _dynamic,
     "quark": partial(_quark, recover=False),
     "quark-recover": partial(_quark, recover=True),

