@@ -95,7 +95,8 @@ def case_of(name: str, folder: Path) -> Case:
         folder.mkdir(parents=True, exist_ok=True)
         if MODELS[name].package == TRAINED:
             given = folder / "trained.onnx"
-            run_beside("benchmarks.peers.train_torchvision", [name, str(given)], f"training {name}")
+            if not given.exists():
+                run_beside("benchmarks.peers.train_torchvision", [name, str(given)], f"training {name}")
         else:
             given = fetch(MODELS[name].package, MODELS[name].file, folder)
         if given.is_dir():
