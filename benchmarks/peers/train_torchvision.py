@@ -1,4 +1,4 @@
-"""A network of torchvision, trained on the generated images of `residual`, as ONNX; run by a Python with torchvision.
+"""A network of torchvision, trained on the generated images of `mobile`, as ONNX; run by a Python with torchvision.
 
 usage: python -m benchmarks.peers.train_torchvision NAME OUT.onnx
 """
@@ -19,7 +19,7 @@ SIZE = 64
 
 
 def images(first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    parts = [draw_block("residual", "train", number, size=SIZE) for number in range(first, first + count)]
+    parts = [draw_block("mobile", "train", number, size=SIZE) for number in range(first, first + count)]
     return tuple(torch.cat([torch.from_numpy(part[key]) for part in parts]) for key in ("image", "labels"))
 
 
