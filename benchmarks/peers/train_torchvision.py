@@ -32,7 +32,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = getattr(torchvision.models, given.name)(num_classes=SHAPES * COLOURS).to(device)
     x, y = (each.to(device) for each in images(0, BLOCKS))
-    steps = EPOCHS * (len(x) // 100)
+    steps = EPOCHS * -(-len(x) // 100)
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
     for _ in range(EPOCHS):
