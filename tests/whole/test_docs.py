@@ -399,3 +399,20 @@ def test_pictures_are_of_this_version_and_of_the_example_as_it_is(monkeypatch):
     told = json.loads(read(ROOT / "docs/pictures/made_from.json"))
     script = runpy.run_path(str(ROOT / "docs/development/pictures.py"))
     assert told == script["origin"](), "python docs/development/pictures.py FOLDER makes them again"
+
+
+def test_transcripts_are_of_this_version_and_of_what_is_run_and_every_one_is_known(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the script adds to it
+    script = runpy.run_path(str(ROOT / "docs/development/transcripts.py"))
+    told = json.loads(read(ROOT / "docs/development/transcripts.json"))
+    found = script["describe_pages"]()
+    stale = [
+        command for name in found for command in found[name] if told.get(name, {}).get(command) != found[name][command]
+    ]
+    assert not stale, "python docs/development/transcripts.py FOLDER makes them again"
+    assert told == found
+    shown = [command for blocks in script["find_blocks"]().values() for command, _ in blocks]
+    asked = [*script["ASKED"]["invented"], *(each for case in script["EXAMPLES"].values() for each in case["commands"])]
+    assert sorted(shown) == sorted(asked), "docs/development/transcripts.toml names each transcript once, and no others"
+    prompts = [line for page in script["PAGES"] for line in re.findall(r"^\$ (.*)$", read(page), re.MULTILINE)]
+    assert sorted(prompts) == sorted(shown), "a line with a prompt begins a block that goes on with its output"
