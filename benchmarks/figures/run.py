@@ -55,16 +55,8 @@ def database(m: Measures) -> list[Figure]:
     return [Figure("`front` of 10,000 evaluations", f"{m['front_s']:.2f} s", "≤ 1 s", m["front_s"] <= 1)]
 
 
-def obedience(m: Measures) -> list[Figure]:
-    groups = m["obeyed"] + m["not_obeyed"] + m["opaque"]
-    measured = f"{m['obeyed']:.0f} of {groups:.0f} obeyed, {m['not_obeyed']:.0f} not, {m['opaque']:.0f} opaque"
-    met = m["obeyed"] == groups
-    return [Figure(f"groups that run as asked, {m['engines']:.0f} engines", measured, "all", met)]
-
-
 # Quick ones first: what is broken shows early.
 FIGURES: dict[str, Callable[[Measures], list[Figure]]] = {
-    "obedience": obedience,
     "database": database,
     "bookkeeping": bookkeeping,
 }

@@ -97,9 +97,19 @@ def _print_layers(found: Layers) -> None:
     from studies.show.layer_table import edge_rows, layer_rows, left_out_rows, rule_rows
 
     rows, edges = layer_rows(found), edge_rows(found)
-    cells = [{**row, "why_not": "; ".join(f"no {p}: {why}" for p, why in row["why_not"].items())} for row in rows]
-    print_table(cells, ["group", "node", "op", "block", "shape", "may", "why_not"], notes=["why_not"])
+    refused = Counter((row["op"], *why) for row in rows for why in row["why_not"].items())
+    ops = Counter(row["op"] for row in rows)
+    of_all = {refusal: n for refusal, n in refused.items() if n == ops[refusal[0]] > 1}
+    for row in rows:
+        told = [f"no {p}: {why}" for p, why in row["why_not"].items() if (row["op"], p, why) not in of_all]
+        row["why_not"] = "; ".join(told)
+    print_table(rows, ["group", "node", "op", "block", "shape", "may", "why_not"], notes=["why_not"])
     out.print()
+    if of_all:
+        say("What no layer of an op type may run in:")
+        told = [{"op": op, "layers": n, "may_not": p, "why": why} for (op, p, why), n in of_all.items()]
+        print_table(told, ["op", "layers", "may_not", "why"], notes=["why"])
+        out.print()
     print_table(edges, ["source", "target", "tensor", "elements"])
     out.print()
     if kinds := Counter((row["op"], row["runs_in"], row["why"]) for row in rule_rows(found)):

@@ -118,7 +118,8 @@ def _units(scores: PairedScores) -> tuple[LossUnits, str]:
 def _detectable(scores: PairedScores, units: LossUnits, low: float, limit: float, level: float) -> float | None:
     """The smallest drop that is found to exceed a limit in nine of ten cases; None where units do not differ.
 
-    A share that drops further changes more samples, by which its variance grows in proportion.
+    A share that drops further changes more samples, each of which adds to the variance of the mean; what the bound
+    allows for samples that were not drawn does not grow.
     """
     freedom = units.units - 1
     error = (units.mean - low) / one_sided_point(level, freedom)
@@ -126,10 +127,9 @@ def _detectable(scores: PairedScores, units: LossUnits, low: float, limit: float
         return None
     if not scores.ratio or scores.counts is not None:
         return limit + detectable_excess(error, freedom, level)
-    changing = float(np.mean(np.square(scores.drops))) + 1 / len(scores.drops)
     drop = limit
     for _ in range(_ROUNDS):
-        drop = limit + detectable_excess(error * math.sqrt((changing + drop) / changing), freedom, level)
+        drop = limit + detectable_excess(math.sqrt(error**2 + drop / units.units), freedom, level)
     return drop
 
 

@@ -293,7 +293,7 @@ def test_the_readme_has_of_each_model_the_file_of_the_others_that_it_names_and_w
         expected.add(" | ".join([*cells[:2], f"**{cells[2]}**" if ahead else cells[2]]))
     rows = re.findall(r"^\| [^|]+ \| ([\d.]+×, .+) \|$", read(ROOT / "README.md"), re.MULTILINE)
     assert set(rows) == expected
-    assert len(rows) == 7
+    assert len(rows) == 10
 
 
 def test_the_documentation_is_short():
