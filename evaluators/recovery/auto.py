@@ -80,12 +80,13 @@ class StepTrials:
         Raises:
             EvaluatorError: ONNX Runtime cannot run plain INT8, or a step that is forced fails.
         """
+        whole_s = self._context.seconds_left()
         plain = self._held_out.measure(self._context.open_quantized(ranges))
         now = _KeptSoFar(ranges, plain)
         for place, step in enumerate(steps):
             self._done(place, len(steps))
             start = time.monotonic()
-            record = self._try(step, now)
+            record = self._try(step, self._with_time(step.least_share * whole_s), now)
             now.records.append(replace(record, seconds=time.monotonic() - start))
             self._context.alive()
         self._done(len(steps), len(steps))
@@ -95,15 +96,21 @@ class StepTrials:
             return KeptSteps(ranges, tuple(map(_drop_step, now.records)), (), tuple(notes))
         return KeptSteps(now.ranges, tuple(now.records), tuple(now.stages), tuple(notes))
 
-    def _try(self, step: RecoveryStep, now: _KeptSoFar) -> StepRecord:
+    def _with_time(self, least_s: float) -> RecoveryContext:
+        """The context, with so many seconds at least from now on."""
+        left = self._context.seconds_left
+        more_s = least_s - left()
+        return replace(self._context, seconds_left=lambda: left() + more_s) if more_s > 0 else self._context
+
+    def _try(self, step: RecoveryStep, context: RecoveryContext, now: _KeptSoFar) -> StepRecord:
         """One step; what it proposes becomes part of `now` where it is kept."""
-        before, left_s = now.outcome, self._context.seconds_left()
+        before, left_s = now.outcome, context.seconds_left()
         dear = step.exact and _PASSES * self._pass_s > _EXACT_SHARE * left_s
         if (left_s <= 0 or dear) and not self._forced:
             reason = TOO_SLOW.format(self._pass_s) if left_s > 0 else NO_TIME
             return replace(_record(step, before, reason), cut="it was not tried")
         try:
-            proposal = step.propose(self._context, now.ranges)
+            proposal = step.propose(context, now.ranges)
             if proposal is None or proposal.ranges == now.ranges:
                 cut = "" if proposal is None else proposal.cut
                 return replace(_record(step, before, _why_nothing(proposal)), cut=cut)

@@ -41,6 +41,8 @@ class RecoveryStep(ABC):
     """What it does, in one line, for help and reports."""
     exact: ClassVar[bool] = False
     """Whether it changes the float model, whose outputs stay equal; else it changes what INT8 alone uses."""
+    least_share: ClassVar[float] = 0.0
+    """Of the time for all steps, what it has even where those before it took more."""
     version: ClassVar[int] = 1
     """Raised where the same model and samples would now get another proposal: stored ranges are not reused then."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -31,6 +32,7 @@ Array = NDArray[Any]
 
 _HELD_BYTES = 384 * 2**20  # of activations that wait for later stages
 _MOST_SAMPLES = 96  # to fit to; half as many decide
+_PASSES = 9.0  # of the float model, that correcting all ops on a batch takes as long as
 
 
 class BiasStep(RecoveryStep):
@@ -42,8 +44,9 @@ class BiasStep(RecoveryStep):
     of its float output on its INT8 output.
     """
 
-    version = 3
+    version = 4
     name = "bias"
+    least_share = 0.3  # it is short beside what it often wins
     summary = "corrects the mean of each channel for the error of INT8, and its scale where that helps"
 
     def serves(self, precision: Precision) -> bool:
@@ -139,11 +142,12 @@ class _Pass:
         self._taps = [nodes[makers[op.name]].outputs[0].name or "" for op in self._ops]
         self._stages = plan_stages(lowered.graph, self._taps)
         self._float_stages = plan_stages(model.graph.graph, [op.tap for op in self._ops])
-        # To fit to: as many as memory holds, which for large images are few, but each of many values.
+        # To fit to: as many as there are memory and time for. Of a large model these are few, but each of many values,
+        # and all ops corrected by few samples are better than the first ops by many.
         held = 2 * live_bytes(self._float_stages, model.shapes)
         by_memory = _HELD_BYTES // max(1, held) * 2 // 3
         wanted = -(-_MOST_SAMPLES // model.batch)
-        count = int(max(1, min(wanted, by_memory)))
+        count = int(max(1, min(wanted, by_memory, 2 * self._batches_in_time(model) / 3)))
         fitting = list(islice(context.fitting(), count))
         held_out = list(islice(context.held_out(), max(1, count // 2)))
         self._batches: list[Batch] = [*fitting, *held_out]
@@ -154,6 +158,15 @@ class _Pass:
             self._count_wild([rows_of(each[name], 1, b.count, self._batch) for each, b in self._pair_batches(inputs)])
         self._int8 = StagedRuns(context.emulator, lowered, self._stages, inputs)
         self._float = StagedRuns(context.emulator, model.graph, self._float_stages, inputs)
+
+    def _batches_in_time(self, model: Model) -> float:
+        """On how many batches all ops can be corrected in the time that is left."""
+        session, inputs = self._context.emulator.open(model.graph), next(iter(self._context.fitting())).inputs
+        session.run(inputs)
+        left_s = self._context.seconds_left()
+        session.run(inputs)
+        each_s = left_s - self._context.seconds_left()
+        return left_s / (_PASSES * each_s) if each_s > 0 else math.inf
 
     def _pair_batches(self, inputs: Sequence[Arrays]) -> list[tuple[Arrays, Batch]]:
         return list(zip(inputs, self._batches, strict=True))

@@ -79,6 +79,39 @@ def test_a_step_whose_time_ran_out_does_not_say_that_there_was_nothing_to_do(cas
     assert step.error_after is None
 
 
+class Entitled(RecoveryStep):
+    """Remembers how much time it has."""
+
+    name = "entitled"
+    summary = "time"
+    least_share = 0.5
+
+    def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
+        self.left_s = context.seconds_left()
+        return None
+
+
+class Greedy(RecoveryStep):
+    """Takes all the time that there is."""
+
+    name = "greedy"
+    summary = "time"
+
+    def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
+        while context.seconds_left() > 0:
+            pass
+        return None
+
+
+def test_a_step_has_its_share_of_the_time_whatever_those_before_it_took(case: Case) -> None:
+    entitled = Entitled()
+    _, record = case.recover([Greedy(), entitled, Balance()], seconds=3.0)
+    assert 0 < entitled.left_s < 1.5
+    _, told, last = record.steps
+    assert "there is nothing for it to do" in told.reason
+    assert last.cut == "it was not tried"
+
+
 def test_a_step_that_helps_is_kept_with_what_it_did(case: Case) -> None:
     ranges, record = case.recover([Widen(), Balance(), Idle()])
     assert [(step.name, step.kept) for step in record.steps] == [("widen", False), ("balance", True), ("idle", False)]

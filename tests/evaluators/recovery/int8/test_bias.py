@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from evaluators.data import Batch
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT
 from evaluators.recovery.int8.bias import BiasStep, correct_means
 from evaluators.recovery.int8.sample_errors import usual_power
@@ -113,6 +116,23 @@ def test_without_time_nothing_is_changed() -> None:
     found = BiasStep().propose(context_of(model, placement=COARSE, seconds=0.0), observed(model))
     assert found.ranges == observed(model)
     assert found.cut.startswith("it ran out of time after 0 of ")
+
+
+def test_few_samples_are_looked_at_where_there_is_no_time_for_more_and_all_ops_are_corrected() -> None:
+    model, known = loaded("residual"), context_of(loaded("residual"), placement=COARSE)
+    left = itertools.count(60, -1)  # a second passes between two looks at the clock, as in a run of the model
+    looked_at = list[int]()
+
+    def fitting() -> Iterator[Batch]:
+        for number, batch in enumerate(known.fitting()):
+            looked_at.append(number)
+            yield batch
+
+    hurried = replace(known, fitting=fitting, seconds_left=lambda: float(next(left)))
+    found = BiasStep().propose(hurried, observed(model))
+    assert found.cut == ""
+    assert max(looked_at) < 5
+    assert found.ranges.recovery.corrections
 
 
 def test_ranges_of_samples_that_are_not_finite_correct_nothing() -> None:
