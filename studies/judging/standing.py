@@ -220,9 +220,10 @@ class Standing:
         if self.final.unscorable[row]:
             return Verdict.FAILS
         if not self.final.tried_rows[row]:
-            is_reference = self.table.role[row] == REFERENCE.role and not self.limits.needs_reference
-            # Its loss is 0 on whatever samples: nothing has to be scored for that.
-            known = is_reference and self.limits and self.judgement.feasible[row]
+            # It loses nothing on whatever samples, and a metric of its own outputs has the best value there is: nothing
+            # has to be scored for that.
+            known = self.metric.relative or not self.limits.needs_reference
+            known = known and self.table.role[row] == REFERENCE.role and self.limits and self.judgement.feasible[row]
             return Verdict.SURELY if known else Verdict.UNCONFIRMED
         if not self.limits:
             return Verdict.UNLIMITED

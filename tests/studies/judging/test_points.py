@@ -50,7 +50,10 @@ def test_a_point_names_what_was_measured_and_what_the_limits_say(store: Store) -
 def test_fp32_loses_nothing_against_itself_on_samples_that_nobody_scored(store: Store) -> None:
     assert judged(store).point(0).final.verdict is Verdict.SURELY
     assert judged(store, Limits(latency_budget_ms=2.5)).point(0).final.verdict is Verdict.UNCONFIRMED, "it is too slow"
-    assert judged(store, Limits(accuracy_limit=0.5)).point(0).final.verdict is Verdict.UNCONFIRMED
+    value = judged(store, Limits(accuracy_limit=0.5))
+    assert value.point(0).final.verdict is Verdict.UNCONFIRMED
+    value.study.metric = {**value.study.metric, "relative": True}
+    assert replace(value).point(0).final.verdict is Verdict.SURELY, "of outputs compared with its own it has the best value"
 
 
 def test_lists_of_points_are_the_picks_the_front_and_what_a_table_names(store: Store) -> None:
