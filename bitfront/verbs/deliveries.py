@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
-from search.errors import ConfigError
+from search.errors import ConfigError, EvaluatorError
 from search.values import REFERENCE
 from studies.events import Quiet
 from studies.options.config import SearchConfig, options_of
@@ -21,6 +21,7 @@ from studies.options.read_options import change_config
 if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs work with is imported inside them
     from studies.events import Events
     from studies.export.export import Export
+    from studies.judging.findings.sensitivity_table import Sensitivities
     from studies.judging.search_events import SearchEvents
     from studies.judging.study_lookup import LimitChanges
     from studies.lifecycle.recovered_model import RecoveredModel
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs wor
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+DELIVERED = ("diagnosis", "engine", "safe", "report")
+_MOST_CAUSES = 3
 _OF_MODELS = ("batch", "shapes", "input_values", "calibration_cache")
 _OF_MIXES = (*_OF_MODELS, "data", "calibration_data", "final_data", "preprocess")
 
@@ -201,12 +204,16 @@ class Delivery:
         engine: the export of the best, checked; None where nothing keeps the limits.
         safe: that of FP32, which a guard falls back to; None where that is the best, or there is no best.
         report: its file.
+        sensitivities: what every layer loses alone, and why; None where it could not be measured.
+
+    Each is also None where the user skips it.
     """
 
     finished: SearchResult
     engine: Export | None
     safe: Export | None
-    report: Path
+    report: Path | None
+    sensitivities: Sensitivities | None = None
 
     @property
     def storage(self) -> str:
@@ -214,8 +221,13 @@ class Delivery:
         return self.finished.standing.details.storage
 
 
-def deliver_best(finished: SearchResult, folder: Path, events: SearchEvents | None) -> Delivery:
-    """Export the best of a search and FP32, check both, and write the report, all into one folder.
+def deliver_best(
+    finished: SearchResult, folder: Path, events: SearchEvents | None, skip: Sequence[str] = ()
+) -> Delivery:
+    """Find out why layers lose, export the best of a search and FP32, check both, and write the report into one folder.
+
+    Args:
+        skip: some of `DELIVERED`.
 
     Raises:
         ArtifactError: a written engine does not work.
@@ -231,15 +243,28 @@ def deliver_best(finished: SearchResult, folder: Path, events: SearchEvents | No
     # All or nothing: whoever goes on with an interrupted one names the same folder.
     with TemporaryDirectory(prefix=".", dir=folder) as made:
         part = Path(made)
-        if best is not None:
+        if best is not None and "engine" not in skip:
             engine = export_study(url, name, part / "engine", NOTHING, **where)
-        if engine is not None and base is not None and int(now.table.trial[base]) not in (-1, engine.trial):
+        wanted = engine is not None and base is not None and "safe" not in skip
+        if wanted and int(now.table.trial[base]) not in (-1, engine.trial):
             safe = export_study(url, name, part / "safe", NOTHING, trial=int(now.table.trial[base]), **where)
-        report(name, part / "report.html", storage=url)
+        if "report" not in skip:
+            report(name, part / "report.html", storage=url)
         for path in part.iterdir():
             path.rename(folder / path.name)
     engine, safe = (each and replace(each, folder=folder / each.folder.name) for each in (engine, safe))
-    return Delivery(finished, engine, safe, folder / "report.html")
+    sensitivities = None if "diagnosis" in skip else _diagnose(name, storage=url, **where)
+    return Delivery(finished, engine, safe, None if "report" in skip else folder / "report.html", sensitivities)
+
+
+def _diagnose(name: str, **where: Any) -> Sensitivities | None:
+    """What a study knows of its layers, or finds out now; a model that cannot be run so takes nothing back."""
+    from bitfront.verbs.analyses import sensitivity
+
+    try:
+        return sensitivity(name, **where)
+    except EvaluatorError:
+        return None
 
 
 def delivery_json(done: Delivery) -> Mapping[str, Any]:
@@ -247,7 +272,9 @@ def delivery_json(done: Delivery) -> Mapping[str, Any]:
     if done.engine is not None:
         found = {"folder": str(done.engine.folder), "trial": done.engine.trial}
         found["safe"] = None if done.safe is None else str(done.safe.folder)
-    return {"storage": done.storage, "report": str(done.report), **found}
+    report = None if done.report is None else str(done.report)
+    causes = None if done.sensitivities is None else done.sensitivities.cause_rows()
+    return {"storage": done.storage, "report": report, "causes": causes, **found}
 
 
 def warn_of_delivery(done: Delivery) -> None:
@@ -268,8 +295,14 @@ def print_delivery(done: Delivery) -> None:
     now = done.finished.standing
     if done.engine is not None:
         print_exported(done.engine)
-    say(f"Report: {done.report}")
+    if done.report is not None:
+        say(f"Report: {done.report}")
+    if done.sensitivities is not None:
+        _print_causes(done.sensitivities)
     say_command("Why layers lose:", command("sensitivity", now.study.name, storage=done.storage))
+    base = now.measures.row_of(REFERENCE.role)
+    if done.engine is not None and base is not None and done.engine.trial == now.table.trial[base]:
+        say("The best is FP32 itself, so there is nothing to guard or to gate.")
     if done.engine is not None and done.safe is not None:
         fast, safe = str(done.engine.folder), str(done.safe.folder)
         inputs = ", ".join(f"{each[0]!r}: …" for each in now.study.model["inputs"])
@@ -277,6 +310,16 @@ def print_delivery(done: Delivery) -> None:
         say_command("For each request:", f"outputs = guard.run({{{inputs}}})")
         words = (shlex.quote(fast), "--against", shlex.quote(safe), "--data", "FRESH.npz", "--max-drop", "1%")
         say_command("In a pipeline:", " ".join([program(), "gate", *words]))
+
+
+def _print_causes(found: Sensitivities) -> None:
+    """The layers that lose most alone, with the likeliest cause of each."""
+    from bitfront.printing.output import print_table, say
+    from studies.judging.findings.sensitivity_table import CAUSE_COLUMNS
+
+    say(found.headline())
+    if rows := found.cause_rows()[:_MOST_CAUSES]:
+        print_table(rows, CAUSE_COLUMNS)
 
 
 def recover(

@@ -79,7 +79,7 @@ def demo(
     finished = search(config, events)
     assert not isinstance(finished, Delivery), "no folder for one was named"
     done = deliver_best(finished, folder, events)
-    return Demo(done.finished, done.engine, done.safe, done.report)
+    return Demo(done.finished, done.engine, done.safe, done.report, done.sensitivities)
 
 
 def _demo_json(done: Demo) -> Mapping[str, Any]:
@@ -101,6 +101,7 @@ def _print_demo(done: Demo) -> None:
     from studies.store.suggestions import command
 
     print_delivery(done)
+    assert done.report is not None, "nothing was skipped"
     say(f"Database: {done.report.parent / 'bitfront.db'}")
     say_command("Judge by another limit:", command("front", "exposures", "--max-drop", "3%", storage=done.storage))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, asks, prints
 from bitfront.verbs.deliveries import (
+    DELIVERED,
     Delivery,
     deliver_best,
     delivery_json,
@@ -40,6 +41,7 @@ def search(
     *,
     replace: bool = False,
     deliver: Annotated[Path | None, Typed("DIR")] = None,
+    skip: Annotated[Sequence[str], Typed("STEP", "--skip")] = (),
 ) -> SearchResult | Delivery:
     """Search for the fastest mix of precisions of a model within your limits of latency and accuracy.
 
@@ -47,8 +49,9 @@ def search(
         config: what to search; its values are checked first.
         events: told what happens.
         replace: If there is a study of this name, delete it first.
-        deliver: New or empty folder. After the search, export the best and FP32 into it, check them, write the report,
-            and say how both engines go behind a guard and a gate.
+        deliver: New or empty folder. After the search, say why layers lose, export the best and FP32 into it, check
+            them, write the report, and say how both engines go behind a guard and a gate.
+        skip: With --deliver: leave this out, diagnosis, engine, safe or report. Can be repeated.
 
     Raises:
         InputError: before anything was created; or calibration refused the inputs, and the study was taken back.
@@ -56,13 +59,18 @@ def search(
     """
     from studies.lifecycle.new_study import search_new_study
 
-    _check_delivery(deliver)
+    _check_delivery(deliver, skip)
     found = search_new_study(config, events or Quiet(), replace=replace)
-    return found if deliver is None else deliver_best(found, deliver, events)
+    return found if deliver is None else deliver_best(found, deliver, events, skip)
 
 
-def _check_delivery(folder: Path | None) -> None:
+def _check_delivery(folder: Path | None, skip: Sequence[str]) -> None:
     """Before anything takes time."""
+    for step in skip:
+        if step not in DELIVERED:
+            raise refusal("--skip", " or ".join(DELIVERED), step, "leave out one of these")
+    if skip and folder is None:
+        raise ConfigError("--skip: it leaves out a part of what --deliver writes. Add --deliver DIR, or leave it out.")
     if folder is not None:
         from studies.export import check_folder
 
@@ -92,6 +100,7 @@ def resume(
     max_slowdown: Annotated[float | None, Typed("SHARE", read=parse_tolerance)] = None,
     out: Annotated[Path | None, Typed("DIR")] = None,
     deliver: Annotated[Path | None, Typed("DIR")] = None,
+    skip: Annotated[Sequence[str], Typed("STEP", "--skip")] = (),
     own_sampler: BaseSampler | None = None,
     events: SearchEvents | None = None,
 ) -> SearchResult | Delivery | Renewal | tuple[Remeasured, ...]:
@@ -112,6 +121,7 @@ def resume(
         own_sampler: the sampler of a study that was searched with one that is an object of Python.
         out: With --as: new or empty folder for the new best engine. It is written if the engine passes.
         deliver: New or empty folder for the best, FP32 and the report, as of `search`.
+        skip: With --deliver: leave this out, as of `search`.
         events: told what happens.
 
     Returns:
@@ -123,9 +133,8 @@ def resume(
         ConfigError: a change names nothing that there is, or cannot be used.
     """
     if fresh is not None:
-        _refuse_others(
-            changes, ("model", "data", "trust_functions", "max_drop"), "--as", remeasure=remeasure, deliver=deliver
-        )
+        taken = ("model", "data", "trust_functions", "max_drop")
+        _refuse_others(changes, taken, "--as", remeasure=remeasure, deliver=deliver, skip=skip or None)
         from studies.gate.check import GateLimits
         from studies.lifecycle.renewal import renew_study
         from studies.store.store import default_url
@@ -138,12 +147,13 @@ def resume(
         given = "--out" if max_slowdown is None else "--max-slowdown"
         raise ConfigError(f"{given}: this option goes with --as, which calibrates a study again. Leave it out.")
     if remeasure is not None:
-        _refuse_others(changes, ("model", "data", "trust_functions"), "--remeasure", deliver=deliver)
+        taken = ("model", "data", "trust_functions")
+        _refuse_others(changes, taken, "--remeasure", deliver=deliver, skip=skip or None)
         return _measure_again(name, remeasure, changes, storage, target, events or Quiet())
-    _check_delivery(deliver)
+    _check_delivery(deliver, skip)
     where = (storage, target, new_target)
     found = _join(name, changes, events, where, moved=True, own_sampler=own_sampler)
-    return found if deliver is None else deliver_best(found, deliver, events)
+    return found if deliver is None else deliver_best(found, deliver, events, skip)
 
 
 @clocked_run()

@@ -67,6 +67,34 @@ def test_the_lines_for_a_server_and_a_pipeline_work_as_they_are_printed(
     assert invoke(*shlex.split(said["Why layers lose"])[1:]).exit_code == 0
 
 
+def test_it_says_why_layers_lose(delivered: tuple[Path, str]) -> None:
+    assert re.search(r"\d+ groups, \d+ pairs of group and precision: ", delivered[1])
+
+
+@pytest.mark.parametrize(
+    ("skipped", "left"),
+    [(("report", "safe", "diagnosis"), ["engine"]), (("engine",), ["report.html"])],
+    ids=["all but the engine", "the engine"],
+)
+def test_each_part_can_be_skipped(here: Path, tmp_path: Path, skipped: tuple[str, ...], left: list[str]) -> None:
+    words = [word for step in skipped for word in ("--skip", step)]
+    found = json.loads(ok("resume", "s", "--deliver", f"{tmp_path / 'part'}", *words, "--json"))["delivered"]
+    assert sorted(path.name for path in (tmp_path / "part").iterdir()) == left
+    assert (found["causes"] is None) is ("diagnosis" in skipped)
+    assert (found["report"] is None) is ("report" in skipped)
+
+
+def test_what_cannot_be_skipped_is_refused(here: Path) -> None:
+    for words, told in (
+        (("--deliver", "no", "--skip", "search"), "expected diagnosis or engine or safe or report, got 'search'"),
+        (("--skip", "report"), "Add --deliver DIR"),
+        (("--remeasure", "all", "--skip", "report"), "does not go with --remeasure"),
+    ):
+        said = invoke("resume", "s", *words)
+        assert (said.exit_code, told in said.stderr) == (2, True), said.output
+    assert not Path("no").exists()
+
+
 def test_a_study_that_is_done_delivers_what_it_has(here: Path) -> None:
     found = json.loads(ok("resume", "s", "--deliver", "again", "--json"))
     assert found["delivered"]["folder"].endswith("again/engine")

@@ -53,7 +53,9 @@ def test_fp32_loses_nothing_against_itself_on_samples_that_nobody_scored(store: 
     value = judged(store, Limits(accuracy_limit=0.5))
     assert value.point(0).final.verdict is Verdict.UNCONFIRMED
     value.study.metric = {**value.study.metric, "relative": True}
-    assert replace(value).point(0).final.verdict is Verdict.SURELY, "of outputs compared with its own it has the best value"
+    assert replace(value).point(0).final.verdict is Verdict.SURELY, (
+        "of outputs compared with its own it has the best value"
+    )
 
 
 def test_lists_of_points_are_the_picks_the_front_and_what_a_table_names(store: Store) -> None:
