@@ -245,9 +245,9 @@ def deliver_best(
         part = Path(made)
         if best is not None and "engine" not in skip:
             engine = export_study(url, name, part / "engine", NOTHING, **where)
-        wanted = engine is not None and base is not None and "safe" not in skip
-        if wanted and int(now.table.trial[base]) not in (-1, engine.trial):
-            safe = export_study(url, name, part / "safe", NOTHING, trial=int(now.table.trial[base]), **where)
+        trial = -1 if base is None or "safe" in skip else int(now.table.trial[base])
+        if engine is not None and trial not in (-1, engine.trial):
+            safe = export_study(url, name, part / "safe", NOTHING, trial=trial, **where)
         if "report" not in skip:
             report(name, part / "report.html", storage=url)
         for path in part.iterdir():

@@ -101,8 +101,8 @@ def _print_layers(found: Layers) -> None:
     ops = Counter(row["op"] for row in rows)
     of_all = {refusal: n for refusal, n in refused.items() if n == ops[refusal[0]] > 1}
     for row in rows:
-        told = [f"no {p}: {why}" for p, why in row["why_not"].items() if (row["op"], p, why) not in of_all]
-        row["why_not"] = "; ".join(told)
+        own = [f"no {p}: {why}" for p, why in row["why_not"].items() if (row["op"], p, why) not in of_all]
+        row["why_not"] = "; ".join(own)
     print_table(rows, ["group", "node", "op", "block", "shape", "may", "why_not"], notes=["why_not"])
     out.print()
     if of_all:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # help is made of the signatures alone, so what the verbs wor
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+_OF_FILES = ("model", "data", "trust_functions")
 
 
 @clocked_run()
@@ -133,8 +134,8 @@ def resume(
         ConfigError: a change names nothing that there is, or cannot be used.
     """
     if fresh is not None:
-        taken = ("model", "data", "trust_functions", "max_drop")
-        _refuse_others(changes, taken, "--as", remeasure=remeasure, deliver=deliver, skip=skip or None)
+        given = (*_OF_FILES, "max_drop")
+        _refuse_others(changes, given, "--as", remeasure=remeasure, deliver=deliver, skip=skip or None)
         from studies.gate.check import GateLimits
         from studies.lifecycle.renewal import renew_study
         from studies.store.store import default_url
@@ -147,8 +148,7 @@ def resume(
         given = "--out" if max_slowdown is None else "--max-slowdown"
         raise ConfigError(f"{given}: this option goes with --as, which calibrates a study again. Leave it out.")
     if remeasure is not None:
-        taken = ("model", "data", "trust_functions")
-        _refuse_others(changes, taken, "--remeasure", deliver=deliver, skip=skip or None)
+        _refuse_others(changes, _OF_FILES, "--remeasure", deliver=deliver, skip=skip or None)
         return _measure_again(name, remeasure, changes, storage, target, events or Quiet())
     _check_delivery(deliver, skip)
     where = (storage, target, new_target)

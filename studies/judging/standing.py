@@ -222,9 +222,9 @@ class Standing:
         if not self.final.tried_rows[row]:
             # It loses nothing on whatever samples, and a metric of its own outputs has the best value there is: nothing
             # has to be scored for that.
+            is_reference = self.table.role[row] == REFERENCE.role and bool(self.limits)
             known = self.metric.relative or not self.limits.needs_reference
-            known = known and self.table.role[row] == REFERENCE.role and self.limits and self.judgement.feasible[row]
-            return Verdict.SURELY if known else Verdict.UNCONFIRMED
+            return Verdict.SURELY if is_reference and known and self.judgement.feasible[row] else Verdict.UNCONFIRMED
         if not self.limits:
             return Verdict.UNLIMITED
         if not self.judgement.keeps_final[row]:
