@@ -134,8 +134,8 @@ def resume(
         ConfigError: a change names nothing that there is, or cannot be used.
     """
     if fresh is not None:
-        given = (*_OF_FILES, "max_drop")
-        _refuse_others(changes, given, "--as", remeasure=remeasure, deliver=deliver, skip=skip or None)
+        taken = (*_OF_FILES, "max_drop")
+        _refuse_others(changes, taken, "--as", remeasure=remeasure, deliver=deliver, skip=skip or None)
         from studies.gate.check import GateLimits
         from studies.lifecycle.renewal import renew_study
         from studies.store.store import default_url
