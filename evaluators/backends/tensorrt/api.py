@@ -135,7 +135,7 @@ def make_log(trt: Any) -> Any:
 
     # Not looked up when something is logged: TensorRT still speaks when Python, at its end, has emptied its modules.
     # Integers, as a build says much that nobody wants, and comparing severities takes five times as long.
-    error, warning = int(trt.ILogger.ERROR), int(trt.ILogger.WARNING)
+    error, warning, number = int(trt.ILogger.ERROR), int(trt.ILogger.WARNING), int
 
     class Log(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -144,7 +144,7 @@ def make_log(trt: Any) -> Any:
             self.warnings: list[str] = []
 
         def log(self, severity: Any, msg: str) -> None:
-            level = int(severity)
+            level = number(severity)
             if level <= error:
                 self.errors.append(msg)
             elif level == warning:
