@@ -35,7 +35,7 @@ CAPABILITIES = ROOT / "docs" / "capabilities.md"
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
 TOPICS |= {"recovery", "python", "json", "api", "quickstart", "faq", "glossary", "comparison"}
 TOPICS |= {"handover", "options", "backends", "workers", "targets", "artifacts", "servers", "kubernetes", "guard"}
-TOPICS |= {"monitoring", "capabilities", "install", "trust", "formats"}
+TOPICS |= {"monitoring", "capabilities", "install", "environments", "trust", "formats"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
 OTHER_PROGRAMS |= {
     "--scale",
