@@ -16,7 +16,7 @@ from evaluators.backends.registry import BACKENDS, kind_named
 from evaluators.measure.device_lock import DeviceBusyError, device_lock
 from search.errors import BitfrontError
 from search.values import Precision
-from studies import environment
+from studies import environment, seen_environments
 from studies.events import Quiet
 from studies.outputs import check_file
 
@@ -54,6 +54,7 @@ def doctor(
         Check("python", True, str(facts["python"])),
         Check("processor", True, f"{facts['cpu']['model']}, {facts['cpu']['cores']} cores"),
         *[Check(name, True, str(version)) for name, version in machine.packages.items() if version],
+        _environment_check(str(facts["python"]), machine),
         *gpu_checks(machine, needed_by),
         *(check for kind in kinds for check in kind.checks(machine)),
         _docker_check(bool(machine.gpus)),
@@ -105,6 +106,11 @@ def _print_checks(checks: Sequence[Check]) -> None:
         out.print(Text.assemble(mark, first), soft_wrap=True)
         for line in others:
             out.print(Text(" " * 8 + line), soft_wrap=True)
+
+
+def _environment_check(python: str, machine: Machine) -> Check:
+    told = seen_environments.describe_environment(python, machine.packages, discovery.driver_version())
+    return Check("environment", True, told)
 
 
 def _docker_check(gpu: bool) -> Check:

@@ -92,6 +92,9 @@ def test_a_gpu_and_what_belongs_to_it(gpu: dict[str, str]) -> None:
     assert "int8 on tensor cores" in named(found, "precisions of NVIDIA H200").found
     assert named(found, "cuda of the driver") == Check("cuda of the driver", True, "12.8")
     assert named(found, "tensorrt package").found == "tensorrt 10.11.0"
+    environment = named(found, "environment")
+    assert environment.good
+    assert "tensorrt 10.11.0 is newer than 8.6.0; python 3.12.3 is newer than 3.10" in environment.found
     # Neither is installed where these tests run without a GPU; where it is, the line is good.
     assert {"backend onnxruntime on cuda", "backend tensorrt on cuda", "nvml"} <= {check.name for check in found}
     assert all(check.advice or check.found for check in found if not check.good)
