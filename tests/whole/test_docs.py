@@ -293,8 +293,8 @@ def test_the_readme_has_of_each_model_the_file_of_the_others_that_it_names_and_w
             for run in [runs[f"{model}/{method}"]]
         ]
         pick = f"{cells[2]} (FP32)" if runs[f"{model}/best"]["trial"] == 0 else f"**{cells[2]}**" if ahead else cells[2]
-        expected.add(" | ".join([*cells[:2], pick]))
-    rows = re.findall(r"^\| [^|]+ \| ([\d.]+×, .+) \|$", read(ROOT / "README.md"), re.MULTILINE)
+        expected.add(" | ".join([f"({ms['fp32']:.1f})", *cells[:2], pick]))
+    rows = re.findall(r"^\| [^|]+ (\([\d.]+\) \| [\d.]+×, .+) \|$", read(ROOT / "README.md"), re.MULTILINE)
     assert set(rows) == expected
     assert len(rows) == 10
 
