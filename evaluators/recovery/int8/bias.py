@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -32,7 +31,7 @@ Array = NDArray[Any]
 
 _HELD_BYTES = 384 * 2**20  # of activations that wait for later stages
 _MOST_SAMPLES = 96  # to fit to; half as many decide
-_PASSES = 9.0  # of the float model, that correcting all ops on a batch takes as long as
+_LATER = 0.5  # of the time of an op, that later ones take, which mostly hold fewer values
 
 
 class BiasStep(RecoveryStep):
@@ -142,12 +141,11 @@ class _Pass:
         self._taps = [nodes[makers[op.name]].outputs[0].name or "" for op in self._ops]
         self._stages = plan_stages(lowered.graph, self._taps)
         self._float_stages = plan_stages(model.graph.graph, [op.tap for op in self._ops])
-        # To fit to: as many as there are memory and time for. Of a large model these are few, but each of many values,
-        # and all ops corrected by few samples are better than the first ops by many.
+        # To fit to: as many as memory holds, which for large images are few, but each of many values.
         held = 2 * live_bytes(self._float_stages, model.shapes)
         by_memory = _HELD_BYTES // max(1, held) * 2 // 3
         wanted = -(-_MOST_SAMPLES // model.batch)
-        count = int(max(1, min(wanted, by_memory, 2 * self._batches_in_time(model) / 3)))
+        count = int(max(1, min(wanted, by_memory)))
         fitting = list(islice(context.fitting(), count))
         held_out = list(islice(context.held_out(), max(1, count // 2)))
         self._batches: list[Batch] = [*fitting, *held_out]
@@ -158,15 +156,6 @@ class _Pass:
             self._count_wild([rows_of(each[name], 1, b.count, self._batch) for each, b in self._pair_batches(inputs)])
         self._int8 = StagedRuns(context.emulator, lowered, self._stages, inputs)
         self._float = StagedRuns(context.emulator, model.graph, self._float_stages, inputs)
-
-    def _batches_in_time(self, model: Model) -> float:
-        """On how many batches all ops can be corrected in the time that is left."""
-        session, inputs = self._context.emulator.open(model.graph), next(iter(self._context.fitting())).inputs
-        session.run(inputs)
-        left_s = self._context.seconds_left()
-        session.run(inputs)
-        each_s = left_s - self._context.seconds_left()
-        return left_s / (_PASSES * each_s) if each_s > 0 else math.inf
 
     def _pair_batches(self, inputs: Sequence[Arrays]) -> list[tuple[Arrays, Batch]]:
         return list(zip(inputs, self._batches, strict=True))
@@ -183,13 +172,27 @@ class _Pass:
                 self.cut = f"it ran out of time after {number} of {len(self._ops)} ops"
                 self.left = tuple(op.name for op in self._ops[number:])
                 break
+            before_s = self._context.seconds_left()
             correction = self._correct(number, op)
             if correction is not None:
                 found[op.name] = correction
             self._context.alive()
+            left_s = self._context.seconds_left()
+            if _LATER * (before_s - left_s) * (len(self._ops) - number - 1) > left_s:
+                self._halve()
         scaled = sum(each.scale is not None for each in found.values())
         notes.append(f"{len(found)} of {len(self._ops)} ops corrected, {scaled} of them in the scale of channels too")
         return found
+
+    def _halve(self) -> None:
+        """Go on with half of the batches: all ops corrected by few samples are better than the first ops by many."""
+        held_out = len(self._batches) - self._fitted
+        kept = [*range(-(-self._fitted // 2)), *range(self._fitted, self._fitted + -(-held_out // 2))]
+        self._fitted = -(-self._fitted // 2)
+        self._batches = [self._batches[i] for i in kept]
+        self._weights = [self._weights[i] for i in kept]
+        for runs in (self._float, self._int8):
+            runs.keep_batches(kept)
 
     def _correct(self, number: int, op: _Op) -> Correction | None:
         exact, rough = self._float.run(number), self._int8.run(number)

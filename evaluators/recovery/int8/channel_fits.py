@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 Array = NDArray[Any]
 
 _BLOCK = 2**21  # values of some channels that are looked at together
-_VALUES = 2**15  # of a channel, which tell a mean of errors to a hundredth of their deviation; of more some are drawn
+_VALUES = 2**12  # of a channel, which tell a mean of errors to a fiftieth of their deviation; of more some are drawn
 _FAR = 3.0  # standard deviations of the usual errors, beyond which an error is cut
 _DEVIATION = 1.4826  # of a normal distribution, in median absolute deviations
 _ROUNDS = 5  # to settle a mean of errors that are cut around it

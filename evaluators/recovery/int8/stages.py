@@ -128,3 +128,7 @@ class StagedRuns:
             pool.update(arrays)
             for name in [name for name in pool if self._last.get(name, -1) <= number]:
                 del pool[name]
+
+    def keep_batches(self, places: Sequence[int]) -> None:
+        """Go on with these batches alone."""
+        self._pools = [self._pools[place] for place in places]

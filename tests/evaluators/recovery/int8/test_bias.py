@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.data import Batch
+from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT
 from evaluators.recovery.int8.bias import BiasStep, correct_means
 from evaluators.recovery.int8.sample_errors import usual_power
@@ -118,21 +117,34 @@ def test_without_time_nothing_is_changed() -> None:
     assert found.cut.startswith("it ran out of time after 0 of ")
 
 
-def test_few_samples_are_looked_at_where_there_is_no_time_for_more_and_all_ops_are_corrected() -> None:
+class Metered:
+    """An emulator whose runs take a second each."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        self.seconds = 0
+
+    def open(self, graph: ir.Model) -> Metered:
+        opened = Metered(self._emulator)
+        opened.session, opened.meter = self._emulator.open(graph), self
+        return opened
+
+    def run(self, inputs: Arrays) -> Arrays:
+        self.meter.seconds += 1
+        return dict(self.session.run(inputs))
+
+
+@pytest.mark.parametrize(("seconds", "all_samples"), [(90.0, False), (1000.0, True)])
+def test_where_time_is_short_all_ops_are_corrected_by_fewer_samples(seconds: float, all_samples: bool) -> None:
     model, known = loaded("residual"), context_of(loaded("residual"), placement=COARSE)
-    left = itertools.count(60, -1)  # a second passes between two looks at the clock, as in a run of the model
-    looked_at = list[int]()
-
-    def fitting() -> Iterator[Batch]:
-        for number, batch in enumerate(known.fitting()):
-            looked_at.append(number)
-            yield batch
-
-    hurried = replace(known, fitting=fitting, seconds_left=lambda: float(next(left)))
-    found = BiasStep().propose(hurried, observed(model))
+    metered = Metered(known.emulator)
+    found = BiasStep().propose(
+        replace(known, emulator=metered, seconds_left=lambda: seconds - metered.seconds), observed(model)
+    )
     assert found.cut == ""
-    assert max(looked_at) < 5
     assert found.ranges.recovery.corrections
+    assert (metered.seconds == 7 * 2 * 12) is all_samples, "of seven ops, both models, and twelve batches"
+    assert output_error(known, found.ranges) < 0.9 * output_error(known, observed(model))
 
 
 def test_ranges_of_samples_that_are_not_finite_correct_nothing() -> None:
