@@ -17,7 +17,7 @@ from search.values import Ranges, Recovery, StepRecord
 EQUAL_DB = 80.0  # signal to noise, from which on two float models are equal but for rounding
 
 NO_TIME = "it was not tried, because the time for recovery was over: see --recover-time"
-TOO_SLOW = "it was not tried, because the model takes {:.0f} s over the samples: see --recover-time"
+TOO_SLOW = "it was not tried, because the model takes {:.3g} s over the samples: see --recover-time"
 _PASSES = 3.0  # an exact step looks at the samples and calibrates on them again, both slower than the model runs
 _EXACT_SHARE = 0.5  # of the time that is left, which that may take: ranges and biases often gain more
 
@@ -179,10 +179,11 @@ def _record(
 
 
 def _why_nothing(proposal: Proposal | None) -> str:
-    """Why a step changes nothing: by its notes, if it has some."""
+    """Why a step changes nothing: that its time ran out, else by its notes, if it has some."""
     if proposal is None or not (proposal.notes or proposal.cut):
         return "there is nothing for it to do"
-    return f"it found nothing to change: {'; '.join(filter(None, (*proposal.notes, proposal.cut)))}"
+    told = "; ".join(filter(None, (proposal.cut, *proposal.notes)))
+    return told if proposal.cut else f"it found nothing to change: {told}"
 
 
 def _finite(error: float) -> float | None:

@@ -20,7 +20,7 @@ from search.values.evaluation import (
 from search.values.precision import BASELINE, RECOVERED_FIRST, REFERENCE, Precision
 from search.values.ranges import Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
-from search.values.recovery_record import LossEstimate, MixBias, RecoveryRecord, StepRecord
+from search.values.recovery_record import NOT_TRIED, LossEstimate, MixBias, RecoveryRecord, StepRecord
 from search.values.score import Score
 from search.values.target import ATTENTION, FREE, GPU_CLOCK, THREAD_CLOCK, WALL_CLOCK, Capability, Target, flatten
 
@@ -30,6 +30,7 @@ __all__ = [
     "BOUND_TRIES",
     "FREE",
     "GPU_CLOCK",
+    "NOT_TRIED",
     "RECOVERED_FIRST",
     "REFERENCE",
     "THREAD_CLOCK",

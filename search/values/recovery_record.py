@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+NOT_TRIED = "it was not tried"
+
 
 @dataclass(frozen=True)
 class LossEstimate:
@@ -39,7 +41,8 @@ class StepRecord:
             was not kept or they were not scored.
         seconds: that proposing and measuring took.
         notes: the step's own, one sentence each.
-        cut: where it ran out of time, after how much, in words; empty where it did not.
+        cut: where it ran out of time, after how much, in words; `NOT_TRIED` where the time was over before; empty where
+            it did not.
     """
 
     name: str

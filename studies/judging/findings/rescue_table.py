@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from search.values import LossEstimate, MixBias, RecoveryRecord, StepRecord
+from search.values import NOT_TRIED, LossEstimate, MixBias, RecoveryRecord, StepRecord
 from studies.judging.rounding import estimate_text, format_fixed, half_width, interval_text, latency_text, value_text
 from studies.options.limits import LOSS, Limits, MetricScale
 from studies.options.quantities import format_elapsed_s
@@ -190,8 +190,9 @@ def mix_bias_text(bias: MixBias, metric: MetricScale) -> str:
 
 
 def recovery_text(record: RecoveryRecord) -> str:
-    """All of it in a line, for `status`: `equalize, bias kept of 5 steps tried, in 12s`."""
+    """All of it in a line, for `status`: `bias kept of 2 steps tried, 1 of which ran out of time, in 12s`."""
     kept = ", ".join(step.name for step in record.kept_steps) or "nothing"
-    count = len(record.steps)
-    cut = f", {len(record.cut)} of which ran out of time" if record.cut else ""
-    return f"{kept} kept of {count} step{'s' * (count != 1)} tried{cut}, in {format_elapsed_s(record.seconds)}"
+    left = sum(step.cut == NOT_TRIED for step in record.steps)
+    count, cut = len(record.steps) - left, len(record.cut) - left
+    tried = f"{kept} kept of {count} step{'s' * (count != 1)} tried" + f", {cut} of which ran out of time" * (cut > 0)
+    return f"{tried}{f'; {left} not tried for lack of time' * (left > 0)}, in {format_elapsed_s(record.seconds)}"

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from evaluators.data import Batch
+from evaluators.recovery.auto import TOO_SLOW
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.recover import Budget
 from evaluators.recovery.step import Proposal, RecoveryStep
 from search.errors import EvaluatorError
 from search.space.rules import KeepRule
-from search.values import Precision, Ranges, RecoveryRecord, TensorRange
+from search.values import NOT_TRIED, Precision, Ranges, RecoveryRecord, TensorRange
 from tests.support.extensions.toy_step import Balance, Break
 from tests.support.recovery_case import SAMPLES, Case
 
@@ -74,7 +75,7 @@ def test_a_step_whose_time_ran_out_does_not_say_that_there_was_nothing_to_do(cas
     _, record = case.recover([Hurried()])
     (step,) = record.steps
     assert not step.kept
-    assert step.reason == "it found nothing to change: it ran out of time after 0 of 2 layers"
+    assert step.reason == "it ran out of time after 0 of 2 layers"
     assert record.cut == (step,)
     assert step.error_after is None
 
@@ -180,6 +181,7 @@ def test_without_time_nothing_is_tried_and_few_samples_are_scored(case: Case) ->
     ranges, record = case.recover([Balance()], seconds=0.0)
     assert "the time for recovery was over" in record.steps[0].reason
     assert record.cut == record.steps
+    assert {step.cut for step in record.steps} == {NOT_TRIED}
     assert ranges == case.ranges
     assert record.plain.samples < SAMPLES
 
@@ -190,6 +192,7 @@ def test_a_step_that_runs_a_slow_model_several_times_leaves_its_time_to_others(
     monkeypatch.setattr(Budget, "idle_s", lambda self, processor_s: 10.0)
     _, record = case.recover([Balance(), Widen()], seconds=60.0)
     assert "the model takes 10 s over the samples" in record.steps[0].reason
+    assert "takes 0.0123 s over" in TOO_SLOW.format(0.01234)
     assert record.cut == record.steps[:1]
     assert record.steps[1].error_after is not None
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from search.values import LossEstimate, RecoveryRecord, StepRecord
+from search.values import NOT_TRIED, LossEstimate, RecoveryRecord, StepRecord
 from studies.judging.findings.rescue_table import (
     HEADER,
     RescuedPick,
+    recovery_text,
     rescue_cells,
     rescue_legend,
     rescue_notes,
@@ -57,3 +58,20 @@ def test_a_loss_beyond_chance_is_won_back() -> None:
     record = RecoveryRecord("auto", (KEPT,), LossEstimate(0.1, 0.05, 0.15, 300))
     assert rescue_cells(rescue_rows(record), TOP1)[1][3] == "100 %"
     assert not any("tell" in note or "win back" in note for note in rescue_notes(record, TOP1))
+
+
+@pytest.mark.parametrize(
+    ("cuts", "said"),
+    [
+        (("", ""), "2 steps tried, in 12s"),
+        (("", "it ran out of time after 0 of 4 streams"), "2 steps tried, 1 of which ran out of time, in 12s"),
+        (
+            ("it ran out of time", NOT_TRIED, NOT_TRIED),
+            "1 step tried, 1 of which ran out of time; 2 not tried for lack",
+        ),
+        ((NOT_TRIED,), "0 steps tried; 1 not tried for lack of time, in 12s"),
+    ],
+)
+def test_steps_that_were_not_tried_are_not_counted_as_tried(cuts: tuple[str, ...], said: str) -> None:
+    steps = tuple(StepRecord("smooth", exact=True, kept=False, reason="", cut=cut) for cut in cuts)
+    assert recovery_text(RecoveryRecord("auto", steps, seconds=12.0)).startswith(f"nothing kept of {said}")
