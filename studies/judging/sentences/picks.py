@@ -45,16 +45,18 @@ def numbers_text(now: Standing, point: Point) -> str:
 
 
 def ties_text(now: Standing, point: Point, name: str) -> str:
-    """What a pick beats by noise alone: `ties with trial 7`; empty if it beats all others clearly.
+    """What a pick beats by noise alone: `ties with all FP32 (trial 0) and trial 7`.
 
-    If one of them loses less by more than noise, it is named with the difference, as you may prefer it.
+    If one of them loses less by more than noise, it is named with the difference, as you may prefer it. The text is
+    empty if the pick beats all others clearly.
     """
     rows = point.ties.get(name, ())
     if not rows:
         return ""
-    named = [_name(now, row) for row in rows[:_MOST_TIES]]
-    more = f" and {len(rows) - _MOST_TIES} more" if len(rows) > _MOST_TIES else ""
-    return f"ties with {', '.join(named)}{more}{_less_loss_text(now, point, rows)}"
+    named = [_name(now, row, numbered=True) for row in rows[:_MOST_TIES]]
+    named += [f"{len(rows) - _MOST_TIES} more"] * (len(rows) > _MOST_TIES)
+    head = f"{', '.join(named[:-1])} and " if len(named) > 1 else ""
+    return f"ties with {head}{named[-1]}{_less_loss_text(now, point, rows)}"
 
 
 def _less_loss_text(now: Standing, point: Point, rows: Sequence[int]) -> str:
@@ -70,9 +72,11 @@ def _less_loss_text(now: Standing, point: Point, rows: Sequence[int]) -> str:
     return f"; {_name(now, least)} loses {value_text(difference, max(noise), now.metric)} less"
 
 
-def _name(now: Standing, row: int) -> str:
+def _name(now: Standing, row: int, *, numbered: bool = False) -> str:
+    """`trial 7`; of a baseline `all FP32`, in a list of several `all FP32 (trial 0)`."""
     kind, _, precision = str(now.table.role[row]).partition(":")
-    return f"all {precision.upper()}" if kind == "baseline" else f"trial {now.table.trial[row]}"
+    trial = f"trial {now.table.trial[row]}"
+    return trial if kind != "baseline" else f"all {precision.upper()}{f' ({trial})' * numbered}"
 
 
 def is_faster(point: Point, other: Point, band: float) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -30,3 +32,18 @@ def test_a_tie_with_a_measurably_smaller_loss_says_how_much_smaller(half: float,
         now = read_standing(store, study, store.targets.of_study(study.id)[0], Limits(max_drop=0.05))
         assert now.picks.best is not None
         assert ties_text(now, now.point(now.picks.best), "best") == says
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ((0,), "ties with all FP32 (trial 0)"),
+        ((0, 2), "ties with all FP32 (trial 0) and trial 2"),
+        ((2, 3, 0), "ties with trial 2, trial 3 and 1 more"),
+    ],
+)
+def test_no_trial_in_the_list_reads_as_the_number_of_the_name_before_it(rows: tuple[int, ...], says: str) -> None:
+    table = SimpleNamespace(role=["baseline:fp32", "", "", ""], trial=[0, 1, 2, 3])
+    now: Any = SimpleNamespace(table=table, point=lambda row: SimpleNamespace(loss=None))
+    point: Any = SimpleNamespace(ties={"best": rows}, loss=0.0)
+    assert ties_text(now, point, "best") == says
