@@ -141,8 +141,18 @@ def _print_mix(done: WrittenMix) -> None:
 
 
 @prints(export, json=_export_json, warn=warn_of_export, quiet=True)
-def print_exported(done: Export) -> None:
-    """Print where an export lies and what is to be said of it."""
+def _print_export(done: Export) -> None:
+    from bitfront.printing.output import say
+
+    _print_exported(done)
+    if text := done.manifest["no_gain"]:
+        say(f"{text}.")
+    if done.manifest["final"]["disagreement"] is not None:
+        say(f"{done.manifest['final']['disagreement']['text']}.")
+
+
+def _print_exported(done: Export) -> None:
+    """Where an export lies and what it loses; what else is to be said of it stands below the front of a search too."""
     from bitfront.printing.output import say
     from studies.judging.findings.optimization_levels import compared_levels_text
 
@@ -150,10 +160,6 @@ def print_exported(done: Export) -> None:
     if text := compared_levels_text(done.manifest):
         say(text)
     say(done.final_text)
-    if text := done.manifest["no_gain"]:
-        say(f"{text}.")
-    if done.manifest["final"]["disagreement"] is not None:
-        say(f"{done.manifest['final']['disagreement']['text']}.")
 
 
 def report(
@@ -222,12 +228,18 @@ class Delivery:
 
 
 def deliver_best(
-    finished: SearchResult, folder: Path, events: SearchEvents | None, skip: Sequence[str] = ()
+    finished: SearchResult,
+    folder: Path,
+    events: SearchEvents | None,
+    skip: Sequence[str] = (),
+    *,
+    new: bool = True,
 ) -> Delivery:
     """Find out why layers lose, export the best of a search and FP32, check both, and write the report into one folder.
 
     Args:
         skip: some of `DELIVERED`.
+        new: whether the search made its study, and so told the user what batches its engines take.
 
     Raises:
         ArtifactError: a written engine does not work.
@@ -244,10 +256,10 @@ def deliver_best(
     with TemporaryDirectory(prefix=".", dir=folder) as made:
         part = Path(made)
         if best is not None and "engine" not in skip:
-            engine = export_study(url, name, part / "engine", NOTHING, **where)
+            engine = export_study(url, name, part / "engine", NOTHING, batch_told=new, **where)
         trial = -1 if base is None or "safe" in skip else int(now.table.trial[base])
         if engine is not None and trial not in (-1, engine.trial):
-            safe = export_study(url, name, part / "safe", NOTHING, trial=trial, **where)
+            safe = export_study(url, name, part / "safe", NOTHING, trial=trial, batch_told=True, **where)
         if "report" not in skip:
             report(name, part / "report.html", storage=url)
         for path in part.iterdir():
@@ -294,7 +306,7 @@ def print_delivery(done: Delivery) -> None:
     out.print()
     now = done.finished.standing
     if done.engine is not None:
-        print_exported(done.engine)
+        _print_exported(done.engine)
     if done.report is not None:
         say(f"Report: {done.report}")
     if done.sensitivities is not None:

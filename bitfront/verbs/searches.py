@@ -153,7 +153,7 @@ def resume(
     _check_delivery(deliver, skip)
     where = (storage, target, new_target)
     found = _join(name, changes, events, where, moved=True, own_sampler=own_sampler)
-    return found if deliver is None else deliver_best(found, deliver, events, skip)
+    return found if deliver is None else deliver_best(found, deliver, events, skip, new=False)
 
 
 @clocked_run()

@@ -123,6 +123,7 @@ class Request:
         extras: what is written beside the engine.
         latency_tolerance: how far the latency of what was written may be from that of the engine that was measured,
             relative; None for the study's tie band, at least 1 %.
+        batch_told: whether the user was told already that the engine takes one size of batch alone.
     """
 
     trial: int
@@ -130,6 +131,7 @@ class Request:
     options: Mapping[str, Any]
     extras: Extras = NO_EXTRAS
     latency_tolerance: float | None = None
+    batch_told: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         write_layer_files(staging, final, staging / final.bench.engine_file, chosen.assignment)
         write_final_samples(staging, final)
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
-        if frozen := frozen_batch_text(final.problem.model, final.problem.config):
+        if (frozen := frozen_batch_text(final.problem.model, final.problem.config)) and not request.batch_told:
             work.events.note(frozen)
         names = {path.name for path in staging.iterdir()} | {MANIFEST}
         (staging / README).write_text(

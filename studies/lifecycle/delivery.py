@@ -46,9 +46,10 @@ def export_study(
     extras: Extras = Extras(),
     latency_tolerance: float | None = None,
     target: str | None = None,
+    batch_told: bool = False,
     events: SearchEvents,
 ) -> Export:
-    """Write an engine of a study to a folder and check it; see `bitfront.verbs.export`."""
+    """Write an engine of a study to a folder and check it; see `bitfront.verbs.export` and `Request`."""
     exports.check_folder(out)
     _check_extras(extras)
     events.report_time(RunTime(limit_start()))  # behind a search its time limit counts no more
@@ -67,7 +68,8 @@ def export_study(
             with join_study(store, good, now.study, events) as work, work.crew.hold("prune"):
                 now, row, how = _confirm(work, now, row, pick, trial)
                 number = int(now.table.trial[row])
-                request = exports.Request(number, how, final_options(good.config), extras, latency_tolerance)
+                options = final_options(good.config)
+                request = exports.Request(number, how, options, extras, latency_tolerance, batch_told)
                 return exports.export_evaluation(work, now, row, request, out)
 
 

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bitfront.printing import study_results
 from bitfront.verbs import deliveries
+from studies.export import manifest
 from studies.guard import Guard
 from tests.support.command_line import invoke, ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
 
+NO_GAIN = "No mix is faster"
 SEARCH = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", "3", "--max-drop", "50%")
 
 
@@ -26,7 +29,16 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     write_inputs(folder / "in", mobile_cnn())
     with pytest.MonkeyPatch.context() as patch, quick():
         patch.chdir(folder)
-        return folder, ok(*SEARCH, "--deliver", "out/put")
+        patch.setattr(study_results, "no_gain_text", lambda now: NO_GAIN)
+        patch.setattr(manifest, "no_gain_text", lambda now: NO_GAIN)
+        (folder / "told").write_text((found := invoke(*SEARCH, "--deliver", "out/put")).output)
+        assert found.exit_code == 0, found.output
+        return folder, found.stdout
+
+
+def test_what_the_search_says_is_not_said_again_by_the_export(delivered: tuple[Path, str]) -> None:
+    told = " ".join((delivered[0] / "told").read_text().split())
+    assert (told.count("samples at a time and no other number"), told.count(NO_GAIN)) == (1, 1)
 
 
 @pytest.fixture
@@ -96,7 +108,9 @@ def test_what_cannot_be_skipped_is_refused(here: Path) -> None:
 
 
 def test_a_study_that_is_done_delivers_what_it_has(here: Path) -> None:
-    found = json.loads(ok("resume", "s", "--deliver", "again", "--json"))
+    resumed = invoke("resume", "s", "--deliver", "again", "--json")
+    assert " ".join(resumed.stderr.split()).count("at a time and no other number") == 1, "of two exports"
+    found = json.loads(resumed.stdout)
     assert found["delivered"]["folder"].endswith("again/engine")
     assert found["delivered"]["safe"].endswith("again/safe")
     assert Path(found["delivered"]["report"]).is_file()
