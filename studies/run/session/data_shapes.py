@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def _open_sizes(spec: TensorSpec, dims: Dims) -> TensorSpec:
     return replace(spec, least=least, most=tuple(size if isinstance(dim, int) else _ANY for dim, size in sizes))
 
 
-def _shape_text(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: Sequence[int | str]) -> str:
     return "x".join(map(str, shape))
 
 
@@ -122,26 +122,50 @@ _MOST = 2  # times the measured batch: what the advice names as the largest
 
 
 def frozen_batch_text(model: Model, config: SearchConfig) -> str:
-    """That engines take exactly one batch size, why, and what keeps it open; empty if it is open."""
+    """That engines take exactly one batch size, why, and what keeps it open; empty if it is open.
+
+    So it is told of other sizes that are dynamic in the model's file, where the data or the user name one alone.
+    """
     frozen = [spec for spec in model.inputs if not _has_open_batch(model, spec.name)]
     if not frozen:
         return ""
-    spec, size = frozen[0], model.batch
-    ways = " ".join(f"--shape {each.name}:{_range_text(each, size)}" for each in frozen)
-    samples = "one sample" if size == 1 else f"exactly {size} samples"
+    spec, size, inputs = frozen[0], model.batch, read_input_shapes(Path(config.model))
+    dims = {each.name: inputs.get(each.name) or ("",) for each in frozen}
+    first = {found[0] for found in dims.values()} - {""}  # a state may have its batch behind another axis
+    closed = {each.name: _closed_sizes(each, dims[each.name], first) for each in frozen}
+    ways = " ".join(f"--shape {each.name}:{_range_text(each, size, closed[each.name])}" for each in frozen)
+    samples, sizes = "one sample" if size == 1 else f"exactly {size} samples", _closed_text(frozen, closed)
     head = f"engines take {samples} at a time and no other number:"
-    if config.batch is not None or any(shape.name == spec.name for shape in config.shapes):
-        given = f"--batch {config.batch}" if config.batch is not None else f"--shape {spec.name}"
-        return f"{head} {given} fixes the batch. That is right if you deploy with that batch. {_hint(ways)}"
-    dynamic = f"dynamic_axes={{'{spec.name}': {{0: 'batch'}}}}"
-    return (
-        f"{head} the model file fixes the batch. That is right if you deploy with that batch. For others, export "
-        f"the model with a dynamic first axis (in torch.onnx.export: {dynamic}). {_hint(ways)}"
-    )
+    right, several, words = "That is right if you deploy with that batch", "batches", ""
+    if sizes:
+        right, several = f"{sizes}. {right} and these sizes", "batches and sizes"
+        words = ", with your own numbers for MIN, OPT and MAX"
+    hint = f"Hint: an engine for several {several} comes from a search with {ways}{words}."
+    if all(isinstance(found[0], int) for found in dims.values()):
+        dynamic = f"dynamic_axes={{'{spec.name}': {{0: 'batch'}}}}"
+        return (
+            f"{head} the model file fixes the batch. {right}. For others, export the model with a dynamic first axis "
+            f"(in torch.onnx.export: {dynamic}). {hint}"
+        )
+    given = f"--batch {config.batch}" if config.batch is not None else f"--shape {spec.name}"
+    return f"{head} {given} fixes the batch. {right}. {hint}"
 
 
-def _hint(ways: str) -> str:
-    return f"Hint: an engine for several batches comes from a search with {ways}."
+def _closed_sizes(spec: TensorSpec, dims: Dims, batches: Collection[int | str]) -> dict[int, str]:
+    """Axis → name of each size besides the batch that is dynamic in the file, and one number in engines."""
+    least, most = spec.least or spec.shape, spec.most or spec.shape
+    open_axes = [axis for axis, dim in enumerate(dims) if axis and not isinstance(dim, int) and dim not in batches]
+    return {axis: str(dims[axis] or f"axis {axis}") for axis in open_axes if least[axis] == most[axis]}
+
+
+def _closed_text(specs: Sequence[TensorSpec], closed: Mapping[str, Mapping[int, str]]) -> str:
+    """Which sizes samples must have; empty if no size is dynamic in the file alone."""
+    names = list(dict.fromkeys(name for found in closed.values() for name in found.values()))
+    if not names:
+        return ""
+    told = ", ".join(f"{_sample_text(spec)} ({spec.name})" for spec in specs if closed[spec.name])
+    are = "are" if len(names) > 1 else "is"
+    return f"Samples must also have the sizes {told}, although {', '.join(names)} {are} dynamic in the model file"
 
 
 def _has_open_batch(model: Model, name: str) -> bool:
@@ -149,11 +173,19 @@ def _has_open_batch(model: Model, name: str) -> bool:
     return low[0] != high[0]
 
 
-def _range_text(spec: TensorSpec, size: int) -> str:
-    return _batches_text(size, (spec.least or spec.shape)[1:], spec.shape[1:], (spec.most or spec.shape)[1:])
+def _sample_text(spec: TensorSpec) -> str:
+    """The shape of one sample, or the smallest and the largest."""
+    ends = [_shape_text(shape[1:]) for shape in (spec.least or spec.shape, spec.most or spec.shape)]
+    return " to ".join(dict.fromkeys(ends))
 
 
-def _batches_text(size: int, *rows: tuple[int, ...]) -> str:
+def _range_text(spec: TensorSpec, size: int, closed: Mapping[int, str]) -> str:
+    """Three shapes, with words for the sizes that are one number now."""
+    rows = zip((spec.least or spec.shape, spec.shape, spec.most or spec.shape), ("MIN", "OPT", "MAX"), strict=True)
+    return _batches_text(size, *([word if i in closed else n for i, n in enumerate(row)][1:] for row, word in rows))
+
+
+def _batches_text(size: int, *rows: Sequence[int | str]) -> str:
     """`1x3x224x224:8x3x224x224:16x3x224x224`: from one sample to more than are measured, of these three sizes."""
     batches = (1, size, _MOST * size)
     return ":".join(_shape_text((batch, *row)) for batch, row in zip(batches, rows, strict=True))

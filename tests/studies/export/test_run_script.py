@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -220,18 +221,17 @@ def write_script(folder: Path, backend: str, recipe: Recipe) -> None:
 
 
 def test_what_fixes_the_batch_is_named(open_batch: Model, tmp_path: Path) -> None:
-    assert frozen_batch_text(open_batch, SearchConfig("model.onnx", "data.npz")) == ""
     path = save(three_layers(batch="n"), tmp_path / "model.onnx")
-    text = frozen_batch_text(load(path, batch=1), SearchConfig("model.onnx", "data.npz", batch=1))
+    config = SearchConfig(str(path), "data.npz")
+    assert frozen_batch_text(open_batch, config) == ""
+    text = frozen_batch_text(load(path, batch=1), replace(config, batch=1))
     assert text.startswith("engines take one sample at a time and no other number: --batch 1 fixes the batch")
     assert text.endswith(
         "Hint: an engine for several batches comes from a search with --shape image:1x3x8x8:1x3x8x8:2x3x8x8."
     )
     fixed = ShapeSpec("image", *((4, 3, 8, 8),) * 3)
     shaped = load(path, shapes={"image": ShapeRequest(*((4, 3, 8, 8),) * 3)})
-    assert "--shape image fixes the batch" in frozen_batch_text(
-        shaped, SearchConfig("model.onnx", "data.npz", shapes=(fixed,))
-    )
+    assert "--shape image fixes the batch" in frozen_batch_text(shaped, replace(config, shapes=(fixed,)))
 
 
 # -- TensorRT, over a stand-in with its own signatures -----------------------------------------------------------------

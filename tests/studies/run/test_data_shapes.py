@@ -13,7 +13,9 @@ from evaluators.data.reading.row_shapes import Span, read_row_spans
 from search.errors import ModelError
 from search.graph.model import load
 from studies.options.config import SearchConfig
-from studies.run.session.data_shapes import with_shapes_of_data
+from studies.options.quantities import ShapeSpec
+from studies.run.session.data_shapes import frozen_batch_text, with_shapes_of_data
+from studies.run.session.setup import load_model
 from tests.support.command_line import invoke, ok, quick
 from tests.support.networks import Net, conv_1d_3d, save
 
@@ -64,6 +66,37 @@ def test_a_search_needs_the_batch_alone_and_remembers_the_rest(here: Path) -> No
     assert "those of the data: image 3x8x6" in refused.output
     ok(*search, "--batch", 4)
     ok("resume", "s", "--trials", 4)
+
+
+@pytest.mark.parametrize(("first", "why"), [("N", "--batch 4"), (4, "the model file")])
+def test_sizes_that_are_those_of_the_data_are_said_to_be_the_only_ones(here: Path, first: object, why: str) -> None:
+    network = dynamic_network()
+    if isinstance(first, int):
+        network.graph.input[0].type.tensor_type.shape.dim[0].dim_value = first
+        network.graph.output[0].type.tensor_type.shape.dim[0].dim_value = first
+        save(network, here / "model.onnx")
+    config = with_shapes_of_data(SearchConfig("model.onnx", "data.npz", batch=4 if first == "N" else None))
+    said = frozen_batch_text(load_model(config), config)
+    assert f"other number: {why} fixes the batch. Samples must also have the sizes 3x8x6 (image), although" in said
+    assert "although H, W are dynamic in the model file. That is right if you deploy with that batch and these" in said
+    assert "several batches and sizes comes from" in said
+    assert "--shape image:1x3xMINxMIN:4x3xOPTxOPT:8x3xMAXxMAX, with your own numbers for MIN, OPT and MAX." in said
+
+
+def test_a_batch_behind_another_axis_is_no_size_of_samples(here: Path) -> None:
+    network = dynamic_network()
+    network.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "N"
+    save(network, here / "model.onnx")
+    config = with_shapes_of_data(SearchConfig("model.onnx", "data.npz", batch=4))
+    assert "although H is dynamic" in frozen_batch_text(load_model(config), config)
+
+
+def test_sizes_of_which_the_data_have_several_are_proposed_as_they_are(here: Path) -> None:
+    span = ShapeSpec("image", (4, 3, 8, 6), (4, 3, 8, 9), (4, 3, 8, 9))
+    config = SearchConfig("model.onnx", "data.npz", batch=4, shapes=(span,))
+    said = frozen_batch_text(load_model(config), config)
+    assert "sizes 3x8x6 to 3x8x9 (image), although H is dynamic" in said
+    assert "--shape image:1x3xMINx6:4x3xOPTx9:8x3xMAXx9," in said
 
 
 def test_given_shapes_and_fixed_models_are_left_alone(here: Path) -> None:
