@@ -6,7 +6,12 @@ import html
 from functools import cached_property
 
 from studies.judging.points import Point
-from studies.judging.rounding import bounded_text, estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.rounding import (
+    bounded_text,
+    latency_text,
+    scores_text,
+    speedup_text,
+)
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.picks import DOUBTFUL
 from studies.options.limits import MetricScale
@@ -91,10 +96,11 @@ class Trial(Point):
         elif self.speedup is not None:
             parts.append(f"{speedup_text(self.speedup)} × FP32")
         if self.loss is not None:
-            half = half_width(self.loss_low, self.loss_high)
-            parts.append(f"{self.metric.name} {value_text(self.value, half, self.metric)}")
-            parts.append(f"loss {estimate_text(self.loss, self.loss_low, self.loss_high, self.metric)}")
-        if self.final_loss is not None:
+            parts.append(scores_text(self.value, self.loss, self.loss_low, self.loss_high, self.metric))
+        if self.final_loss is not None and self.metric.relative:
+            worst = bounded_text(self.final.value, self.final.value_bound, self.metric)
+            parts.append(f"final {self.metric.name} {worst}")
+        elif self.final_loss is not None:
             parts.append(f"final loss {bounded_text(self.final_loss, self.final_bound, self.metric)}")
         if self.verdict and self.verdict != Verdict.UNLIMITED.value:
             parts.append(f"limits {self.verdict}")

@@ -15,7 +15,7 @@ from bitfront.printing.output import (
 )
 from bitfront.printing.talk import talk
 from search.values import Answer
-from studies.judging.findings.rescue_table import HEADER, UNLIMITED, RescueRow, rescue_cells, rescue_legend
+from studies.judging.findings.rescue_table import UNLIMITED, RescueRow, rescue_cells, rescue_header, rescue_legend
 from studies.judging.findings.study_rescue import emulation_gap_notes, study_rescue, study_rescue_notes
 from studies.judging.sentences.cautions import pick_warnings
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
@@ -116,7 +116,7 @@ def print_rescue(
     if rows:
         say("What INT8 loses on the final samples, and what recovery won back:")
         cells = rescue_cells(rows, metric, limits)
-        print_cells(HEADER, cells)
+        print_cells(rescue_header(metric), cells)
         if text := rescue_legend(cells):
             say(f"{text}.", style="dim")
     for text in notes:

@@ -244,7 +244,7 @@ def _print_mix(found: MixReport) -> None:
     print_table(found.engine_texts(), mix_report.ENGINE_COLUMNS)
     if cells := found.rescue_cells():
         out.print()
-        print_cells(rescue_table.HEADER, cells)
+        print_cells(rescue_table.rescue_header(found.metric), cells)
         if text := rescue_table.rescue_legend(cells):
             say(f"{text}.")
     out.print()

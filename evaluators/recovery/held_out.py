@@ -348,7 +348,7 @@ def _loss_words(before: HeldOutErrors, after: HeldOutErrors) -> str:
 
 def loss_of(scored: Accuracy) -> LossEstimate:
     """The loss with its interval."""
-    return LossEstimate(scored.loss, scored.loss_low, scored.loss_high, scored.samples)
+    return LossEstimate(scored.loss, scored.loss_low, scored.loss_high, scored.samples, scored.value)
 
 
 def _run_float(session: Runner, samples: Samples, seconds: float) -> tuple[list[int], list[tuple[int, Arrays]]]:

@@ -11,12 +11,17 @@ NOT_TRIED = "it was not tried"
 
 @dataclass(frozen=True)
 class LossEstimate:
-    """A loss against FP32 on the same samples, in the metric's unit, with its 95 % interval."""
+    """A loss against FP32 on the same samples, in the metric's unit, with its 95 % interval.
+
+    Attributes:
+        value: of the metric itself; None where an earlier version did not keep it.
+    """
 
     loss: float
     low: float
     high: float
     samples: int
+    value: float | None = None
 
     @property
     def shows(self) -> bool:

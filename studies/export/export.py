@@ -34,7 +34,7 @@ from studies.judging.points import Point
 from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.selection import find_row
 from studies.judging.sentences.cautions import MARK
-from studies.judging.sentences.final_split import final_loss_text
+from studies.judging.sentences.final_split import final_score_text
 from studies.judging.sentences.picks import other_pick_text
 from studies.judging.standing import Standing
 from studies.run import rebuild
@@ -59,7 +59,8 @@ _LIMITS = {
 class Export:
     """What was written, and whether the limits hold on the final split (None if there are none).
 
-    `final_loss` is the loss on the final split with the bound that is judged, in words. `warning` says that the latency
+    `final_score` is the loss on the final split with the bound that is judged, in words, or the value of a metric that
+    compares with FP32. `warning` says that the latency
     check failed, which leaves the export in place; empty if it held.
     """
 
@@ -68,7 +69,7 @@ class Export:
     manifest: dict[str, Any]
     holds: bool | None
     notes: tuple[str, ...]
-    final_loss: str
+    final_score: str
     warning: str = ""
 
     @property
@@ -76,7 +77,7 @@ class Export:
         """The loss of the engine on the final split, and what that says of the limits."""
         final = self.manifest["final"]
         limits = _LIMITS.get(final["verdict"], "")
-        parts = [f"on the final split: loss {self.final_loss}"]
+        parts = [f"on the final split: {self.final_score}"]
         parts += [f"{final['tried']} were tried"] if final["tried"] > 1 else []
         parts += [limits] if limits else []
         parts += [f"{MARK}, see the warning"] if self.manifest["unrelated_to_fp32"] else []
@@ -86,7 +87,7 @@ class Export:
         """Short: the folder, the loss on the final split with its bound, and the verdict in one word."""
         verdict = self.manifest["final"]["verdict"]
         limits = f", limits {verdict}" if verdict in _LIMITS else ""
-        return f"<Export of trial {self.trial} to {self.folder}: final loss {self.final_loss}{limits}>"
+        return f"<Export of trial {self.trial} to {self.folder}: final {self.final_score}{limits}>"
 
     def __str__(self) -> str:
         """What the command `bitfront export` says: folder, final loss and limits, then the warnings."""
@@ -210,8 +211,8 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         )
         _write_manifest(staging, found)
     notes, warning = tuple(text for text in (note, frozen) if text), failure_text(found["latency_check"])
-    loss = final_loss_text(chosen.now, chosen.point)
-    return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, loss, warning)
+    score = final_score_text(chosen.now, chosen.point)
+    return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, score, warning)
 
 
 def _mix_to_hand_over(work: Work, chosen: _Confirmed, request: Request) -> Mix | None:

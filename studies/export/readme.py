@@ -12,9 +12,18 @@ from evaluators.backends.kind import SOURCE_FILE
 from evaluators.backends.registry import known_kind
 from evaluators.metrics.own.handed_metric import is_handed
 from evaluators.metrics.registry import BUILT_IN
-from search.values import THREAD_CLOCK
+from search.values import THREAD_CLOCK, LossEstimate
 from studies.export.explicit import EXPLICIT_FILE
-from studies.judging.rounding import estimate_text, half_width, latency_text, rate_text, speedup_text, value_text
+from studies.judging.rounding import (
+    bounded_text,
+    estimate_text,
+    half_width,
+    latency_text,
+    rate_text,
+    shown_score_text,
+    speedup_text,
+    value_text,
+)
 from studies.judging.standing import Standing
 
 README, FINAL_SAMPLES = "README.md", "final_samples.json"
@@ -98,10 +107,14 @@ def _speed_text(speedup: float | None, doubtful: bool) -> str:
 def _accuracy_rows(where: str, score: Mapping[str, Any], now: Standing, loss: str = "") -> list[tuple[str, str]]:
     if score.get("loss") is None:
         return []
-    low, high = score["loss_low"], score["loss_high"]
+    low, high, samples = score["loss_low"], score["loss_high"], f"{score['samples']:,} samples"
+    if now.metric.relative:
+        found = LossEstimate(score["loss"], low, high, score["samples"], score["value"])
+        text = bounded_text(score["value"], score["metric_bound"], now.metric) if loss else ""
+        return [(f"{score['metric']} on the {where}", f"{text or shown_score_text(found, now.metric)} on {samples}")]
     value = value_text(score["value"], half_width(low, high), now.metric)
     loss = loss or estimate_text(score["loss"], low, high, now.metric)
-    return [(f"{score['metric']} on the {where}", f"{value}, loss {loss} on {score['samples']:,} samples")]
+    return [(f"{score['metric']} on the {where}", f"{value}, loss {loss} on {samples}")]
 
 
 def _samples_text(found: Mapping[str, Any], now: Standing) -> list[str]:

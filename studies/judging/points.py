@@ -57,7 +57,7 @@ class FinalScore:
 
     def loss_estimate(self, samples: int) -> LossEstimate | None:
         """The loss with its interval; None if it was not scored there."""
-        return _estimate(self.loss, self.low, self.high, samples)
+        return _estimate(self, self.low, self.high, samples)
 
 
 class JudgedTarget(Protocol):
@@ -211,7 +211,12 @@ class Point(EvaluationRecord):
     @property
     def loss_estimate(self) -> LossEstimate | None:
         """Its loss with the interval of the search; None if it was not scored on all samples."""
-        return _estimate(self.loss, self.loss_low, self.loss_high, 0) if self.complete else None
+        return self.loss_interval if self.complete else None
+
+    @property
+    def loss_interval(self) -> LossEstimate | None:
+        """The same where scoring stopped early too."""
+        return _estimate(self, self.loss_low, self.loss_high, 0)
 
     @property
     def is_unrelated(self) -> bool:
@@ -267,6 +272,6 @@ def _number(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _estimate(loss: float | None, low: float | None, high: float | None, samples: int) -> LossEstimate | None:
+def _estimate(found: FinalScore | Point, low: float | None, high: float | None, samples: int) -> LossEstimate | None:
     ends = [math.nan if end is None else end for end in (low, high)]
-    return None if loss is None else LossEstimate(loss, ends[0], ends[1], samples)
+    return None if found.loss is None else LossEstimate(found.loss, ends[0], ends[1], samples, found.value)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TypeGuard
 
+from search.values import LossEstimate
 from studies.options.limits import MetricScale
 
 _USUAL_DIGITS = 3
@@ -33,8 +34,55 @@ def estimate_text(
     return f"{_scale_text(value, decimals, metric)} ± {_scale_text(half, decimals, metric)} {_unit(metric)}".rstrip()
 
 
+def scores_text(
+    value: float | None, loss: float | None, low: float | None, high: float | None, metric: MetricScale
+) -> str:
+    """The metric with its loss: `top1 95.9 %, loss 0.08 ± 0.15 %`, or `sqnr 42.0 ± 1.3 dB`.
+
+    Of a metric that compares with FP32 the loss says nothing more than its value.
+
+    Args:
+        low, high: the ends of the loss's interval.
+    """
+    half = half_width(low, high)
+    if not metric.relative:
+        return f"{metric.name} {value_text(value, half, metric)}, loss {estimate_text(loss, low, high, metric)}"
+    low, high = (None, None) if value is None else (value - half, value + half)
+    return f"{metric.name} {estimate_text(value, low, high, metric)}"
+
+
+def score_name(metric: MetricScale) -> str:
+    """What a table calls what `shown_score` gives."""
+    return metric.name if metric.relative else "loss"
+
+
+def score_verb(metric: MetricScale) -> str:
+    """What an engine does with what `shown_score` gives: it `loses` 1 %, or `has sqnr` 42 dB."""
+    return f"has {metric.name}" if metric.relative else "loses"
+
+
+def shown_score(found: LossEstimate | None, metric: MetricScale) -> tuple[float | None, float | None, float | None]:
+    """A loss and its interval; of a metric that compares with FP32 the value itself and its interval."""
+    if found is None or not metric.relative:
+        return (None, None, None) if found is None else (found.loss, found.low, found.high)
+    if found.value is None:
+        return None, None, None
+    below, above = found.loss - found.low, found.high - found.loss
+    if metric.higher_is_better:
+        below, above = above, below
+    return found.value, found.value - below, found.value + above
+
+
+def shown_score_text(found: LossEstimate | None, metric: MetricScale, *, missing: str = "") -> str:
+    """`shown_score` with half of its interval."""
+    value, low, high = shown_score(found, metric)
+    return estimate_text(value, low, high, metric, missing=missing)
+
+
 def bounded_text(value: float | None, bound: float | None, metric: MetricScale) -> str:
     """A loss with what it is at most: `0.2 %, ≤ 0.9 %`. The bound is rounded up, so that it promises no more.
+
+    Or a value with what it is at worst: `42.5 dB, ≥ 41.0 dB`.
 
     Args:
         value, bound: in the metric's unit, ratios as shares of one. Without a bound, of which there is none of too few
@@ -44,7 +92,7 @@ def bounded_text(value: float | None, bound: float | None, metric: MetricScale) 
         return ""
     if not _finite(bound):
         return f"{metric.text(value, _USUAL_DIGITS)}, too few samples for a bound"
-    decimals = decimals_of((bound - value) * _factor(metric))
+    decimals = decimals_of(abs(bound - value) * _factor(metric))
     if decimals is None:
         return metric.text(value, _USUAL_DIGITS)
     return f"{_scale_text(value, decimals, metric)} {_unit(metric)}".rstrip() + f", {worst_text(value, bound, metric)}"

@@ -9,8 +9,14 @@ from typing import Any
 from rich.text import Text
 
 from studies.judging.findings.rescue_table import recovery_text
-from studies.judging.points import Point
-from studies.judging.rounding import bounded_text, estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.points import FinalScore, Point
+from studies.judging.rounding import (
+    bounded_text,
+    latency_text,
+    score_name,
+    scores_text,
+    speedup_text,
+)
 from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.evaluations import failures_text, finished_text, replaced_text
 from studies.judging.sentences.picks import DOUBTFUL
@@ -129,13 +135,16 @@ def point_text(point: Point, metric: MetricScale, band: float = 0.0) -> str:
     if point.speedup_doubtful:
         speedup = f" ({DOUBTFUL})"
     broken = f", {MARK}" if point.is_unrelated else ""
-    half = half_width(point.loss_low, point.loss_high)
-    value = f"{metric.name} {value_text(point.value, half, metric)}"
-    loss = estimate_text(point.loss, point.loss_low, point.loss_high, metric)
-    final = point.final
-    judged = f", final loss {bounded_text(final.loss, final.bound, metric)}" if final.scored else ""
-    scores = f"{latency_text(point.latency_ms, band)}{speedup}, {value}, loss {loss}{judged}"
+    scored, final = scores_text(point.value, point.loss, point.loss_low, point.loss_high, metric), point.final
+    judged = f", final {score_name(metric)} {_final_text(final, metric)}" if final.scored else ""
+    scores = f"{latency_text(point.latency_ms, band)}{speedup}, {scored}{judged}"
     return f"trial {point.trial}: {scores}, {final.verdict.value}{broken}"
+
+
+def _final_text(final: FinalScore, metric: MetricScale) -> str:
+    if not metric.relative:
+        return bounded_text(final.loss, final.bound, metric)
+    return bounded_text(final.value, final.value_bound, metric)
 
 
 def finished_lines(now: StudyStatus, finished: Sequence[FinishedEvaluation]) -> Iterator[str]:

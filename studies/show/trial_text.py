@@ -18,7 +18,7 @@ from studies.judging.details import mismatch_text
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
 from studies.judging.findings.rescue_table import mix_bias_text
 from studies.judging.points import FinalScore
-from studies.judging.rounding import bounded_text, estimate_text, half_width, latency_text, value_text
+from studies.judging.rounding import bounded_text, half_width, latency_text, scores_text, value_text
 from studies.judging.sentences.cautions import format_resemblance, unrelated_text
 from studies.judging.sentences.evaluations import death_text, failure_text, flip_texts, mix_text
 from studies.judging.standing import Standing
@@ -274,9 +274,13 @@ def conditions_text(conditions: Mapping[str, Any]) -> str:
 
 
 def _judged_text(shown: TrialDetails) -> str:
-    """The loss on the final split with the bound that it is judged by; empty where it is not judged, as yet."""
+    """The score on the final split with the bound that it is judged by; empty where it is not judged, as yet."""
     final = _final_of(shown)
-    return "" if final is None or not final.scored else bounded_text(final.loss, final.bound, shown.standing.metric)
+    if final is None or not final.scored:
+        return ""
+    metric = shown.standing.metric
+    found = (final.value, final.value_bound) if metric.relative else (final.loss, final.bound)
+    return bounded_text(*found, metric)
 
 
 def _final_of(shown: TrialDetails) -> FinalScore | None:
@@ -286,16 +290,16 @@ def _final_of(shown: TrialDetails) -> FinalScore | None:
 
 def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord, judged: str = "") -> str:
     metric, clusters = MetricScale.of(study.metric), study.clusters(name)
-    half = half_width(accuracy.loss_low, accuracy.loss_high)
-    loss = judged or estimate_text(accuracy.loss, accuracy.loss_low, accuracy.loss_high, metric)
+    scores = scores_text(accuracy.value, accuracy.loss, accuracy.loss_low, accuracy.loss_high, metric)
+    if judged and metric.relative:
+        scores = f"{metric.name} {judged}"
+    elif judged:
+        half = half_width(accuracy.loss_low, accuracy.loss_high)
+        scores = f"{metric.name} {value_text(accuracy.value, half, metric)}, loss {judged}"
     early = "" if accuracy.complete else " (stopped early)"
     likeness = "–" if accuracy.resemblance is None else format_resemblance(accuracy.resemblance)
-    samples = f"{accuracy.samples} of {accuracy.total} samples"
-    return (
-        f"{name}: {metric.name} {value_text(accuracy.value, half, metric)}, loss {loss} on "
-        f"{samples}{'' if clusters is None else f' ({clusters} clusters)'}{early}; correlation with FP32's outputs "
-        f"{likeness}"
-    )
+    samples = f"{accuracy.samples} of {accuracy.total} samples{'' if clusters is None else f' ({clusters} clusters)'}"
+    return f"{name}: {scores} on {samples}{early}; correlation with FP32's outputs {likeness}"
 
 
 def _warn_of_outputs(shown: TrialDetails) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from search.space.choices import Space
 from search.values import Assignment, Precision
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, latency_text
+from studies.judging.rounding import latency_text, score_name, shown_score_text
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 
@@ -116,8 +116,8 @@ def write_front_notes(
 
 
 def _scores_text(now: Standing, point: Point) -> str:
-    loss = estimate_text(point.loss, point.loss_low, point.loss_high, now.metric)
-    return f"{latency_text(point.latency_ms, now.target.band)}, loss {loss}"
+    score = shown_score_text(point.loss_interval, now.metric)
+    return f"{latency_text(point.latency_ms, now.target.band)}, {score_name(now.metric)} {score}"
 
 
 def _trial_text(now: Standing, point: Point, mix: Assignment, names: Mapping[str, str]) -> str:

@@ -197,7 +197,7 @@ class MixReport:
         return [self._engine_text(name, engine) for name, engine in engines.items()]
 
     def rescue_cells(self) -> list[tuple[str, ...]]:
-        """The rescue table below `rescue_table.HEADER`; empty if no recovery was tried."""
+        """The rescue table below `rescue_header`; empty if no recovery was tried."""
         return [] if self.recovery is None else rescue_cells(rescue_rows(self.recovery), self.metric, self.limits)
 
     def _engine_text(self, name: str, engine: EngineResult) -> dict[str, str]:

@@ -95,7 +95,7 @@ def device_cells(rows: Sequence[DeviceRow], metric: MetricScale) -> list[tuple[s
             latency_text(row.latency_ms) + (f" ({DOUBTFUL})" if row.doubtful else ""),
             _loss(row.final_value, metric),
             _loss(row.final_loss, metric),
-            won_back_text(row.won_back),
+            "" if metric.relative else won_back_text(row.won_back),
         )
         for row in rows
     ]

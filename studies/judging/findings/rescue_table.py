@@ -7,11 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from search.values import NOT_TRIED, LossEstimate, MixBias, RecoveryRecord, StepRecord
-from studies.judging.rounding import estimate_text, format_fixed, half_width, interval_text, latency_text, value_text
+from studies.judging.rounding import (
+    format_fixed,
+    half_width,
+    interval_text,
+    latency_text,
+    score_name,
+    shown_score,
+    shown_score_text,
+    value_text,
+)
 from studies.options.limits import LOSS, Limits, MetricScale
 from studies.options.quantities import format_elapsed_s
 
-HEADER = ("step", "loss", "95 % interval", "won back", "latency", "seconds")
 PLAIN = "plain INT8"
 UNLIMITED = Limits()
 _USUALLY_ALLOWED = 0.01
@@ -88,19 +96,31 @@ def won_back(plain: LossEstimate | None, after: LossEstimate | None) -> float | 
     return (plain.loss - after.loss) / plain.loss
 
 
+def rescue_header(metric: MetricScale) -> tuple[str, ...]:
+    """The columns; a metric that compares with FP32 has its own values, of which no share is won back."""
+    share = () if metric.relative else ("won back",)
+    return ("step", score_name(metric), "95 % interval", *share, "latency", "seconds")
+
+
 def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale, limits: Limits = UNLIMITED) -> list[tuple[str, ...]]:
-    """The rows as texts, below `HEADER`."""
+    """The rows as texts, below `rescue_header`."""
     return [
         (
             row.step,
-            "" if row.after is None else value_text(row.after.loss, half_width(row.after.low, row.after.high), metric),
-            "" if row.after is None else interval_text(row.after.low, row.after.high, metric),
-            _won_back_text(row, rows[0].after, metric, limits),
+            *_score_cells(row.after, metric),
+            *(() if metric.relative else (_won_back_text(row, rows[0].after, metric, limits),)),
             latency_text(row.latency_ms),
             seconds_text(row.seconds),
         )
         for row in rows
     ]
+
+
+def _score_cells(found: LossEstimate | None, metric: MetricScale) -> tuple[str, str]:
+    value, low, high = shown_score(found, metric)
+    if value is None or low is None or high is None:
+        return "", ""
+    return value_text(value, half_width(low, high), metric), interval_text(low, high, metric)
 
 
 def _won_back_text(row: RescueRow, plain: LossEstimate | None, metric: MetricScale, limits: Limits) -> str:
@@ -114,7 +134,7 @@ def _won_back_text(row: RescueRow, plain: LossEstimate | None, metric: MetricSca
 
 def rescue_legend(cells: Sequence[tuple[str, ...]]) -> str:
     """What a word in the column `won back` means; empty if there is none."""
-    used = {row[HEADER.index("won back")] for row in cells}
+    used = {cell for row in cells for cell in row}
     return "; ".join(f"{word}: {meaning}" for word, meaning in _WORDS.items() if word in used)
 
 
@@ -164,11 +184,10 @@ def rescue_notes(
 
 
 def _no_loss_text(plain: LossEstimate, metric: MetricScale, limits: Limits) -> str:
-    told = estimate_text(plain.loss, plain.low, plain.high, metric)
+    told = shown_score_text(plain, metric)
     if may_matter(plain, metric, limits):
-        return (
-            f"{plain.samples} samples are too few to tell whether plain INT8 loses anything there: its loss is {told}"
-        )
+        head = f"{plain.samples} samples are too few to tell whether plain INT8 loses anything there"
+        return f"{head}: its {score_name(metric)} is {told}"
     return f"plain INT8 loses nothing there that matters ({told}), so there is no loss to win back"
 
 
@@ -184,8 +203,8 @@ def mix_bias_text(bias: MixBias, metric: MetricScale) -> str:
     head = "biases corrected for this mix are " + ("kept" if bias.kept else "not kept")
     losses = ""
     if bias.after is not None:
-        change = f"{metric.text(bias.before.loss)} → {metric.text(bias.after.loss)}"
-        losses = f"; loss {change} on the same {bias.after.samples} search samples"
+        scores = [metric.text(shown_score(found, metric)[0]) for found in (bias.before, bias.after)]
+        losses = f"; {score_name(metric)} {' → '.join(scores)} on the same {bias.after.samples} search samples"
     return f"{head}: {bias.reason}{losses}, {format_elapsed_s(bias.step.seconds)}"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from studies.judging.findings.rescue_table import RescuedPick, RescueRow, mix_bias_text, rescue_notes, rescue_rows
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, value_text
+from studies.judging.rounding import half_width, score_verb, shown_score, shown_score_text, value_text
 from studies.judging.standing import Standing, best_point
 
 
@@ -48,10 +48,10 @@ def emulation_gap_notes(now: Standing) -> list[str]:
     half = half_width(engine.loss_low, engine.loss_high)
     if not abs(engine.loss - emulated.loss) > np.hypot(half, half_width(emulated.low, emulated.high)):
         return []
-    lost = estimate_text(engine.loss, engine.loss_low, engine.loss_high, now.metric)
+    lost, score = shown_score_text(engine.loss_interval, now.metric), shown_score(emulated, now.metric)[0]
     return [
-        f"the engine in all INT8 loses {lost} on the search samples, and "
-        f"{value_text(emulated.loss, half, now.metric)} by the table, which emulates it on final "
+        f"the engine in all INT8 {score_verb(now.metric)} {lost} on the search samples, and "
+        f"{value_text(score, half, now.metric)} by the table, which emulates it on final "
         "samples: it rounds differently, or these samples are others. The losses of mixes are those of their engines"
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from studies.judging.points import Point
-from studies.judging.rounding import bounded_text, estimate_text, value_text, worst_text
+from studies.judging.rounding import bounded_text, estimate_text, score_name, value_text, worst_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing, best_point, table_points
 from studies.options.limits import METRIC_VALUE
@@ -28,6 +28,20 @@ def final_loss_text(now: Standing, point: Point) -> str:
     return f"{text}, {now.metric.name} {worst_text(final.value, final.value_bound, now.metric)}"
 
 
+def final_score_text(now: Standing, point: Point) -> str:
+    """`loss 0.2 %, ≤ 0.9 %` on the final split; of a metric that compares with FP32 `sqnr 42.5 dB, ≥ 41.0 dB`.
+
+    Empty if it was not scored.
+    """
+    text = final_shown_text(now, point)
+    return text and f"{score_name(now.metric)} {text}"
+
+
+def final_shown_text(now: Standing, point: Point) -> str:
+    """`final_loss_text`, or `final_value_text` of a metric that compares with FP32."""
+    return final_value_text(now, point) if now.metric.relative else final_loss_text(now, point)
+
+
 def final_value_text(now: Standing, point: Point) -> str:
     """The metric on the final split and what it is at worst: `42.5 dB, ≥ 41.0 dB`.
 
@@ -45,13 +59,13 @@ def final_value_text(now: Standing, point: Point) -> str:
 
 
 def final_text(now: Standing, point: Point) -> str:
-    """`final_loss_text`, and what it says of the limits; empty if it was not scored."""
+    """`final_shown_text`, and what it says of the limits; empty if it was not scored."""
     final = point.final
     if now.final.unscorable[point.row]:
         return "NaN or infinity"
     if not final.scored:
         return ""
-    text = final_loss_text(now, point)
+    text = final_shown_text(now, point)
     if final.verdict is Verdict.UNLIMITED:
         return text
     tried = f", {final.tries} tried" if "best" in point.picks and final.tries > 1 else ""

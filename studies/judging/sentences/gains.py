@@ -7,10 +7,10 @@ import numpy as np
 from evaluators.backends.registry import kind_named, known_kind
 from search.values import REFERENCE, EngineSummary, Evaluation, Precision
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, latency_text, speedup_text
+from studies.judging.rounding import estimate_text, latency_text, score_verb, speedup_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.evaluations import mix_text
-from studies.judging.sentences.final_split import final_loss_text
+from studies.judging.sentences.final_split import final_shown_text
 from studies.judging.sentences.picks import is_faster
 from studies.judging.standing import Standing, best_point
 from studies.options.quantities import format_ms
@@ -146,10 +146,10 @@ def int8_everywhere_text(now: Standing) -> str:
     take = "" if int8.final.verdict is Verdict.FAILS else f"; --trial {int8.trial} exports it"
     return (
         f"All INT8 (trial {int8.trial}) is faster than the best: {latency_text(int8.latency_ms, now.target.band)} "
-        f"against {latency_text(best.latency_ms, now.target.band)}. On the final samples it loses "
-        f"{final_loss_text(now, int8)}{_beside(now, best)}; {judged}{take}"
+        f"against {latency_text(best.latency_ms, now.target.band)}. On the final samples it "
+        f"{score_verb(now.metric)} {final_shown_text(now, int8)}{_beside(now, best)}; {judged}{take}"
     )
 
 
 def _beside(now: Standing, best: Point) -> str:
-    return f", the best {final_loss_text(now, best)}" if best.final.scored else ""
+    return f", the best {final_shown_text(now, best)}" if best.final.scored else ""

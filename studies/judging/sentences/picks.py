@@ -7,11 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
+from studies.judging.rounding import (
+    half_width,
+    latency_text,
+    score_name,
+    score_verb,
+    shown_score_text,
+    value_text,
+)
 from studies.judging.rules.candidates import Aim
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.cautions import MARK
-from studies.judging.sentences.final_split import final_loss_text, final_text
+from studies.judging.sentences.final_split import final_shown_text, final_text
 from studies.judging.standing import Standing, best_point, table_points
 from studies.options.quantities import format_percent
 
@@ -37,9 +44,9 @@ def best_text(now: Standing) -> str:
 def numbers_text(now: Standing, point: Point) -> str:
     """Latency, loss in the search and on the final split of an evaluation, and what that says of the limits."""
     doubt = " (not sure)" if point.not_sure else ""
-    loss = estimate_text(point.loss, point.loss_low, point.loss_high, now.metric)
+    loss = shown_score_text(point.loss_interval, now.metric)
     took = latency_text(point.latency_ms, now.target.band) + (f" ({DOUBTFUL})" if point.latency_doubtful else "")
-    searched = f"{took}, loss {loss}{doubt}"
+    searched = f"{took}, {score_name(now.metric)} {loss}{doubt}"
     final = final_text(now, point)
     return f"{searched}; on the final split {final}" if final else searched
 
@@ -105,19 +112,19 @@ def faster_text(now: Standing) -> str:
 
 
 def _why_not(now: Standing, best: Point, other: Point) -> str:
-    searched = estimate_text(other.loss, other.loss_low, other.loss_high, now.metric)
+    searched, loses = shown_score_text(other.loss_interval, now.metric), score_verb(now.metric)
     if other.final.failure:
         return "its outputs on the final samples hold NaN or infinity"
     if other.is_unrelated:
         return "its outputs have nothing in common with those of FP32"
     if other.final.scored and other.final.verdict is Verdict.FAILS:
-        return f"misses the limits on the final samples: it loses {final_loss_text(now, other)} there"
+        return f"misses the limits on the final samples: it {loses} {final_shown_text(now, other)} there"
     if not other.feasible:
-        return f"misses the limits: it loses {searched} on the search samples"
+        return f"misses the limits: it {loses} {searched} on the search samples"
     if now.picks.aim is Aim.FASTEST:
-        return f"is less sure to keep the limits: it loses {searched} on the search samples"
-    mine = estimate_text(best.loss, best.loss_low, best.loss_high, now.metric)
-    return f"it loses {searched} on the search samples, the best {mine}"
+        return f"is less sure to keep the limits: it {loses} {searched} on the search samples"
+    mine = shown_score_text(best.loss_interval, now.metric)
+    return f"it {loses} {searched} on the search samples, the best {mine}"
 
 
 def band_text(now: Standing) -> str:

@@ -202,7 +202,7 @@ def _was_tried(step: StepRecord) -> bool:
 
 def _loss_of(accuracy: Accuracy | None) -> LossEstimate:
     assert accuracy is not None, "a pick was scored"
-    return LossEstimate(accuracy.loss, accuracy.loss_low, accuracy.loss_high, accuracy.samples)
+    return LossEstimate(accuracy.loss, accuracy.loss_low, accuracy.loss_high, accuracy.samples, accuracy.value)
 
 
 def find_harm(before: Evaluation, after: Evaluation, most_ms: float) -> str:

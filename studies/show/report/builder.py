@@ -16,7 +16,7 @@ from studies.judging.points import Point
 from studies.judging.rounding import latency_text
 from studies.judging.sentences.cautions import pick_warnings, unrelated_text
 from studies.judging.sentences.evaluations import flip_texts, replaced_text
-from studies.judging.sentences.final_split import final_loss_text, final_notes
+from studies.judging.sentences.final_split import final_notes, final_shown_text
 from studies.judging.sentences.gains import (
     as_given_text,
     int8_everywhere_text,
@@ -207,7 +207,7 @@ def _mismatch(trial: int, row: AuditRow, name: str) -> Mismatch:
 def _pick(store: Store, now: Standing, name: str, point: Point) -> PickRow:
     stored = store.evaluations.load(point.id).final
     flips = flip_texts(stored.flips) if stored is not None and stored.flips is not None else ()
-    return PickRow(name, point, final_loss_text(now, point), ties_text(now, point, name), flips)
+    return PickRow(name, point, final_shown_text(now, point), ties_text(now, point, name), flips)
 
 
 def _failures(store: Store, now: Standing) -> list[FailureRow]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from studies.judging.findings.optimization_levels import final_level_text
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, latency_text
+from studies.judging.rounding import latency_text, score_name, shown_score_text
 from studies.options.limits import LATENCY_MS, LOSS
 from studies.options.quantities import format_bytes, format_elapsed_s, format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, finite, frame, plain, widen_range
@@ -238,7 +238,7 @@ def hover_text(data: ReportData, row: Point) -> str:
     if finite(row.latency_ms):
         lines.append(f"latency {latency_text(row.latency_ms)}")
     if finite(row.loss):
-        lines.append(f"loss {estimate_text(row.loss, row.loss_low, row.loss_high, data.metric)}")
+        lines.append(f"{score_name(data.metric)} {shown_score_text(row.loss_interval, data.metric)}")
     lines += [] if row.complete else ["accuracy stopped early"]
     lines += [plain(row.mismatch)] if row.mismatch else []
     lines += [f"{row.opaque} groups opaque"] if row.opaque > 0 else []

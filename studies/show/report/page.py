@@ -10,12 +10,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from search.values import LossEstimate
 from studies.judging.findings.device_table import device_cells, device_header
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
 from studies.judging.findings.rescue_table import seconds_text, won_back_text
-from studies.judging.rounding import estimate_text, half_width, latency_text, rate_text, value_text
-from studies.options.limits import MetricScale
+from studies.judging.rounding import half_width, latency_text, rate_text, score_name, shown_score_text, value_text
 from studies.options.quantities import format_percent
 from studies.outputs import check_file
 from studies.show.html_parts import plotly_library, write_page
@@ -77,13 +75,13 @@ def render_report(data: ReportData) -> str:
         map=precision_map(data),
         most_layers=_MOST_LAYERS,
         swatches={label: colour_of(label) for label in labels_of(data)},
-        estimate=lambda value, low, high: estimate_text(value, low, high, scale, missing="–"),
         final_value=lambda final: value_text(final.value, half_width(final.low, final.high), scale, missing="–"),
         beyond=len(data.shown) - len(data.front),
         device_header=device_header(data.metric),
         device_rows=device_cells(data.beside.devices, data.metric) if data.beside is not None else [],
         strip=any(row.is_measured for row in data.evaluations) and view_of(data).far is not None,
-        loss_text=lambda found: _loss_text(found, scale),
+        score_name=score_name(scale),
+        score_text=lambda found: shown_score_text(found, scale, missing="–"),
         levels=levels_of(row.final_levels for row in data.shown),
         level_cells=final_level_cells,
         shows_moves=any(data.moves.values()),
@@ -93,11 +91,6 @@ def render_report(data: ReportData) -> str:
 def _numbers_text(row: Mapping[str, Any]) -> str:
     """All that was measured of a layer: `error 0.0963, SQNR 5.8 dB, …`."""
     return ", ".join(f"{head} {row[name]}" for name, head in _NUMBERS_OF_LAYERS.items() if row[name] != "")
-
-
-def _loss_text(found: LossEstimate | None, scale: MetricScale) -> str:
-    """A loss with half of its interval; a dash where it is not known."""
-    return "–" if found is None else estimate_text(found.loss, found.low, found.high, scale)
 
 
 def _breakable(name: str) -> Markup:

@@ -73,7 +73,8 @@ class PickRow:
     """One pick: an evaluation under one of its names.
 
     Attributes:
-        final_loss_text: the loss on the final split with the bound that is judged; empty if it was not scored.
+        final_text: the loss on the final split with the bound that is judged, or the value of a metric that compares
+            with FP32; empty if it was not scored.
         ties: what it beats by noise alone, in words.
         flips: which samples of the final split have another class than in FP32, one sentence each; empty where outputs
             are no classes.
@@ -81,7 +82,7 @@ class PickRow:
 
     name: str
     point: Point
-    final_loss_text: str = ""
+    final_text: str = ""
     ties: str = ""
     flips: Sequence[str] = ()
 

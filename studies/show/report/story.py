@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from search.values import REFERENCE
 from search.values.precision import Precision
 from studies.judging.points import Point
-from studies.judging.rounding import half_width, latency_text, value_text, worst_text
+from studies.judging.rounding import half_width, latency_text, score_verb, value_text, worst_text
 from studies.judging.rules.verdicts import Verdict
-from studies.judging.sentences.final_split import final_loss_text, final_value_text
+from studies.judging.sentences.final_split import final_shown_text, final_value_text
 from studies.judging.sentences.picks import DOUBTFUL
 from studies.judging.standing import Standing, best_point
 
@@ -119,7 +119,8 @@ def _final_sentence(now: Standing) -> str:
     who = f"all {best.baseline.upper()}" if best.baseline else "bitfront's mix"
     final, samples = best.final, now.study.data.get("final")
     of = f"{samples:,} samples" if samples else "samples"
-    loss = final_loss_text(now, best)
     verdict = _WORDS.get(final.verdict, "")
-    head = f"On {of} that the search never saw, {who} loses {loss} of {now.metric.name} against FP32."
+    against = "" if now.metric.relative else f" of {now.metric.name} against FP32"
+    scored = f"{score_verb(now.metric)} {final_shown_text(now, best)}{against}"
+    head = f"On {of} that the search never saw, {who} {scored}."
     return f"{head} {verdict}." if verdict else head

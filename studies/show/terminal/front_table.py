@@ -22,7 +22,7 @@ from studies.judging.rounding import (
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.evaluations import failure_text
-from studies.judging.sentences.final_split import final_loss_text, final_value_text
+from studies.judging.sentences.final_split import final_shown_text
 from studies.judging.sentences.picks import ties_text
 from studies.judging.standing import Standing
 from studies.options.limits import Limit
@@ -168,8 +168,7 @@ def _names(now: Standing, point: Point) -> Iterator[str]:
 def _score_cells(now: Standing, point: Point, shared: float) -> list[str]:
     """Below `_score_columns`."""
     metric, half = now.metric, half_width(point.loss_low, point.loss_high)
-    final_of = final_value_text if metric.relative else final_loss_text
-    final = "NaN or infinity" if now.final.unscorable[point.row] else final_of(now, point)
+    final = "NaN or infinity" if now.final.unscorable[point.row] else final_shown_text(now, point)
     if metric.relative:
         low, high = (None, None) if point.value is None else (point.value - half, point.value + half)
         return [estimate_text(point.value, low, high, metric), final]

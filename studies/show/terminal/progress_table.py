@@ -14,6 +14,7 @@ from studies.judging.rounding import (
     latency_text,
     least_half,
     rate_text,
+    scores_text,
     speedup_text,
     value_text,
 )
@@ -86,17 +87,11 @@ def ended_text(record: StoredEvaluation, now: Standing) -> str:
     accuracy = evaluation.accuracy
     if evaluation.latency is None or accuracy is None:
         return record.status
-    half = half_width(accuracy.loss_low, accuracy.loss_high)
     parts = [latency_text(evaluation.latency.value_ms, now.target.band)]
     rows = np.flatnonzero(now.table.id == record.id)
     if len(rows) and (speedup := speedup_text(now.measures.speedup(int(rows[0])))):
         parts.append(f"latency {DOUBTFUL}" if now.is_speedup_doubtful(int(rows[0])) else f"{speedup} × FP32")
-    if now.metric.relative:  # its loss says nothing more
-        value = accuracy.value
-        parts.append(f"{now.metric.name} {estimate_text(value, value - half, value + half, now.metric)}")
-    else:
-        parts.append(f"{now.metric.name} {value_text(accuracy.value, half, now.metric)}")
-        parts.append(f"loss {estimate_text(accuracy.loss, accuracy.loss_low, accuracy.loss_high, now.metric)}")
+    parts.append(scores_text(accuracy.value, accuracy.loss, accuracy.loss_low, accuracy.loss_high, now.metric))
     if not accuracy.complete:
         parts.append(f"stopped after {accuracy.samples} of {accuracy.total} samples")
     if wrong := [(row.group, row.got) for row in evaluation.audit if row.got is not None and row.got != row.asked]:

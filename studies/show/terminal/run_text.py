@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from search.values import Stage
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.rounding import half_width, latency_text, scores_text, speedup_text, value_text
 from studies.judging.rules.candidates import Aim
 from studies.judging.search_events import RunTime
 from studies.judging.sentences.cautions import MARK
-from studies.judging.sentences.final_split import final_loss_text
+from studies.judging.sentences.final_split import final_score_text
 from studies.judging.sentences.picks import DOUBTFUL
 from studies.judging.standing import Standing, best_point
 from studies.options.quantities import format_duration_s
@@ -141,13 +141,13 @@ def point_text(now: Standing, point: Point) -> str:
         times += f", {speedup} × FP32"
         times += f" and {over_file} × the file as given" if (over_file := speedup_text(point.over_file)) else ""
     final = point.final
-    if final.scored and final.loss is not None:
-        value = value_text(final.value, half_width(final.low, final.high), now.metric)
-        loss, samples = final_loss_text(now, point), "final"
-    else:
-        value = value_text(point.value, half_width(point.loss_low, point.loss_high), now.metric)
-        loss, samples = estimate_text(point.loss, point.loss_low, point.loss_high, now.metric), "search"
-    return f"{times}; {now.metric.name} {value}, loss {loss} on the {samples} samples"
+    if not final.scored or final.loss is None:
+        scores = scores_text(point.value, point.loss, point.loss_low, point.loss_high, now.metric)
+        return f"{times}; {scores} on the search samples"
+    scores = final_score_text(now, point)
+    if not now.metric.relative:
+        scores = f"{now.metric.name} {value_text(final.value, half_width(final.low, final.high), now.metric)}, {scores}"
+    return f"{times}; {scores} on the final samples"
 
 
 def _name(now: Standing) -> str:
