@@ -12,7 +12,7 @@ from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.held_out import HeldOut, HeldOutErrors
 from evaluators.recovery.step import Proposal, RecoveryStep
 from search.errors import BitfrontError, EvaluatorError
-from search.values import Ranges, Recovery, StepRecord
+from search.values import NOT_TRIED, Ranges, Recovery, StepRecord
 
 EQUAL_DB = 80.0  # signal to noise, from which on two float models are equal but for rounding
 
@@ -108,7 +108,7 @@ class StepTrials:
         dear = step.exact and _PASSES * self._pass_s > _EXACT_SHARE * left_s
         if (left_s <= 0 or dear) and not self._forced:
             reason = TOO_SLOW.format(self._pass_s) if left_s > 0 else NO_TIME
-            return replace(_record(step, before, reason), cut="it was not tried")
+            return replace(_record(step, before, reason), cut=NOT_TRIED)
         try:
             proposal = step.propose(context, now.ranges)
             if proposal is None or proposal.ranges == now.ranges:
