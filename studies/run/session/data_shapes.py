@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,10 +131,10 @@ def frozen_batch_text(model: Model, config: SearchConfig) -> str:
         return ""
     spec, size, inputs = frozen[0], model.batch, read_input_shapes(Path(config.model))
     dims = {each.name: inputs.get(each.name) or ("",) for each in frozen}
-    first = {found[0] for found in dims.values()} - {""}  # a state may have its batch behind another axis
-    closed = {each.name: _closed_sizes(each, dims[each.name], first) for each in frozen}
-    ways = " ".join(f"--shape {each.name}:{_range_text(each, size, closed[each.name])}" for each in frozen)
-    samples, sizes = "one sample" if size == 1 else f"exactly {size} samples", _closed_text(frozen, closed)
+    closed = _closed_sizes(frozen, dims) if any(map(_is_open, dims.values())) else {}
+    ways = " ".join(f"--shape {each.name}:{_range_text(each, size, closed.get(each.name, {}))}" for each in frozen)
+    samples = "one sample" if size == 1 else f"exactly {size} samples"
+    sizes = _closed_text(frozen, closed) if closed else ""
     head = f"engines take {samples} at a time and no other number:"
     right, several, words = "That is right if you deploy with that batch", "batches", ""
     if sizes:
@@ -151,11 +151,17 @@ def frozen_batch_text(model: Model, config: SearchConfig) -> str:
     return f"{head} {given} fixes the batch. {right}. {hint}"
 
 
-def _closed_sizes(spec: TensorSpec, dims: Dims, batches: Collection[int | str]) -> dict[int, str]:
-    """Axis → name of each size besides the batch that is dynamic in the file, and one number in engines."""
-    least, most = spec.least or spec.shape, spec.most or spec.shape
-    open_axes = [axis for axis, dim in enumerate(dims) if axis and not isinstance(dim, int) and dim not in batches]
-    return {axis: str(dims[axis] or f"axis {axis}") for axis in open_axes if least[axis] == most[axis]}
+def _closed_sizes(specs: Sequence[TensorSpec], dims: Mapping[str, Dims]) -> dict[str, dict[int, str]]:
+    """By input, axis → name of each size besides the batch that is dynamic in the file, and one number in engines."""
+    batches, found = {own[0] for own in dims.values()} - {""}, {}  # a state may have its batch behind another axis
+    for spec in specs:
+        ends = zip(dims[spec.name], spec.least or spec.shape, spec.most or spec.shape, strict=False)  # or no axis
+        found[spec.name] = {
+            axis: str(dim or f"axis {axis}")
+            for axis, (dim, least, most) in enumerate(ends)
+            if axis and not isinstance(dim, int) and dim not in batches and least == most
+        }
+    return found
 
 
 def _closed_text(specs: Sequence[TensorSpec], closed: Mapping[str, Mapping[int, str]]) -> str:
