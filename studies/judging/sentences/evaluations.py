@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from search.values import Answer, Assignment, Failure, FlippedSamples, Flips, Precision
-from studies.judging.rounding import latency_text
+from studies.judging.rounding import latency_text, score_name
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_percent
 from studies.store.records import FAILED, DeathRecord, FinishedEvaluation, StoredEvaluation
@@ -47,7 +47,8 @@ def outcome_text(record: StoredEvaluation, metric: MetricScale) -> str:
     latency, accuracy = evaluation.latency, evaluation.accuracy
     if latency is None or accuracy is None:
         return record.status
-    return _scores_text(latency.value_ms, accuracy.loss, (accuracy.samples, accuracy.total), record.role, metric)
+    scores = (accuracy.loss, accuracy.value)
+    return _scores_text(latency.value_ms, scores, (accuracy.samples, accuracy.total), record.role, metric)
 
 
 def finished_text(row: FinishedEvaluation, metric: MetricScale) -> str:
@@ -58,8 +59,9 @@ def finished_text(row: FinishedEvaluation, metric: MetricScale) -> str:
         return row.status
     wrong = row.not_obeyed
     disobeyed = f", {wrong} group{'s' * (wrong > 1)} not in the requested precision" if wrong else ""
-    scores = _scores_text(row.latency_ms, row.loss, (row.samples, row.total_samples), row.role, metric)
-    return f"{scores}{disobeyed}"
+    scores = (row.loss, row.metric_value)
+    told = _scores_text(row.latency_ms, scores, (row.samples, row.total_samples), row.role, metric)
+    return f"{told}{disobeyed}"
 
 
 def failure_text(stage: str, kind: str) -> str:
@@ -73,12 +75,18 @@ def kind_text(kind: str) -> str:
 
 
 def _scores_text(
-    latency_ms: float, loss: float, samples: tuple[int | None, int | None], role: str, metric: MetricScale
+    latency_ms: float,
+    scores: tuple[float, float | None],
+    samples: tuple[int | None, int | None],
+    role: str,
+    metric: MetricScale,
 ) -> str:
+    """Of a loss and a value what tables show of the metric."""
     seen, total = samples
     early = "" if seen == total else f", stopped after {seen} of {total} samples"
     named = f" ({role.partition(':')[2]} baseline)" if role else ""
-    return f"{latency_text(latency_ms)}, loss {metric.text(loss, 3)}{early}{named}"
+    score = f"{score_name(metric)} {metric.text(scores[metric.relative], 3)}"
+    return f"{latency_text(latency_ms)}, {score}{early}{named}"
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from search.values import REFERENCE
 from studies.judging.findings.optimization_levels import final_level_text
 from studies.judging.points import Point
 from studies.judging.rounding import latency_text, score_name, shown_score_text
@@ -13,10 +15,11 @@ from studies.options.limits import LATENCY_MS, LOSS
 from studies.options.quantities import format_bytes, format_elapsed_s, format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, finite, frame, plain, widen_range
 from studies.show.report.label_places import Mark, place_labels
-from studies.show.report.rows import ReportData
+from studies.show.report.rows import ReportData, ReportMetric
 
 _LIGHT_BLUE = "#8fb8dc"
 _STAR = {"color": BLUE, "size": 18, "symbol": "star", "line": {"color": "white", "width": 1.5}}
+_MOST_TICKS = 8
 _FAR = 2.5  # how many times the height of the near view all losses may take before they get a strip of their own
 _NEAR_DOMAIN, _FAR_DOMAIN = [0.0, 0.72], [0.8, 1.0]
 Range = tuple[float, float]
@@ -177,7 +180,23 @@ def _layout(data: ReportData, view: View) -> Figure:
         layout["yaxis"]["domain"] = _NEAR_DOMAIN
         axis = {name: value for name, value in layout["yaxis"].items() if name != "title"}
         layout["yaxis2"] = {**axis, "domain": _FAR_DOMAIN, "range": list(view.far), "anchor": "x", "nticks": 3}
+    best = next((row.metric_value for row in data.evaluations if row.role == REFERENCE.role), None)
+    if data.metric.relative and best is not None:
+        layout["yaxis"]["title"] = {**layout["yaxis"]["title"], "text": data.metric.name}
+        for axis, ends in (("yaxis", view.near), ("yaxis2", view.far)):
+            if ends is not None:
+                layout[axis] |= _value_ticks(data.metric, best, ends)
     return layout
+
+
+def _value_ticks(metric: ReportMetric, best: float, ends: Range) -> Figure:
+    """Some losses of an axis with the values that stand behind them."""
+    step = 10 ** math.floor(math.log10(ends[1] - ends[0]))
+    step = next(each for each in (step / 5, step / 2, step, 2 * step) if (ends[1] - ends[0]) / each <= _MOST_TICKS)
+    losses = [step * place for place in range(math.ceil(ends[0] / step), math.floor(ends[1] / step) + 1)]
+    sign = -1 if metric.higher_is_better else 1
+    values = [best + sign * loss / metric.axis_factor for loss in losses]
+    return {"tickvals": losses, "ticktext": [metric.text(value) for value in values]}
 
 
 def _limit_lines(data: ReportData, view: View) -> list[Figure]:

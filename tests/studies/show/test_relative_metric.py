@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 import bitfront
+from studies.judging.sentences.evaluations import finished_text
+from studies.options.limits import MetricScale
+from studies.store.store import Store
 from tests.support.command_line import RECOVER, invoke, ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
 
@@ -60,6 +63,17 @@ def test_report_and_readme_have_no_loss(here: Path) -> None:
     assert 'data-label="sqnr after"' in page
     assert 'data-label="sqnr, search data"' in page
     assert not re.search(r'data-label="(loss|won back)', page)
+    assert "of the loss against FP32" not in page
+    assert re.search(r'"ticktext": ?\["\d[\d.]* dB"', page), "the axis has values"
+    assert '"loss of sqnr' not in page
     readme = Path("put/engine/README.md").read_text(encoding="utf-8")
     assert re.search(r"sqnr on the final data, which the search never saw \| [\d.]+ dB", readme)
     assert not re.search(r"loss -?\d", readme)
+
+
+def test_what_other_workers_did_is_told_by_its_value(here: Path) -> None:
+    with Store.open("sqlite:///bitfront.db") as store:
+        study = store.studies.load("s")
+        metric = MetricScale.of(study.metric)
+        rows = store.statistics.finished_since(store.targets.of_study(study.id)[0].id, 3600)
+    assert all(re.search(rf"ms, {DECIBELS}", finished_text(row, metric)) for row in rows)
