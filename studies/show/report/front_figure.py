@@ -183,9 +183,9 @@ def _layout(data: ReportData, view: View) -> Figure:
     best = next((row.metric_value for row in data.evaluations if row.role == REFERENCE.role), None)
     if data.metric.relative and best is not None:
         layout["yaxis"]["title"] = {**layout["yaxis"]["title"], "text": data.metric.name}
-        for axis, ends in (("yaxis", view.near), ("yaxis2", view.far)):
+        for name, ends in (("yaxis", view.near), ("yaxis2", view.far)):
             if ends is not None:
-                layout[axis] |= _value_ticks(data.metric, best, ends)
+                layout[name] |= _value_ticks(data.metric, best, ends)
     return layout
 
 
