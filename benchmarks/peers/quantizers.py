@@ -207,8 +207,8 @@ def _heads(graph: onnx.GraphProto) -> list[str]:
     return sorted(last)
 
 
-def _first(graph: onnx.GraphProto, count: int = 4) -> list[str]:
-    return [node.name for node in _weighted(graph)[:count]]
+def _first(graph: onnx.GraphProto) -> list[str]:
+    return [node.name for node in _weighted(graph)[:4]]
 
 
 def _prepare(model: Path, out: Path) -> Path:

@@ -83,9 +83,8 @@ def fix_sizes(model: Path, sizes: Mapping[str, tuple[int, ...]], out: Path) -> N
     for value in found.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, sizes.get(value.name, ()), strict=False):
             dim.dim_value = size
-    for value in [
-        value for value in found.graph.input if value.name not in sizes
-    ]:  # a state that every sound begins with
+    states = [value for value in found.graph.input if value.name not in sizes]  # which every sound begins with
+    for value in states:
         zeros = np.zeros([dim.dim_value for dim in value.type.tensor_type.shape.dim], np.float32)
         found.graph.initializer.append(onnx.numpy_helper.from_array(zeros, value.name))
         found.graph.input.remove(value)

@@ -250,11 +250,13 @@ def deliver_best(
     name, best, base = now.study.name, now.picks.best, now.measures.row_of(REFERENCE.role)
     url = now.details.storage
     where: dict[str, Any] = {"target": now.target.target.fingerprint, "events": events or Quiet()}
-    engine = safe = None
+    engine = safe = sensitivities = None
     folder.mkdir(parents=True, exist_ok=True)
     # All or nothing: whoever goes on with an interrupted one names the same folder.
     with TemporaryDirectory(prefix=".", dir=folder) as made:
         part = Path(made)
+        if "diagnosis" not in skip:  # first, so that the report has it too
+            sensitivities = _diagnose(name, events or Quiet(), storage=url, target=where["target"])
         if best is not None and "engine" not in skip:
             engine = export_study(url, name, part / "engine", NOTHING, batch_told=new, **where)
         trial = -1 if base is None or "safe" in skip else int(now.table.trial[base])
@@ -265,17 +267,17 @@ def deliver_best(
         for path in part.iterdir():
             path.rename(folder / path.name)
     engine, safe = (each and replace(each, folder=folder / each.folder.name) for each in (engine, safe))
-    sensitivities = None if "diagnosis" in skip else _diagnose(name, storage=url, **where)
     return Delivery(finished, engine, safe, None if "report" in skip else folder / "report.html", sensitivities)
 
 
-def _diagnose(name: str, **where: Any) -> Sensitivities | None:
-    """What a study knows of its layers, or finds out now; a model that cannot be run so takes nothing back."""
+def _diagnose(name: str, events: SearchEvents | Quiet, **where: Any) -> Sensitivities | None:
+    """The stored sensitivities of a study's layers, or a new pass; where it fails, a note says why."""
     from bitfront.verbs.analyses import sensitivity
 
     try:
-        return sensitivity(name, **where)
-    except EvaluatorError:
+        return sensitivity(name, events=events, **where)
+    except EvaluatorError as error:
+        events.note(f"why layers lose could not be measured: {error}")
         return None
 
 

@@ -220,8 +220,8 @@ class Standing:
         if self.final.unscorable[row]:
             return Verdict.FAILS
         if not self.final.tried_rows[row]:
-            # It loses nothing on whatever samples, and a metric of its own outputs has the best value there is: nothing
-            # has to be scored for that.
+            # FP32 loses nothing on whatever samples, and a metric that compares outputs with FP32's has its best value
+            # there: nothing has to be scored for that.
             is_reference = self.table.role[row] == REFERENCE.role and bool(self.limits)
             known = self.metric.relative or not self.limits.needs_reference
             return Verdict.SURELY if is_reference and known and self.judgement.feasible[row] else Verdict.UNCONFIRMED

@@ -45,7 +45,7 @@ class BiasStep(RecoveryStep):
 
     version = 4
     name = "bias"
-    least_share = 0.3  # it is short beside what it often wins
+    least_share = 0.3  # the steps before it may take all of the time, and it often wins the most
     summary = "corrects the mean of each channel for the error of INT8, and its scale where that helps"
 
     def serves(self, precision: Precision) -> bool:

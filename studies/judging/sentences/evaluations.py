@@ -81,11 +81,17 @@ def _scores_text(
     role: str,
     metric: MetricScale,
 ) -> str:
-    """Of a loss and a value what tables show of the metric."""
+    """`1.2 ms, loss 0.3 %`, or the value of a metric that compares with FP32.
+
+    Args:
+        scores: loss and value of the metric.
+        samples: that were scored, and all there are.
+    """
+    loss, value = scores
     seen, total = samples
     early = "" if seen == total else f", stopped after {seen} of {total} samples"
     named = f" ({role.partition(':')[2]} baseline)" if role else ""
-    score = f"{score_name(metric)} {metric.text(scores[metric.relative], 3)}"
+    score = f"{score_name(metric)} {metric.text(value if metric.relative else loss, 3)}"
     return f"{latency_text(latency_ms)}, {score}{early}{named}"
 
 

@@ -155,7 +155,9 @@ def _closed_sizes(specs: Sequence[TensorSpec], dims: Mapping[str, Dims]) -> dict
     """By input, axis → name of each size besides the batch that is dynamic in the file, and one number in engines."""
     batches, found = {own[0] for own in dims.values()} - {""}, {}  # a state may have its batch behind another axis
     for spec in specs:
-        ends = zip(dims[spec.name], spec.least or spec.shape, spec.most or spec.shape, strict=False)  # or no axis
+        ends = zip(
+            dims[spec.name], spec.least or spec.shape, spec.most or spec.shape, strict=False
+        )  # a number has none
         found[spec.name] = {
             axis: str(dim or f"axis {axis}")
             for axis, (dim, least, most) in enumerate(ends)

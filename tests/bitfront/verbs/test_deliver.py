@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from bitfront.printing import study_results
-from bitfront.verbs import deliveries
+from bitfront.verbs import analyses, deliveries
+from search.errors import EvaluatorError
 from studies.export import manifest
 from studies.guard import Guard
 from tests.support.command_line import invoke, ok, quick, write_inputs
@@ -94,6 +95,17 @@ def test_each_part_can_be_skipped(here: Path, tmp_path: Path, skipped: tuple[str
     assert sorted(path.name for path in (tmp_path / "part").iterdir()) == left
     assert (found["causes"] is None) is ("diagnosis" in skipped)
     assert (found["report"] is None) is ("report" in skipped)
+
+
+def test_layers_that_cannot_be_measured_take_nothing_back(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise EvaluatorError("planted")
+
+    monkeypatch.setattr(analyses, "sensitivity", refuse)
+    said = invoke("resume", "s", "--deliver", "unknown")
+    assert said.exit_code == 0, said.output
+    assert "why layers lose could not be measured: planted" in said.output
+    assert sorted(path.name for path in Path("unknown").iterdir()) == ["engine", "report.html", "safe"]
 
 
 def test_what_cannot_be_skipped_is_refused(here: Path) -> None:

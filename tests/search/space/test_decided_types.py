@@ -162,3 +162,14 @@ def test_a_search_decides_on_them_and_shows_what_came_of_each(tmp_path: Path, mo
     mine = [row for row in shown["groups"] if row["op"] in ("Softmax", "LayerNormalization")]
     assert len(mine) == 7
     assert {row["answer"] for row in mine} == {"obeyed"}
+
+
+def test_inspect_says_once_what_holds_for_all_layers_of_an_op_type(tmp_path: Path) -> None:
+    path, why = save(NETWORKS["residual"](), tmp_path / "net.onnx"), "the target has no W8 kernel for Conv"
+    said = ok("inspect", path, "--backend", "onnxruntime")
+    assert said.count(why) == 1
+    assert f"w8            {why}" in said.partition("What no layer of an op type may run in:")[2]
+    rows = json.loads(ok("inspect", path, "--backend", "onnxruntime", "--json"))["groups"]
+    convolutions = [row for row in rows if row["op"] == "Conv"]
+    assert len(convolutions) > 1
+    assert {row["why_not"]["w8"] for row in convolutions} == {why}
