@@ -22,7 +22,8 @@ from search.values import Assignment, Precision, Ranges
 
 def build(job: Job, out: Path, given: Path | None = None) -> dict[str, Any]:
     """Write the engine at `out`; what it took, and of the study's model what the groups run in."""
-    model = models.load(Path(job.model))
+    shapes = {name: models.ShapeRequest(*map(tuple, sizes)) for name, sizes in job.shapes.items()}
+    model = models.load(Path(job.model), batch=job.batch, shapes=shapes, values=job.input_values)
     ranges = Ranges.from_json(json.loads(Path(job.ranges or "").read_text()))
     builder: Any = open_backend(job.backend, job.device, job.options).builder(model, ranges)
     start = time.perf_counter()

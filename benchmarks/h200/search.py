@@ -141,6 +141,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--calibration-data")
     parser.add_argument("--final-data", required=True)
     parser.add_argument("--metric", default="top1")
+    parser.add_argument("--shape")
     parser.add_argument("--max-drop", default="1%")
     parser.add_argument("--backend", default="tensorrt")
     parser.add_argument("--trials", type=int, default=60)
@@ -151,7 +152,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(words: Sequence[str] | None = None) -> None:
     given = parsed(words)
-    names = ("data", "calibration-data", "final-data", "metric", "max-drop", "backend", "time-limit")
+    names = ("data", "calibration-data", "final-data", "metric", "shape", "max-drop", "backend", "time-limit")
     values = {name: getattr(given, name.replace("-", "_")) for name in names}
     options: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     given.work.mkdir(parents=True, exist_ok=True)

@@ -20,11 +20,13 @@ class RunTime:
         began: when its time limit began to count.
         limit_s: its time limit; None for none.
         ends: when it is expected to end; None while nobody can say.
+        may_end: whether it ends sooner where it finds that nothing more is to be had.
     """
 
     began: float
     limit_s: float | None = None
     ends: float | None = None
+    may_end: bool = False
 
 
 class SearchEvents(Events, Protocol):

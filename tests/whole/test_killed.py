@@ -168,7 +168,9 @@ def test_ctrl_c_on_a_terminal(here: Path) -> None:
     os.close(inside)
     try:
         # The time left is shown once it can be known, on a busy machine evaluations after the first.
-        screen = interrupt_at(terminal, process, rb"\d+ of 40 evaluations", rb"about \w+ left", rb"best", rb"last")
+        screen = interrupt_at(
+            terminal, process, rb"\d+ of 40 evaluations", rb"(?:about|at most) \w+ left", rb"best", rb"last"
+        )
     finally:
         os.close(terminal)
         process.kill()

@@ -164,7 +164,8 @@ class Remaining(Hook):
             self._mixes_s.append(took_s)  # on a processor uniform engines take as long as mixes
         left_s, pace = self._left_s(now), self._work.pace
         ends = None if left_s is None else time.monotonic() + left_s
-        self._work.events.report_time(RunTime(pace.began, pace.limit_s, ends))
+        may_end = self._work.problem.config.patience is not None
+        self._work.events.report_time(RunTime(pace.began, pace.limit_s, ends, may_end))
 
     def _left_s(self, now: Standing) -> float | None:
         """Expected seconds until the end of this run; None while no mix was evaluated and there is no limit."""

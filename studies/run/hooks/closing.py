@@ -98,6 +98,8 @@ class Closing:
         pace, wanted = self._work.pace, len([row for row in finalist_rows(now) if not now.final.tried_rows[row]])
         count = next((n for n in range(wanted, 0, -1) if pace.finalists_s(now, n) <= left_s), 0)
         seconds = pace.finalists_s(now, count) if count else 0.0
+        more_s = pace.finalists_s(now, -(-count // 2)) if count > 1 else 0.0  # that confirmed latencies bring forward
+        seconds += more_s if seconds + more_s <= left_s else 0.0
         picks = 0.0 if pace.pick_s is None else len(rows_to_correct(now)) * (pace.pick_s + pace.evaluation_s(now))
         seconds += picks if count and seconds + picks <= left_s else 0.0
         left_out = "" if count == wanted else f"confirming {_finalists_text(wanted - count)}"

@@ -23,6 +23,7 @@ _STAGES: Mapping[str, str] = {
     Stage.LATENCY.value: "measuring latency",
     Stage.ACCURACY.value: "scoring",
 }
+_FEWEST_ALIKE = 10  # parts of a step; fewer are steps of their own, as those of recovery, and take unequal times
 _SHORT_S = 2.0  # of what takes less nobody wants to know for how long
 _MOST_SHOWN = 4
 
@@ -34,9 +35,10 @@ def clock_text(run: RunTime) -> str:
 
 
 def left_text(run: RunTime) -> str:
-    """`about 5m20s left`; empty while that is not known, and where the end should have come by now."""
+    """`about 5m20s left`, or `at most 5m20s left`; empty while that is not known, and where the end is overdue."""
     left_s = 0.0 if run.ends is None else run.ends - time.monotonic()
-    return f"about {format_duration_s(_rough_s(left_s))} left" if left_s > 0 else ""
+    how = "at most" if run.may_end else "about"
+    return f"{how} {format_duration_s(_rough_s(left_s))} left" if left_s > 0 else ""
 
 
 def lasting_text(text: str, since: float) -> str:
@@ -99,9 +101,9 @@ class Doing:
             self._trials.pop(trial, None)
 
     def step_left_s(self) -> float:
-        """Seconds that the step still takes, by what of it was done since it began; 0 while nothing was."""
+        """Seconds that the step still takes, by what of it was done since it began; 0 while nobody can say."""
         (_, done, total), (since, first) = self.step, self._counted
-        if not first < done < total:
+        if total < _FEWEST_ALIKE or not first < done < total:
             return 0.0
         return (time.monotonic() - since) / (done - first) * (total - done)
 

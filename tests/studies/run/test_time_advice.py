@@ -90,6 +90,7 @@ def test_the_time_left_follows_from_how_often_mixes_end(
         events=SimpleNamespace(report_time=told.append),
         crew=SimpleNamespace(others=dict),
         ledger=SimpleNamespace(target=target),
+        problem=SimpleNamespace(config=SimpleNamespace(patience="auto")),
     )
     monkeypatch.setattr(announcements.Closing, "expected_s", lambda self, now, repeats: 30.0)
     stop: Any = SimpleNamespace(trials=16)
@@ -103,8 +104,11 @@ def test_the_time_left_follows_from_how_often_mixes_end(
     assert left_s(baseline, 100.0) is None, "the first build of a GPU says nothing of mixes"
     assert left_s(mix, 500.0) == pytest.approx(15 * 60 + 30), "sensitivities came before it; it took 60 s itself"
     assert left_s(mix, 80.0) == pytest.approx(15 * 70 + 30), "with what came between: 60 s and 80 s"
+    assert told[-1].may_end, "it may find that nothing more is to be had"
+    work.problem.config.patience = None
     work.pace.limit_s = work.pace.passed_s + 200.0
     assert left_s(mix, 70.0) == pytest.approx(200.0, abs=5.0), "the limit comes first"
+    assert not told[-1].may_end
     work.crew.others = lambda: {"another": "searching"}
     work.pace.limit_s = None
     assert left_s(mix, 70.0) == pytest.approx(15 * 70 / 2 + 30)

@@ -120,21 +120,27 @@ def test_the_display_has_a_clock_and_says_what_is_done_and_for_how_long(monkeypa
     display.step("recovering INT8", 1, 5)
     moment[0] += 10.0
     display.step("recovering INT8", 2, 5)
-    assert drawn()[1].endswith("recovering INT8 2/5, for 10s, about 30s left")
+    assert drawn()[1].endswith("recovering INT8 2/5, for 10s"), "its steps take unequal times"
     display.step("recovering INT8", 5, 5)
     assert drawn()[1].startswith("recovering INT8 5/5"), "no bar stands full while what follows is waited for"
+    display.step("calibration samples", 10, 40)
+    moment[0] += 10.0
+    display.step("calibration samples", 20, 40)
+    assert drawn()[1].endswith("calibration samples 20/40, for 10s, about 20s left")
     display.stage(3, "build")
     moment[0] += 5.0
     display.stage(4, "waiting for process 4711, which measures on cpu")
     display.report_time(RunTime(90.0, 240.0, moment[0] + 58.0))
     moment[0] += 3.0
     assert drawn() == [
-        "1:10 of 4:00, about 55s left",
+        "1:20 of 4:00, about 55s left",
         "trial 3: building, for 8s",
         "trial 4: waiting for process 4711, which measures on cpu, for 3s",
     ]
+    display.report_time(RunTime(90.0, 240.0, moment[0] + 55.0, may_end=True))
+    assert drawn()[0] == "1:20 of 4:00, at most 55s left"
     moment[0] += 3600.0
-    assert drawn()[0] == "1:01:10 of 4:00", "an estimate that is over says nothing"
+    assert drawn()[0] == "1:01:20 of 4:00", "an estimate that is over says nothing"
 
 
 def test_a_pipe_is_told_what_goes_on_where_nothing_else_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
