@@ -43,8 +43,7 @@ def lease_of(store: Store, study: StudyRecord, target: TargetRecord, config: Sea
     """
     if not store.is_shared:
         return config.lease_s
-    now = next((record for record in store.targets.of_study(study.id) if record.id == target.id), target)
-    stored = config_of(store.studies.load(study.name), now).lease_s
+    stored = config_of(store.studies.load(study.name), store.targets.load(target.id)).lease_s
     if "lease" in config.given and stored != config.lease_s:
         raise StudyError(
             f"running study {study.name!r}: --lease is {config.lease_s:g} s, but another run has just set it to "

@@ -89,8 +89,7 @@ class Ledger:
 
     def reload_target(self) -> TargetRecord:
         """Read the target's own row again, which other workers may have changed."""
-        targets = self.store.targets.of_study(self.study.id)
-        self.target = next(target for target in targets if target.id == self.target.id)
+        self.target = self.store.targets.load(self.target.id)
         return self.target
 
     def digest(self, assignment: Assignment) -> str:

@@ -73,7 +73,7 @@ def join_study(
         with time_spent("calibration"):
             if not made:
                 made.update(_calibrate_once(store, artifacts, good, study, target, crew, progress, builders, held))
-            target = _now(store, study, target)
+            target = store.targets.load(target.id)
             space = made.get(target.ranges_digest or "")
             if space is None:  # another worker calibrated
                 _, space = _fix_space(store, artifacts, good, target, progress)
@@ -93,10 +93,6 @@ def target_of(store: Store, study: StudyRecord, good: Checked) -> TargetRecord:
     if found is None:
         raise foreign(study.name, targets, good.target, store.url)
     return found
-
-
-def _now(store: Store, study: StudyRecord, target: TargetRecord) -> TargetRecord:
-    return next(t for t in store.targets.of_study(study.id) if t.id == target.id)
 
 
 def _is_settled(target: TargetRecord) -> bool:
@@ -154,7 +150,7 @@ def _calibrate_once(
             if calibrating is good:
                 made[digest] = space
 
-        crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
+        crew.once("calibration", lambda: _is_settled(store.targets.load(target.id)), calibrate)
         if builds is not None:
             progress.announce("building uniform assignments")
             builds.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from search.values import Capability, Latency, Target
 from studies.store import records
@@ -23,12 +23,20 @@ class Targets(Repository):
 
     def of_study(self, study_id: int) -> tuple[records.TargetRecord, ...]:
         """The targets of a study, the first one first; empty until `add`."""
+        return self._read(tables.TargetRecord.study_id == study_id)
+
+    def load(self, study_target_id: int) -> records.TargetRecord:
+        """One target as it is now."""
+        (target,) = self._read(tables.TargetRecord.id == study_target_id)
+        return target
+
+    def _read(self, condition: ColumnElement[bool]) -> tuple[records.TargetRecord, ...]:
         t, r = tables.TargetRecord, tables.RepeatRecord
         count = select(func.count()).where(r.study_target_id == t.id).scalar_subquery()
         query = (
             select(*t.__table__.c, tables.FingerprintRecord.description.label("target"), count.label("repeats"))
             .join(tables.FingerprintRecord, tables.FingerprintRecord.id == t.target_id)
-            .where(t.study_id == study_id)
+            .where(condition)
             .order_by(t.id)
         )
         rows = self._database.rows(query)
