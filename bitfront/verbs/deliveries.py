@@ -258,10 +258,10 @@ def deliver_best(
         if "diagnosis" not in skip:  # first, so that the report has it too
             sensitivities = _diagnose(name, events or Quiet(), storage=url, target=where["target"])
         if best is not None and "engine" not in skip:
-            engine = export_study(url, name, part / "engine", NOTHING, batch_told=new, **where)
+            engine = export_study(url, name, part / "engine", NOTHING, user_knows_batch=new, **where)
         trial = -1 if base is None or "safe" in skip else int(now.table.trial[base])
         if engine is not None and trial not in (-1, engine.trial):
-            safe = export_study(url, name, part / "safe", NOTHING, trial=trial, batch_told=True, **where)
+            safe = export_study(url, name, part / "safe", NOTHING, trial=trial, user_knows_batch=True, **where)
         if "report" not in skip:
             report(name, part / "report.html", storage=url)
         for path in part.iterdir():

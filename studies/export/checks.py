@@ -46,8 +46,8 @@ def check_outputs(keeper: EvaluatorProcess, measured: Path, written: Path) -> No
     doing = "comparing the outputs of the exported engine"
     expected = keeper.ask(doing).scores.run_final(measured)
     keeper.close()  # what was written has to run where nothing else was loaded before
-    found = keeper.ask(doing).scores.run_final(written)
-    different = [name for name in {**expected, **found} if not identical(expected.get(name), found.get(name))]
+    outputs = keeper.ask(doing).scores.run_final(written)
+    different = [name for name in {**expected, **outputs} if not identical(expected.get(name), outputs.get(name))]
     if different:
         raise ArtifactError(
             f"checking the exported engine: outputs {', '.join(different)} differ from those of the engine that was "
@@ -146,13 +146,22 @@ def write_float_model(folder: Path, keeper: EvaluatorProcess, record: RecoveryRe
     """
     path = folder / FLOAT_MODEL
     keeper.ask("writing the float model").builds.write_float_model(path)
-    found = keeper.ask("checking the float model").diagnoses.compare_float(path, _SAMPLES)
-    error, allowed = math.inf if found.error is None else found.error, _ROUNDING if found.floats else _FLIPPED
-    if not found.equal and error > allowed:
+    comparison = keeper.ask("checking the float model").diagnoses.compare_float(path, _SAMPLES)
+    error, allowed = (
+        math.inf if comparison.error is None else comparison.error,
+        _ROUNDING if comparison.floats else _FLIPPED,
+    )
+    if not comparison.equal and error > allowed:
         raise ArtifactError(
             f"checking {FLOAT_MODEL}: expected the outputs of the user's model within float rounding, an error of at "
-            f"most {allowed:g} on {found.samples} samples, got {error:.3g}. This is a bug: use --recover none."
+            f"most {allowed:g} on {comparison.samples} samples, got {error:.3g}. This is a bug: use --recover none."
         )
     steps = [step.name for step in record.kept_steps if step.exact] if record is not None else []
-    outputs = "equal" if found.equal else "equal within rounding"
-    return {"file": FLOAT_MODEL, "steps": steps, "outputs": outputs, "error": found.error, "samples": found.samples}
+    outputs = "equal" if comparison.equal else "equal within rounding"
+    return {
+        "file": FLOAT_MODEL,
+        "steps": steps,
+        "outputs": outputs,
+        "error": comparison.error,
+        "samples": comparison.samples,
+    }

@@ -69,6 +69,6 @@ def write_explicit(folder: Path, work: Work, assignment: Assignment) -> dict[str
     """
     path, ranges = folder / EXPLICIT_FILE, work.ledger.ranges().for_mix(assignment)
     onnx_file.write_any_size(explicit_graph(work.problem.model, assignment, ranges), path)
-    found = work.bench.keeper.ask("checking the explicit model").diagnoses.compare_float(path, _SAMPLES)
-    sqnr_db = None if not found.error else -10 * math.log10(found.error)
-    return {"file": EXPLICIT_FILE, "sqnr_db": sqnr_db, "samples": found.samples}
+    comparison = work.bench.keeper.ask("checking the explicit model").diagnoses.compare_float(path, _SAMPLES)
+    sqnr_db = None if not comparison.error else -10 * math.log10(comparison.error)
+    return {"file": EXPLICIT_FILE, "sqnr_db": sqnr_db, "samples": comparison.samples}

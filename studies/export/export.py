@@ -124,7 +124,7 @@ class Request:
         extras: what is written beside the engine.
         latency_tolerance: how far the latency of what was written may be from that of the engine that was measured,
             relative; None for the study's tie band, at least 1 %.
-        batch_told: whether the user was told already that the engine takes one size of batch alone.
+        user_knows_batch: whether the user was told already that the engine takes one size of batch alone.
     """
 
     trial: int
@@ -132,7 +132,7 @@ class Request:
     options: Mapping[str, Any]
     extras: Extras = NO_EXTRAS
     latency_tolerance: float | None = None
-    batch_told: bool = False
+    user_knows_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,30 +189,30 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
     tries = now.point(row).final.tries if number != int(now.table.id[row]) else None
     chosen = _confirm(final, number, request.trial, tries)
     mix = _mix_to_hand_over(final, chosen, request)
-    found = manifest(final.ledger, chosen.now, chosen.point, request.trial, request.pick, chosen.engine)
-    found["backend"] = final.problem.config.backend
-    found["plugins"] = list(final.bench.keeper.job.options.get("plugins", ()))
+    fields = manifest(final.ledger, chosen.now, chosen.point, request.trial, request.pick, chosen.engine)
+    fields["backend"] = final.problem.config.backend
+    fields["plugins"] = list(final.bench.keeper.job.options.get("plugins", ()))
     with staged_folder(folder, f"exporting to {folder}") as staging:
         fill_folder(staging, final, chosen.engine, chosen.assignment, request.extras.triton)
         if mix is not None:
-            found |= _hand_over(final, mix, staging / HANDOVER, request.extras.tools)
+            fields |= _hand_over(final, mix, staging / HANDOVER, request.extras.tools)
         if request.extras.typing is not None:
-            found["explicit"] = write_explicit(staging, final, chosen.assignment)
-        found["float_model"] = write_float_model(staging, final.bench.keeper, final.ledger.target.recovery)
+            fields["explicit"] = write_explicit(staging, final, chosen.assignment)
+        fields["float_model"] = write_float_model(staging, final.bench.keeper, final.ledger.target.recovery)
         check_onnx(staging)
         write_layer_files(staging, final, staging / final.bench.engine_file, chosen.assignment)
         write_final_samples(staging, final)
-        found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
-        if (frozen := frozen_batch_text(final.problem.model, final.problem.config)) and not request.batch_told:
+        fields |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
+        if (frozen := frozen_batch_text(final.problem.model, final.problem.config)) and not request.user_knows_batch:
             work.events.note(frozen)
         names = {path.name for path in staging.iterdir()} | {MANIFEST}
         (staging / README).write_text(
-            readme_text(found, chosen.now, final.bench.engine_file, names, frozen), encoding="utf-8"
+            readme_text(fields, chosen.now, final.bench.engine_file, names, frozen), encoding="utf-8"
         )
-        _write_manifest(staging, found)
-    notes, warning = tuple(text for text in (note, frozen) if text), failure_text(found["latency_check"])
+        _write_manifest(staging, fields)
+    notes, warning = tuple(text for text in (note, frozen) if text), failure_text(fields["latency_check"])
     score = final_score_text(chosen.now, chosen.point)
-    return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, score, warning)
+    return Export(folder, request.trial, fields, fields["final"]["limits_hold"], notes, score, warning)
 
 
 def _mix_to_hand_over(work: Work, chosen: _Confirmed, request: Request) -> Mix | None:
@@ -247,19 +247,19 @@ def _check(work: Work, chosen: _Confirmed, written: Path, tolerance: float | Non
     return {"check": {"outputs": "equal"}, "latency_check": latency}
 
 
-def _write_manifest(folder: Path, found: Mapping[str, Any]) -> None:
+def _write_manifest(folder: Path, fields: Mapping[str, Any]) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     digests = {path.relative_to(folder).as_posix(): _digest(path) for path in files}
-    text = json.dumps({**found, "files": digests}, indent=2, ensure_ascii=False)
+    text = json.dumps({**fields, "files": digests}, indent=2, ensure_ascii=False)
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def _digest(path: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(_CHUNK_BYTES):
-            found.update(piece)
-    return found.hexdigest()
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:

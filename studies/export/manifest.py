@@ -137,14 +137,16 @@ def _figures(point: Point, level: int) -> dict[str, Any]:
 
 def _mix_bias(ledger: Ledger, assignment: Assignment) -> dict[str, Any] | None:
     """What came of correcting the biases of a mix for itself, in whatever evaluation of it; None if not tried."""
-    found = ledger.store.evaluations.mix_biases(ledger.target.id)
-    return next((each.mix_bias.to_json() for each in found if each.mix_bias and each.assignment == assignment), None)
+    mix_biases = ledger.store.evaluations.mix_biases(ledger.target.id)
+    return next(
+        (each.mix_bias.to_json() for each in mix_biases if each.mix_bias and each.assignment == assignment), None
+    )
 
 
 def _accuracy(accuracy: Any, clusters: int | None) -> dict[str, Any]:
     names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
-    found = {name: getattr(accuracy, name) for name in names} if accuracy is not None else {}
-    return found | ({"clusters": clusters} if found else {})
+    score = {name: getattr(accuracy, name) for name in names} if accuracy is not None else {}
+    return score | ({"clusters": clusters} if score else {})
 
 
 def _final_verdict(now: Standing, point: Point) -> dict[str, Any]:
@@ -169,7 +171,11 @@ def _finite(number: float) -> float | None:
 
 def _describe_disagreement(now: Standing, point: Point) -> dict[str, Any] | None:
     """Where the losses of search and final split differ by more than chance explains: both together, and in words."""
-    found = point.final.disagreement
-    if found is None:
+    disagreement = point.final.disagreement
+    if disagreement is None:
         return None
-    return {"pooled_loss": found.pooled, "pooled_half_width": found.half, "text": disagreement_text(now, point)}
+    return {
+        "pooled_loss": disagreement.pooled,
+        "pooled_half_width": disagreement.half,
+        "text": disagreement_text(now, point),
+    }

@@ -43,56 +43,58 @@ _FILES = {
 }
 
 
-def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names: Collection[str], batch: str) -> str:
+def readme_text(
+    manifest: Mapping[str, Any], now: Standing, engine_file: str, names: Collection[str], batch: str
+) -> str:
     """The text, in Markdown.
 
     Args:
-        found: the manifest.
+        manifest: what the manifest says, before its list of files.
         now: the study, for its metric.
         engine_file: name of the engine.
         names: what else lies in the folder.
         batch: that the batch is frozen, as a sentence; empty if it is not.
     """
-    title = f"# {_plain(found['study'])}: trial {found['trial']}"
-    chosen = found["pick"] if found["pick"].startswith("trial") else f"the pick `{found['pick']}`"
+    title = f"# {_plain(manifest['study'])}: trial {manifest['trial']}"
+    chosen = manifest["pick"] if manifest["pick"].startswith("trial") else f"the pick `{manifest['pick']}`"
     blocks = [
         title,
-        f"An engine that bitfront {found['bitfront']} chose and measured, {chosen} of study "
-        f"`{_plain(found['study'])}`. The model was `{_plain(found['model']['path'])}`.",
-        _table("figure", "value", _figures(found, now)),
-        *_samples_text(found, now),
-        *([f"{found['no_gain']}."] if found["no_gain"] else []),
-        *([] if not found["warnings"] else ["\n".join(f"- **{text}**" for text in found["warnings"])]),
+        f"An engine that bitfront {manifest['bitfront']} chose and measured, {chosen} of study "
+        f"`{_plain(manifest['study'])}`. The model was `{_plain(manifest['model']['path'])}`.",
+        _table("figure", "value", _figures(manifest, now)),
+        *_samples_text(manifest, now),
+        *([f"{manifest['no_gain']}."] if manifest["no_gain"] else []),
+        *([] if not manifest["warnings"] else ["\n".join(f"- **{text}**" for text in manifest["warnings"])]),
         "## Run it",
-        _how_to_run(found, engine_file, names),
-        *_how_to_check(found, names, now.study.config.get("decode")),
+        _how_to_run(manifest, engine_file, names),
+        *_how_to_check(manifest, names, now.study.config.get("decode")),
         *([] if not batch else [f"Mind that {batch}"]),
-        _measurement_text(found["latency"]["doubts"]),
+        _measurement_text(manifest["latency"]["doubts"]),
         "## Files",
-        _table("file", "what it is", _file_rows(found["target"]["backend"], engine_file, names)),
+        _table("file", "what it is", _file_rows(manifest["target"]["backend"], engine_file, names)),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
-    latency, target, final = found["latency"], found["target"], found["final"]
+def _figures(manifest: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
+    latency, target, final = manifest["latency"], manifest["target"], manifest["final"]
     speedup, took = latency["speedup_over_fp32"], latency_text(latency["value_ms"], latency["tie_band"])
     faster = latency["speedup_over_file"]
     took += " (doubtful, see below)" if latency["doubts"] else ""
     versions = ", ".join(f"{name} {version}" for name, version in target["versions"].items())
     options = ", ".join(f"{name} {value}" for name, value in target["options"].items())
-    batch = found["model"]["inputs"][0][2][0]
+    batch = manifest["model"]["inputs"][0][2][0]
     statistic = latency["statistic"] + (" processor time" if latency.get("clock") == THREAD_CLOCK else "")
     return [
         ("latency", f"{took} for one batch of {batch} ({statistic})"),
         ("samples a second", rate_text(latency["samples_per_s"], missing="–")),
         ("speed against FP32", _speed_text(speedup, latency["speedup_doubtful"])),
         *([("speed against the file as given", f"{speedup_text(faster)} ×")] if faster else []),
-        *_accuracy_rows("search data", found["search"], now),
+        *_accuracy_rows("search data", manifest["search"], now),
         *_accuracy_rows("final data, which the search never saw", final, now, final["loss_text"]),
-        ("limits on the final data", _limits_text(found)),
-        ("precisions", _precisions_text(found["precision"])),
-        ("size of the engine", f"{found['engine_bytes'] / 1e6:.3g} MB"),
+        ("limits on the final data", _limits_text(manifest)),
+        ("precisions", _precisions_text(manifest["precision"])),
+        ("size of the engine", f"{manifest['engine_bytes'] / 1e6:.3g} MB"),
         ("device", _plain(target["device"])),
         ("measured with", _plain(f"{target['backend']}: {versions}; {options}")),
     ]
@@ -109,17 +111,17 @@ def _accuracy_rows(where: str, score: Mapping[str, Any], now: Standing, loss: st
         return []
     low, high, samples = score["loss_low"], score["loss_high"], f"{score['samples']:,} samples"
     if now.metric.relative:
-        found = LossEstimate(score["loss"], low, high, score["samples"], score["value"])
+        estimate = LossEstimate(score["loss"], low, high, score["samples"], score["value"])
         text = bounded_text(score["value"], score["metric_bound"], now.metric) if loss else ""
-        return [(f"{score['metric']} on the {where}", f"{text or shown_score_text(found, now.metric)} on {samples}")]
+        return [(f"{score['metric']} on the {where}", f"{text or shown_score_text(estimate, now.metric)} on {samples}")]
     value = value_text(score["value"], half_width(low, high), now.metric)
     loss = loss or estimate_text(score["loss"], low, high, now.metric)
     return [(f"{score['metric']} on the {where}", f"{value}, loss {loss} on {samples}")]
 
 
-def _samples_text(found: Mapping[str, Any], now: Standing) -> list[str]:
+def _samples_text(manifest: Mapping[str, Any], now: Standing) -> list[str]:
     """Why the metric is not the same on both data, where it differs by more than the losses are uncertain."""
-    scores = found["search"], found["final"]
+    scores = manifest["search"], manifest["final"]
     if any(score.get("value") is None for score in scores):
         return []
     halves = [half_width(score["loss_low"], score["loss_high"]) for score in scores]
@@ -149,10 +151,10 @@ _VERDICTS = {
 }
 
 
-def _limits_text(found: Mapping[str, Any]) -> str:
-    if found["final"]["limits_hold"] is None:
+def _limits_text(manifest: Mapping[str, Any]) -> str:
+    if manifest["final"]["limits_hold"] is None:
         return "none were given"
-    verdict = found["final"]["verdict"]
+    verdict = manifest["final"]["verdict"]
     return f"{verdict}, {_VERDICTS[verdict]}"
 
 
@@ -161,8 +163,8 @@ def _precisions_text(precisions: Mapping[str, str]) -> str:
     return ", ".join(f"{count} of {len(precisions)} layers in {label.upper()}" for label, count in counts.most_common())
 
 
-def _how_to_run(found: Mapping[str, Any], engine_file: str, names: Collection[str]) -> str:
-    batch = ", ".join(f"'{_plain(name)}': array" for name, *_ in found["model"]["inputs"])
+def _how_to_run(manifest: Mapping[str, Any], engine_file: str, names: Collection[str]) -> str:
+    batch = ", ".join(f"'{_plain(name)}': array" for name, *_ in manifest["model"]["inputs"])
     if "run.py" not in names:
         return "Engines of this backend cannot be run without bitfront."
     return (
@@ -215,7 +217,7 @@ _SCORE_ALL = """
 print("METRIC", state.compute())"""
 
 
-def _how_to_check(found: Mapping[str, Any], names: Collection[str], decode: str | None = None) -> list[str]:
+def _how_to_check(manifest: Mapping[str, Any], names: Collection[str], decode: str | None = None) -> list[str]:
     """How to run the engine on the final samples, so that the accuracy above can be computed again.
 
     Args:
@@ -223,8 +225,8 @@ def _how_to_check(found: Mapping[str, Any], names: Collection[str], decode: str 
     """
     if FINAL_SAMPLES not in names or "run.py" not in names:
         return []
-    metric = str(found["final"]["metric"])
-    script = _CHECK.replace("INPUTS", repr([name for name, _, _ in found["model"]["inputs"]]))
+    metric = str(manifest["final"]["metric"])
+    script = _CHECK.replace("INPUTS", repr([name for name, _, _ in manifest["model"]["inputs"]]))
     over_all = metric in BUILT_IN and BUILT_IN[metric].kind == "accumulating"
     score = _SCORE_TOP1 if metric == _TOP1 else _SCORE_ALL.replace("METRIC", metric) if over_all else ""
     if over_all:
@@ -235,9 +237,9 @@ def _how_to_check(found: Mapping[str, Any], names: Collection[str], decode: str 
     gives += ", in an environment with bitfront" if over_all else ""
     return [
         "## Check the accuracy",
-        f"The accuracy on the final data is that of {found['final']['samples']:,} samples. `{FINAL_SAMPLES}` has their "
-        "rows, counted from 0, in the data that it names. If those are an `.npz` file or a folder of `.npy` files, as "
-        f"bitfront writes it for a data loader, this script {gives}:",
+        f"The accuracy on the final data is that of {manifest['final']['samples']:,} samples. `{FINAL_SAMPLES}` has "
+        "their rows, counted from 0, in the data that it names. If those are an `.npz` file or a folder of `.npy` "
+        f"files, as bitfront writes it for a data loader, this script {gives}:",
         script.replace("SCORE", score),
         *([] if score else [_scored_text(metric)]),
     ]

@@ -161,11 +161,11 @@ class _Gate:
             self._events.step("timing the engines in turn, in fresh processes", number, total)
             self._keeper.close()
             try:
-                found = self._keeper.ask("timing the engines").engine_files.time(order, ROUNDS)
+                timings = self._keeper.ask("timing the engines").engine_files.time(order, ROUNDS)
             except ProcessDiedError as death:
                 raise EvaluatorError(f"timing the engines: {death}") from death
-            times.append(ProcessTimes(*(found[label].raw_ms for label in (CANDIDATE, BASELINE, COPY))))
-            doubts += [f"process {number}: {label}: {text}" for label in order for text in found[label].warnings]
+            times.append(ProcessTimes(*(timings[label].raw_ms for label in (CANDIDATE, BASELINE, COPY))))
+            doubts += [f"process {number}: {label}: {text}" for label in order for text in timings[label].warnings]
         return times, doubts
 
 
@@ -173,18 +173,18 @@ def _check_drop(inputs: GateInputs) -> None:
     """Refuse a limit that does not fit the metric before anything is scored, where the metric is known by its name.
 
     Raises:
-        ConfigError: as of `_resolve_drop`, or there is no such metric.
+        ConfigError: the limit does not fit the metric, as `_resolve_drop` says it, or there is no such metric.
     """
-    given, name = inputs.limits.max_drop, inputs.config.metric
-    if given is None or name is None:
+    max_drop, name = inputs.limits.max_drop, inputs.config.metric
+    if max_drop is None or name is None:
         return
     metric = get_metric(name, inputs.config.decode)
     if not metric.undeclared:  # of others the scores tell whether they are shares
         scale = MetricScale(name, metric.unit, metric.ratio, metric.higher_is_better, metric.needs_reference)
-        _resolve_drop(inputs, given, scale)
+        _resolve_drop(inputs, max_drop, scale)
 
 
-def _resolve_drop(inputs: GateInputs, given: float | Amount, metric: MetricScale) -> Limits:
+def _resolve_drop(inputs: GateInputs, max_drop: float | Amount, metric: MetricScale) -> Limits:
     """The limit in the unit of the metric, or as a percentage of the baseline's value.
 
     Raises:
@@ -196,7 +196,7 @@ def _resolve_drop(inputs: GateInputs, given: float | Amount, metric: MetricScale
             "float model, and no float model is given. Give --reference with an engine of the float model."
         )
     # The baseline is no float model, so the candidate may be better or worse by any amount.
-    return resolve_limits({MAX_DROP.name: given}, replace(metric, relative=False), 1)
+    return resolve_limits({MAX_DROP.name: max_drop}, replace(metric, relative=False), 1)
 
 
 def _doubts_text(doubts: Sequence[str], processes: int) -> str:
@@ -210,8 +210,8 @@ def _orders(count: int) -> Sequence[tuple[str, ...]]:
 
 
 def _scale_of(scores: EngineScores) -> MetricScale:
-    found = scores.metric
-    return MetricScale(found.name, found.unit, found.ratio, found.higher_is_better, found.relative)
+    metric = scores.metric
+    return MetricScale(metric.name, metric.unit, metric.ratio, metric.higher_is_better, metric.relative)
 
 
 def _job(inputs: GateInputs, folder: Path) -> Job:
@@ -239,17 +239,17 @@ def common_backend(candidate: Side, baseline: Side, named: str) -> str:
     """The backend of both sides.
 
     Args:
-        named: on the command line; `auto` for that of the sides.
+        named: the backend on the command line; `auto` for that of the sides.
 
     Raises:
-        ConfigError: they are of different ones, or of another than was named.
+        ConfigError: the sides are of different backends, or of another than the one on the command line.
     """
     backends = {candidate.backend, baseline.backend} | ({named} - {"auto"})
     if len(backends) > 1:
-        given = f", and --backend {named}" if named != "auto" else ""
+        option_text = f", and --backend {named}" if named != "auto" else ""
         raise ConfigError(
             f"gating {candidate.name} against {baseline.name}: expected engines of one backend, got "
-            f"{candidate.backend} and {baseline.backend}{given}. Compare engines of one target."
+            f"{candidate.backend} and {baseline.backend}{option_text}. Compare engines of one target."
         )
     return candidate.backend
 

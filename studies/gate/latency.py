@@ -121,7 +121,7 @@ def _reason(verdict: GateVerdict, bounds: tuple[float, float], limit: float, ban
         return f"the candidate is at least {format_percent(-bounds[1])} faster, and {allowed} slower are allowed"
     if verdict is GateVerdict.HOLDS:
         return f"the candidate is at most {high} slower, within the {allowed} that are allowed"
-    told = f"the slowdown lies between {low} and {high}, and {allowed} are allowed, with a tie band of {tie}"
+    interval = f"the slowdown lies between {low} and {high}, and {allowed} are allowed, with a tie band of {tie}"
     if limit < band:
-        return f"{told}. Even an engine as fast as the baseline cannot keep a limit below the tie band; allow more"
-    return f"{told}. More --processes or an idle machine would give a narrower interval"
+        return f"{interval}. Even an engine as fast as the baseline cannot keep a limit below the tie band; allow more"
+    return f"{interval}. More --processes or an idle machine would give a narrower interval"

@@ -67,16 +67,16 @@ def judge_loss(
 
     Args:
         limit: the most drop that is allowed, in the unit of the metric.
-        level: of each bound.
+        level: the confidence of each bound.
         show: a drop as text, with its unit.
     """
     units, kind = _units(scores)
     least = units.least if units.least == 1 else max(units.least, LEAST_UNITS)
-    told = f"{units.units} {kind}"
+    units_text = f"{units.units} {kind}"
     if units.units < least:
-        reason = f"{told} are too few for a verdict: at least {least} are needed; give more data"
+        reason = f"{units_text} are too few for a verdict: at least {least} are needed; give more data"
         return GateCheck(
-            "loss", GateVerdict.NOT_JUDGED, limit, units.mean, None, None, level, None, _TEST, told, reason
+            "loss", GateVerdict.NOT_JUDGED, limit, units.mean, None, None, level, None, _TEST, units_text, reason
         )
     low, high = 0.0 - reverse_units(units).upper(level), units.upper(level)
     verdict = judge_bounds(low, high, limit)
@@ -88,7 +88,7 @@ def judge_loss(
     else:
         smallest = _detectable(scores, units, low, limit, level)
     reason = _reason(verdict, (low, high), limit, smallest, show)
-    return GateCheck("loss", verdict, limit, units.mean, low, high, level, smallest, _TEST, told, reason, details)
+    return GateCheck("loss", verdict, limit, units.mean, low, high, level, smallest, _TEST, units_text, reason, details)
 
 
 def fail_loss(limit: float, level: float, reason: str) -> GateCheck:
@@ -147,10 +147,10 @@ def _reason(
         return f"the candidate is better by at least {show(-bounds[1])}, and a drop of {show(limit)} is allowed"
     if verdict is GateVerdict.HOLDS:
         return f"the drop is at most {high}, within the {show(limit)} that are allowed"
-    told = "" if smallest is None else f"; a drop of {show(smallest)} would be found in nine of ten cases"
+    power = "" if smallest is None else f"; a drop of {show(smallest)} would be found in nine of ten cases"
     return (
         f"the drop lies between {low} and {high}, and {show(limit)} are allowed; more samples would give a narrower "
-        f"interval{told}"
+        f"interval{power}"
     )
 
 

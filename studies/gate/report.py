@@ -76,17 +76,17 @@ class GateReport:
 
     def sentences(self) -> list[str]:
         """What every check says, what both engines measured, and what is noteworthy."""
-        said = [f"{self.label(c)}: {c.verdict.value}, {c.reason} ({c.units})" for c in self.checks]
-        found = []
+        verdicts = [f"{self.label(c)}: {c.verdict.value}, {c.reason} ({c.units})" for c in self.checks]
+        figures = []
         if self.metric is not None and {"candidate", "baseline"} <= self.values.keys():
             mine, theirs = (self.metric.text(self.values[side]) for side in ("candidate", "baseline"))
-            found.append(f"{self.metric.name}: {mine} with the candidate, {theirs} with the baseline")
+            figures.append(f"{self.metric.name}: {mine} with the candidate, {theirs} with the baseline")
         for check in self.checks:
             if check.name == "latency" and "tie_band" in check.details:
                 mine, theirs = (format_ms(check.details[key]) for key in ("candidate_ms", "baseline_ms"))
                 band = format_percent(check.details["tie_band"])
-                found.append(f"latency: {mine} with the candidate, {theirs} with the baseline; tie band {band}")
-        return [*said, *found, *(f"note: {note}" for note in self.notes), level_text(self.checks)]
+                figures.append(f"latency: {mine} with the candidate, {theirs} with the baseline; tie band {band}")
+        return [*verdicts, *figures, *(f"note: {note}" for note in self.notes), level_text(self.checks)]
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values."""

@@ -99,16 +99,16 @@ def _of_file(wanted: WantedSide, path: Path, backend: str) -> Side:
     return Side(wanted.source, path.absolute(), backend if runs_it else kind.name)
 
 
-def _check_backend(wanted: WantedSide, found: str, named: str) -> None:
+def _check_backend(wanted: WantedSide, backend: str, named: str) -> None:
     """Refuse a backend that is a class of somebody's module, unless the user named that one.
 
     Raises:
         ConfigError: naming the option and the class.
     """
-    if names_function(found) and found != named:
+    if names_function(backend) and backend != named:
         raise ConfigError(
-            f"{wanted.option} {wanted.source}: its backend is {found}, whose code would run here. If you trust it, add "
-            f"--backend {found}."
+            f"{wanted.option} {wanted.source}: its backend is {backend}, whose code would run here. If you trust it, "
+            f"add --backend {backend}."
         )
 
 

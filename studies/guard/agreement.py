@@ -76,10 +76,10 @@ class Agreement:
         count = len(next(iter(safe.values())))
         wanted = self._read_boxes(safe, count)
         try:
-            found = self._read_boxes(fast, count)
+            boxes = self._read_boxes(fast, count)
         except Exception:  # what can be read from the safe engine's outputs and not from these is of another shape
             return 0.0
-        return agree_on_boxes(found, wanted)
+        return agree_on_boxes(boxes, wanted)
 
     def _read_boxes(self, outputs: Arrays, count: int) -> list[NDArray[np.float64]]:
         samples = [np.asarray(rows, np.float64) for rows in self._decode(outputs, count)]
@@ -175,24 +175,24 @@ def agree_on_boxes(fast: Sequence[NDArray[Any]], safe: Sequence[NDArray[Any]]) -
     """
     if len(fast) != len(safe):
         return 0.0
-    found: list[float] = []
+    overlaps: list[float] = []
     for one, two in zip(fast, safe, strict=True):
-        found += _overlaps(one, two) + _overlaps(two, one)
-    return float(np.mean(found)) if found else 1.0
+        overlaps += _overlaps(one, two) + _overlaps(two, one)
+    return float(np.mean(overlaps)) if overlaps else 1.0
 
 
 def _overlaps(boxes: NDArray[Any], others: NDArray[Any]) -> list[float]:
-    """Of each good box with its partner."""
+    """The overlap of each good box with its partner, 0 where it has none."""
     boxes, others = _above(boxes, _LEAST_SCORE), _above(others, _LEAST_PARTNER_SCORE)
     shares = _intersections_over_unions(boxes, others)
     shares[(boxes[:, None, 5] != others[None, :, 5]) | (shares < _LEAST_OVERLAP)] = 0.0
-    found = []
+    overlaps = []
     for row in shares:
         best = int(row.argmax()) if row.size else 0
-        found.append(float(row[best]) if row.size else 0.0)
+        overlaps.append(float(row[best]) if row.size else 0.0)
         if row.size and row[best] > 0:
             shares[:, best] = 0.0
-    return found
+    return overlaps
 
 
 def _above(boxes: NDArray[Any], least: float) -> NDArray[Any]:

@@ -237,18 +237,18 @@ class Guard:
         fast, safe = (other, sample.outputs) if probing else (sample.outputs, other)
         if not all_finite(safe):
             raise GuardError("the safe engine gave NaN or Inf, so there is nothing to compare with.")
-        found = self._agreement.measure(fast, safe)
+        agreement = self._agreement.measure(fast, safe)
         if self._compensation is not None and name == FAST:
             self._compensation.add(fast, safe)
         self._counts.add("compared")
-        self._remember(found)
+        self._remember(agreement)
         threshold = self._choose_threshold()
-        self._change(lambda b, now: circuit.add_sample(b, found, threshold, self._options, now))
+        self._change(lambda b, now: circuit.add_sample(b, agreement, threshold, self._options, now))
         self._synchronize()
         self._troubles.settle(_COMPARING)
         if self._observer is not None:
             least = 1.0 if self._agreement.kind == CLASSES else threshold
-            self._inform(self._observer, sample.inputs, fast, safe, found >= least)
+            self._inform(self._observer, sample.inputs, fast, safe, agreement >= least)
 
     def _inform(self, observer: Observer, inputs: Inputs, fast: Inputs, safe: Inputs, agrees: bool) -> None:
         try:
@@ -262,11 +262,11 @@ class Guard:
         return FAST if self._policy.chosen == SAFE else self._policy.chosen
 
     def _choose_threshold(self) -> float:
-        given = self._options.threshold
-        return self._agreement.default_threshold if given is None else given
+        threshold = self._options.threshold
+        return self._agreement.default_threshold if threshold is None else threshold
 
-    def _remember(self, found: float) -> None:
-        self._window.append(found)
+    def _remember(self, agreement: float) -> None:
+        self._window.append(agreement)
         if len(self._window) == self._options.window:
             self._last_window = float(np.mean(self._window))
             self._window.clear()

@@ -134,8 +134,8 @@ class StateKeeper:
                     self._take_in(known)
                 self._troubles.settle(_READING)
         except (OSError, GuardError) as error:
-            told = f"reading the guard's state in {path}: {sentence_of(error)} What is known stays."
-            self._troubles.report(_READING, told)
+            message = f"reading the guard's state in {path}: {sentence_of(error)} What is known stays."
+            self._troubles.report(_READING, message)
 
     def _take_in(self, known: Breaker) -> None:
         """What the file holds now, and what requests have changed meanwhile."""
@@ -182,15 +182,15 @@ def _replay(breaker: Breaker, changes: Iterable[Change]) -> Breaker:
 
 def _read_text(path: Path) -> str:
     """The text of a file that is one and is small: reading a pipe would wait for ever."""
-    found = path.stat()
-    if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES):
+    status = path.stat()
+    if not stat.S_ISDIR(status.st_mode) and (not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES):
         raise ValueError(f"no file of at most {_MOST_BYTES} bytes")
     return path.read_text(encoding="utf-8")
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return status.st_mtime_ns, status.st_ino

@@ -82,15 +82,15 @@ class FactsById(Mapping[int, Fact]):
         missing = sorted(self._ids.intersection(ids).difference(self._known))
         for start in range(0, len(missing), MOST_ROWS):
             some = missing[start : start + MOST_ROWS]
-            found = self._read(some)
-            self._known.update({number: found.get(number) for number in some})
+            facts = self._read(some)
+            self._known.update({number: facts.get(number) for number in some})
 
     def __getitem__(self, evaluation_id: int) -> Fact:
         self.look_up([evaluation_id])
-        found = self._known.get(evaluation_id)
-        if found is None:
+        fact = self._known.get(evaluation_id)
+        if fact is None:
             raise KeyError(evaluation_id)
-        return found
+        return fact
 
     def __iter__(self) -> Iterator[int]:
         self.look_up(sorted(self._ids))
@@ -175,14 +175,14 @@ class TargetDetails:
     def _mismatches(self, ids: Sequence[int]) -> dict[int, str]:
         rows = (self._table.not_obeyed > 0) & np.isin(self._table.id, ids)
         disobeyed: list[int] = self._table.id[rows].tolist()
-        found = self._store.engines.mismatches(disobeyed)
-        return {number: mismatch_text(found.get(number, ())) for number in disobeyed}
+        mismatches = self._store.engines.mismatches(disobeyed)
+        return {number: mismatch_text(mismatches.get(number, ())) for number in disobeyed}
 
 
-def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:
+def mismatch_text(mismatches: Sequence[tuple[str, Precision]]) -> str:
     """Groups that did not run in the requested precision: `not in the requested precision: g012 ran in FP32`."""
-    if not found:
+    if not mismatches:
         return "not in the requested precision"
-    group, got = found[0]
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    group, got = mismatches[0]
+    more = f" and {len(mismatches) - 1} more" if len(mismatches) > 1 else ""
     return f"not in the requested precision: {group} ran in {got.label.upper()}{more}"

@@ -64,8 +64,8 @@ class Measures:
     def _usable(self) -> Bools:
         """Rows with a latency that obey the audit."""
         t = self.table
-        found: Bools = np.isfinite(t.latency_ms) & (t.not_obeyed == 0) & (t.status == OK)
-        return found
+        usable: Bools = np.isfinite(t.latency_ms) & (t.not_obeyed == 0) & (t.status == OK)
+        return usable
 
     @cached_property
     def baselines(self) -> list[int]:

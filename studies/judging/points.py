@@ -272,6 +272,6 @@ def _number(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _estimate(found: FinalScore | Point, low: float | None, high: float | None, samples: int) -> LossEstimate | None:
+def _estimate(score: FinalScore | Point, low: float | None, high: float | None, samples: int) -> LossEstimate | None:
     ends = [math.nan if end is None else end for end in (low, high)]
-    return None if found.loss is None else LossEstimate(found.loss, ends[0], ends[1], samples, found.value)
+    return None if score.loss is None else LossEstimate(score.loss, ends[0], ends[1], samples, score.value)

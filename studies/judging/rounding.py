@@ -61,21 +61,21 @@ def score_verb(metric: MetricScale) -> str:
     return f"has {metric.name}" if metric.relative else "loses"
 
 
-def shown_score(found: LossEstimate | None, metric: MetricScale) -> tuple[float | None, float | None, float | None]:
+def shown_score(estimate: LossEstimate | None, metric: MetricScale) -> tuple[float | None, float | None, float | None]:
     """A loss and its interval; of a metric that compares with FP32 the value itself and its interval."""
-    if found is None or not metric.relative:
-        return (None, None, None) if found is None else (found.loss, found.low, found.high)
-    if found.value is None:
+    if estimate is None or not metric.relative:
+        return (None, None, None) if estimate is None else (estimate.loss, estimate.low, estimate.high)
+    if estimate.value is None:
         return None, None, None
-    below, above = found.loss - found.low, found.high - found.loss
+    below, above = estimate.loss - estimate.low, estimate.high - estimate.loss
     if metric.higher_is_better:
         below, above = above, below
-    return found.value, found.value - below, found.value + above
+    return estimate.value, estimate.value - below, estimate.value + above
 
 
-def shown_score_text(found: LossEstimate | None, metric: MetricScale, *, missing: str = "") -> str:
+def shown_score_text(estimate: LossEstimate | None, metric: MetricScale, *, missing: str = "") -> str:
     """`shown_score` with half of its interval."""
-    value, low, high = shown_score(found, metric)
+    value, low, high = shown_score(estimate, metric)
     return estimate_text(value, low, high, metric, missing=missing)
 
 

@@ -82,8 +82,8 @@ class Standing:
     @property
     def as_given_ms(self) -> float | None:
         """What the user's own file takes, where FP32 is not quite that and it was measured."""
-        found: float | None = self.target.details.get(AS_GIVEN, {}).get("latency_ms")
-        return found
+        latency_ms: float | None = self.target.details.get(AS_GIVEN, {}).get("latency_ms")
+        return latency_ms
 
     @cached_property
     def doubtful(self) -> Bools:
@@ -157,16 +157,18 @@ class Standing:
 
     @cached_property
     def _final_margins(self) -> Floats:
-        """(n,) see `FinalBounds.margin`; NaN if a row was not scored on the final split."""
-        found = np.full(len(self.table), np.nan)
+        """The `FinalBounds.margin` of each row, (n,) float64; NaN if it was not scored on the final split."""
+        margins = np.full(len(self.table), np.nan)
         for row in np.flatnonzero(np.isfinite(self.final.column("loss"))):
-            found[row] = self._final_bounds(int(row)).margin(self.limits, higher_is_better=self.metric.higher_is_better)
-        return found
+            margins[row] = self._final_bounds(int(row)).margin(
+                self.limits, higher_is_better=self.metric.higher_is_better
+            )
+        return margins
 
     def _final_bounds(self, row: int) -> FinalBounds:
-        """Those of the scores; uniform FP32 loses nothing against itself, which needs no samples."""
-        found = self.final.bounds(row)
-        return replace(found, loss=[0.0] * len(BOUND_TRIES)) if row == self.measures.row_of(REFERENCE.role) else found
+        """The bounds of a row's final score; uniform FP32 loses nothing against itself, which needs no samples."""
+        bounds = self.final.bounds(row)
+        return replace(bounds, loss=[0.0] * len(BOUND_TRIES)) if row == self.measures.row_of(REFERENCE.role) else bounds
 
     def is_not_sure(self, row: int) -> bool:
         """Whether a row keeps the limits in the search, but not by a bound; the final split knows better."""

@@ -69,8 +69,8 @@ def resolve_study(
     """A study, the target of it that is meant, and the limits that it is judged by."""
     study = store.studies.load(name)
     target = find_target(store, study, wanted)
-    given = {name: bound for name, bound in changes.items() if name in LIMITS}
-    return study, target, limits_of(change_config(config_of(study, target), given), study)
+    limit_changes = {name: bound for name, bound in changes.items() if name in LIMITS}
+    return study, target, limits_of(change_config(config_of(study, target), limit_changes), study)
 
 
 def limits_of(config: SearchConfig, study: StudyRecord) -> Limits:

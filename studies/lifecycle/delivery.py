@@ -46,7 +46,7 @@ def export_study(
     extras: Extras = Extras(),
     latency_tolerance: float | None = None,
     target: str | None = None,
-    batch_told: bool = False,
+    user_knows_batch: bool = False,
     events: SearchEvents,
 ) -> Export:
     """Write an engine of a study to a folder and check it; see `bitfront.verbs.export` and `Request`."""
@@ -69,7 +69,7 @@ def export_study(
                 now, row, how = _confirm(work, now, row, pick, trial)
                 number = int(now.table.trial[row])
                 options = final_options(good.config)
-                request = exports.Request(number, how, options, extras, latency_tolerance, batch_told)
+                request = exports.Request(number, how, options, extras, latency_tolerance, user_knows_batch)
                 return exports.export_evaluation(work, now, row, request, out)
 
 

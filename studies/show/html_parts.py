@@ -56,5 +56,5 @@ def _row(kind: str, cells: Sequence[str], columns: Sequence[Column]) -> str:
         f"text-align: {'right' if column.right else 'left'}; white-space: {'normal' if column.note else 'nowrap'}"
         for column in columns
     ]
-    found = zip(styles, map(html.escape, cells), strict=True)
-    return "".join(["<tr>", *(f'<{kind} style="{style}">{cell}</{kind}>' for style, cell in found), "</tr>"])
+    styled_cells = zip(styles, map(html.escape, cells), strict=True)
+    return "".join(["<tr>", *(f'<{kind} style="{style}">{cell}</{kind}>' for style, cell in styled_cells), "</tr>"])

@@ -28,11 +28,11 @@ class Layers:
     capability: Capability
 
 
-def layer_rows(found: Layers) -> list[dict[str, Any]]:
+def layer_rows(layers: Layers) -> list[dict[str, Any]]:
     """Every group with what it may run in, and why not."""
     rows = []
-    for group in found.model.groups:
-        choices = found.space.choices[group.id]
+    for group in layers.model.groups:
+        choices = layers.space.choices[group.id]
         rows.append(
             {
                 "group": group.id,
@@ -49,33 +49,33 @@ def layer_rows(found: Layers) -> list[dict[str, Any]]:
     return rows
 
 
-def left_out_rows(found: Layers) -> list[dict[str, Any]]:
+def left_out_rows(layers: Layers) -> list[dict[str, Any]]:
     """Every layer with weights that is in no group, and why."""
-    return [vars(each) for each in found.model.left_out]
+    return [vars(each) for each in layers.model.left_out]
 
 
-def rule_rows(found: Layers) -> list[dict[str, Any]]:
+def rule_rows(layers: Layers) -> list[dict[str, Any]]:
     """Every layer without weights that is in no group, of the kinds that `--decide` takes: its type and why."""
-    grouped = {name for group in found.model.groups for name in group.nodes}
-    decided = found.model.with_decisions([op.lower() for op in FREE])
+    grouped = {name for group in layers.model.groups for name in group.nodes}
+    decided = layers.model.with_decisions([op.lower() for op in FREE])
     left = [group for group in decided.groups if group.op in FREE and group.name not in grouped]
-    told = {op: _rule(op, found) for op in {group.op for group in left}}
-    return [{"name": group.name, "op": group.op, **told[group.op]} for group in left]
+    rules = {op: _rule(op, layers) for op in {group.op for group in left}}
+    return [{"name": group.name, "op": group.op, **rules[group.op]} for group in left]
 
 
-def _rule(op: str, found: Layers) -> dict[str, str]:
+def _rule(op: str, layers: Layers) -> dict[str, str]:
     """What lowering gives an op type that is in no group, and why no search decides on it."""
-    if found.target.options.get("typing") == "weak":
+    if layers.target.options.get("typing") == "weak":
         return {"runs_in": "any type", "why": "with weak typing the engine chooses"}
     runs_in, why = REFERENCE.label, "sums over an axis stay in it"
     if op in NARROW_SAFE:
         runs_in, why = "as its neighbours", "a conversion would gain nothing"
-    floats = [p for p in found.capability.precisions if not p.quantized and p is not REFERENCE]
-    refused = [found.capability.why_not(precision, op) for precision in floats]
+    floats = [p for p in layers.capability.precisions if not p.quantized and p is not REFERENCE]
+    refused = [layers.capability.why_not(precision, op) for precision in floats]
     if not all(refused):
         return {"runs_in": runs_in, "why": f"{why}; may be decided: --decide {op.lower()}"}
     return {"runs_in": runs_in, "why": f"{why}; {refused[0] if refused else 'the target has no other float type'}"}
 
 
-def edge_rows(found: Layers) -> list[dict[str, Any]]:
-    return [vars(edge) for edge in found.model.edges]
+def edge_rows(layers: Layers) -> list[dict[str, Any]]:
+    return [vars(edge) for edge in layers.model.edges]

@@ -21,36 +21,36 @@ def check_path(path: Path) -> None:
     check_file(path, "--plot")
 
 
-def write_plot(found: Sensitivities, path: Path) -> None:
+def write_plot(sensitivities: Sensitivities, path: Path) -> None:
     """Write the page.
 
     Raises:
         ConfigError: the folder is not there or cannot be written.
         ArtifactError: the file cannot be written.
     """
-    figure = sensitivity_figure(found).to_html(include_plotlyjs=False, full_html=False)
+    figure = sensitivity_figure(sensitivities).to_html(include_plotlyjs=False, full_html=False)
     head = f'<!doctype html><meta charset="utf-8"><script>{plotly_library()}</script>'
     write_page(head + figure, path, "the plot")
 
 
-def sensitivity_figure(found: Sensitivities) -> Any:
+def sensitivity_figure(sensitivities: Sensitivities) -> Any:
     """A Plotly figure: error, SQNR, KL and overlap of every group in the order of the graph, red where sensitive."""
     from plotly.subplots import make_subplots
 
-    names = [f"{group.id} {group.name}" for group in found.groups.values()]
+    names = [f"{group.id} {group.name}" for group in sensitivities.groups.values()]
     made = make_subplots(rows=len(_PANELS), cols=1, shared_xaxes=True, vertical_spacing=0.03)
-    for precision in sorted({row.precision for row in found.rows}, reverse=True):
-        rows = [row for row in found.rows if row.precision is precision]
+    for precision in sorted({row.precision for row in sensitivities.rows}, reverse=True):
+        rows = [row for row in sensitivities.rows if row.precision is precision]
         for panel, (field, title) in enumerate(_PANELS, 1):
-            made.add_trace(_marks(found, rows, precision, field, first=panel == 1), row=panel, col=1)
+            made.add_trace(_marks(sensitivities, rows, precision, field, first=panel == 1), row=panel, col=1)
             made.update_yaxes(title_text=title, row=panel, col=1)
     made.update_yaxes(type="log", row=1, col=1)
-    for panel, limit in ((3, found.thresholds.max_kl), (4, found.thresholds.min_overlap)):
+    for panel, limit in ((3, sensitivities.thresholds.max_kl), (4, sensitivities.thresholds.min_overlap)):
         made.add_hline(y=limit, line={"color": GREY, "dash": "dot"}, row=panel, col=1)
     ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": [plain(name) for name in names]}
     made.update_xaxes(tickangle=60, row=len(_PANELS), col=1, **ticks)
     made.update_layout(
-        title=f"Sensitivity of {plain(found.of)}: {plain(found.headline())}",
+        title=f"Sensitivity of {plain(sensitivities.of)}: {plain(sensitivities.headline())}",
         template="plotly_white",
         height=1000,
     )
@@ -58,10 +58,10 @@ def sensitivity_figure(found: Sensitivities) -> Any:
 
 
 def _marks(
-    found: Sensitivities, rows: Sequence[GroupError], precision: Precision, field: str, *, first: bool
+    sensitivities: Sensitivities, rows: Sequence[GroupError], precision: Precision, field: str, *, first: bool
 ) -> dict[str, Any]:
-    places = {group: place for place, group in enumerate(found.groups)}
-    edges = [RED if found.reasons(row) else "rgba(0,0,0,0)" for row in rows]
+    places = {group: place for place, group in enumerate(sensitivities.groups)}
+    edges = [RED if sensitivities.reasons(row) else "rgba(0,0,0,0)" for row in rows]
     symbols = ["circle" if row.samples else "circle-open" for row in rows]
     return {
         "type": "scatter",
@@ -71,7 +71,7 @@ def _marks(
         "showlegend": first,
         "x": [places[row.group] for row in rows],
         "y": [getattr(row, field) for row in rows],
-        "text": [_hover(found, row) for row in rows],
+        "text": [_hover(sensitivities, row) for row in rows],
         "hoverinfo": "text",
         "marker": {
             "color": colour_of(precision.label),
@@ -82,7 +82,7 @@ def _marks(
     }
 
 
-def _hover(found: Sensitivities, row: GroupError) -> str:
-    shown = text_of(found.row(row))
+def _hover(sensitivities: Sensitivities, row: GroupError) -> str:
+    shown = text_of(sensitivities.row(row))
     names = ("group", "node", "precision", "error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "verdict")
     return "<br>".join(f"{name.replace('_', ' ')}: {plain(str(shown[name]))}" for name in names if shown[name])

@@ -162,10 +162,10 @@ def short_formats(text: str) -> str:
 
 def _short_format(text: str) -> str:
     for pattern, layout in _LAYOUTS:
-        found = pattern.fullmatch(text)
-        if found:
-            wide = found.groupdict().get("wide", "")
-            kind = next(part for part in found.groups() if part != wide)
+        match = pattern.fullmatch(text)
+        if match:
+            wide = match.groupdict().get("wide", "")
+            kind = next(part for part in match.groups() if part != wide)
             return f"{kind.lower()}{layout}{_NUMBERS.get(wide, wide)}"
     return text
 
@@ -234,10 +234,10 @@ def _latency_lines(record: StoredEvaluation) -> Iterator[str]:
             yield from _surroundings(again.latency)
 
 
-def _forecast_line(told: Predicted, metric: MetricScale) -> str:
+def _forecast_line(forecast: Predicted, metric: MetricScale) -> str:
     """What was predicted, each with half of its 90 % interval."""
-    latency = f"{latency_text(told.ms)} ± {format_metric(NINETY * told.ms_std, 'ms', False, 2)}"
-    loss, half = metric.text(told.loss, 3), metric.text(NINETY * told.loss_std, 2)
+    latency = f"{latency_text(forecast.ms)} ± {format_metric(NINETY * forecast.ms_std, 'ms', False, 2)}"
+    loss, half = metric.text(forecast.loss, 3), metric.text(NINETY * forecast.loss_std, 2)
     return f"forecast: {latency}, loss {loss} ± {half}"
 
 
@@ -279,8 +279,8 @@ def _judged_text(shown: TrialDetails) -> str:
     if final is None or not final.scored:
         return ""
     metric = shown.standing.metric
-    found = (final.value, final.value_bound) if metric.relative else (final.loss, final.bound)
-    return bounded_text(*found, metric)
+    value_and_bound = (final.value, final.value_bound) if metric.relative else (final.loss, final.bound)
+    return bounded_text(*value_and_bound, metric)
 
 
 def _final_of(shown: TrialDetails) -> FinalScore | None:

@@ -37,7 +37,7 @@ class QatHandover(Handover):
 
 def _layer(layer: MixGroup, name: str, user: UserNode, node: ir.Node, mix: Mix) -> dict[str, Any]:
     weight, axes = next(((c, axes) for c, axes in zip(user.constants[:2], user.axes, strict=False) if c), (None, None))
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "node": user.name,
         "op": user.op,
         "module": module_name(user.name, weight),
@@ -45,10 +45,10 @@ def _layer(layer: MixGroup, name: str, user: UserNode, node: ir.Node, mix: Mix) 
         "precision": layer.precision.label,
     }
     if not layer.precision.quantized:
-        return found
+        return entry
     sources = [_behind(value) for value in node.inputs[:2]]
     folded = [other.name for other in layer.folded[name] if other.op == "BatchNormalization"]
-    return found | {
+    return entry | {
         "weight": next((_weight(one, mix.weight_bits, axes) for one in sources if _reads_codes(one)), None),
         "inputs": [_tensor_name(_quantizer(one)) for one in sources if one is not None and not _reads_codes(one)],
         "output": _stored_output(node),

@@ -88,8 +88,8 @@ class _Pairs:
     def _find_evaluations(self) -> dict[Assignment, int]:
         """Assignment → row of the new study, of those that went well."""
         table = self._now.table
-        found: Mapping[int, Assignment] = self._store.evaluations.assignments(self._now.target.id)
-        return {found[int(table.id[row])]: row for row in range(len(table)) if table.status[row] == OK}
+        assignments: Mapping[int, Assignment] = self._store.evaluations.assignments(self._now.target.id)
+        return {assignments[int(table.id[row])]: row for row in range(len(table)) if table.status[row] == OK}
 
     def _engine(self, now: Standing, row: int, mix: Assignment) -> Path:
         """The engine of an evaluation, built again with the ranges of its own study where it was not kept."""

@@ -137,6 +137,6 @@ def _time(good: Checked, before: Path, now: Path, processes: int, events: Events
         events.step("timing the engines in turn, in fresh processes", number, processes)
         good.keeper.close()
         line = good.keeper.ask("timing old and renewed engines")
-        found = line.timings.time_together({label: engines[label] for label in order}, ROUNDS)
-        times.append(ProcessTimes(*(found[label].raw_ms for label in _LABELS)))
+        timings = line.timings.time_together({label: engines[label] for label in order}, ROUNDS)
+        times.append(ProcessTimes(*(timings[label].raw_ms for label in _LABELS)))
     return times

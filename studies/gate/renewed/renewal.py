@@ -46,15 +46,15 @@ class Renewal:
 
     def lines(self) -> list[str]:
         """What the table does not say."""
-        told = [self._headline()]
-        told += [f"{_name(mix)}: {mix.check.reason}." for mix in self.gated.mixes if mix.pair.best]
+        lines = [self._headline()]
+        lines += [f"{_name(mix)}: {mix.check.reason}." for mix in self.gated.mixes if mix.pair.best]
         if self.gated.latency is not None:
-            told.append(f"latency: {self.gated.latency.verdict.value}, {self.gated.latency.reason}.")
-        told.append(
+            lines.append(f"latency: {self.gated.latency.verdict.value}, {self.gated.latency.reason}.")
+        lines.append(
             f"Losses are against FP32 on the final split of {self.data}, which neither calibration nor the search saw. "
             f"A wrong verdict has a chance of at most {LEVEL:.0%} over all checks together."
         )
-        return told
+        return lines
 
     def to_json(self) -> dict[str, Any]:
         latency = self.gated.latency

@@ -85,11 +85,11 @@ def _assignment(folder: Path, manifest: Mapping[str, Any], model: Model) -> Assi
 def _run(session: Emulated, names: Mapping[str, str], model: Model) -> Run:
     inputs = tuple(spec.name for spec in model.inputs)
 
-    def run(given: Arrays) -> Arrays:
-        missing = [name for name in inputs if name not in given]
+    def run(arrays: Arrays) -> Arrays:
+        missing = [name for name in inputs if name not in arrays]
         if missing:
             raise GuardError(f"emulating a request: expected the inputs {', '.join(inputs)}; {missing[0]} is missing.")
-        return {names[group]: array for group, array in session.run({name: given[name] for name in inputs}).items()}
+        return {names[group]: array for group, array in session.run({name: arrays[name] for name in inputs}).items()}
 
     return run
 

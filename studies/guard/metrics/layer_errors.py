@@ -104,12 +104,12 @@ class LayerErrors:
 
     def saturation(self) -> dict[str, float]:
         """Tensor → share of its values outside the range of INT8, 0 to 1; empty before the first run."""
-        found = {}
+        shares = {}
         for name, counts in self._outside.items():
             outside, values = (sum(part) for part in zip(*list(counts), strict=True)) if counts else (0, 0)
             if values:
-                found[name] = outside / values
-        return found
+                shares[name] = outside / values
+        return shares
 
 
 class RunningError:

@@ -42,8 +42,8 @@ class Finding:
 def find_causes(row: GroupError, thresholds: Thresholds) -> tuple[Finding, ...]:
     """The causes that show in a row, the likeliest first; the symptoms where none does. Never empty."""
     shown = [(cause, cause.evidence(row, thresholds)) for cause in CAUSES]
-    found = [Finding(cause, evidence) for cause, evidence in shown if evidence]
-    return tuple(each for each in found if not each.cause.symptom) or tuple(found[:1])
+    findings = [Finding(cause, evidence) for cause, evidence in shown if evidence]
+    return tuple(each for each in findings if not each.cause.symptom) or tuple(findings[:1])
 
 
 def _overflow(row: GroupError, limits: Thresholds) -> str:

@@ -61,22 +61,28 @@ def find_resolutions(now: Standing) -> tuple[Resolution, ...]:
     return tuple(_resolution(now, spread, split, allowed) for split in _SPLITS if split in now.study.data)
 
 
-def resolution_text(found: Sequence[Resolution], now: Standing) -> str:
+def resolution_text(resolutions: Sequence[Resolution], now: Standing) -> str:
     """`1,000 search samples can at best show that a loss is below about 0.3 %, 600 final samples below about 0.5 %`."""
-    few = [f"{each.subject} are too few for any bound" for each in found if not math.isfinite(each.loss)]
-    known = [(each.subject, f"below about {_loss_text(each.loss, now)}") for each in found if math.isfinite(each.loss)]
+    few = [f"{each.subject} are too few for any bound" for each in resolutions if not math.isfinite(each.loss)]
+    known = [
+        (each.subject, f"below about {_loss_text(each.loss, now)}") for each in resolutions if math.isfinite(each.loss)
+    ]
     first = [f"{subject} can at best show that a loss is {below}" for subject, below in known[:1]]
     return ", ".join([*first, *(f"{subject} {below}" for subject, below in known[1:]), *few])
 
 
-def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
+def coarse_text(resolutions: Sequence[Resolution], now: Standing) -> str:
     """That samples are too few to tell the loss that the limits allow, of which splits; empty if they are enough.
 
     Nothing is said of the final samples where they showed that the recommended mix keeps the limits.
     """
     best = best_point(now)
     kept = best is not None and best.final.scored and best.final.verdict is Verdict.SURELY
-    few = [each for each in found if each.allowed is not None and each.needed and not (kept and each.split == "final")]
+    few = [
+        each
+        for each in resolutions
+        if each.allowed is not None and each.needed and not (kept and each.split == "final")
+    ]
     if not few or few[0].allowed is None:
         return ""
     needed = "At least about {} are needed".format(
@@ -85,9 +91,9 @@ def coarse_text(found: Sequence[Resolution], now: Standing) -> str:
     if not all(math.isfinite(each.loss) for each in few):
         blind = " and ".join(each.subject for each in few if not math.isfinite(each.loss))
         return f"{blind} are too few for any bound of a loss, so no pick can be called kept. {needed}"
-    told = " and ".join(each.subject_with(f"about {_loss_text(each.loss, now)}") for each in few)
+    samples = " and ".join(each.subject_with(f"about {_loss_text(each.loss, now)}") for each in few)
     return (
-        f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {told} can show at best, so "
+        f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {samples} can show at best, so "
         f"chance decides which candidates seem to keep the limit. {needed}"
     )
 

@@ -37,8 +37,10 @@ def find_final_levels(
     built: dict[str, dict[int, FinalLevel]] = {}
     for export, latency_ms in zip(exports, _latencies_ms(store, target, exports, reference_ms), strict=True):
         if export.level is not None:
-            found = FinalLevel(export.id, export.level, float(latency_ms), export.build_s, export.not_obeyed)
-            built.setdefault(export.assignment.digest, {})[found.level] = found  # the newest replaces older ones
+            final_level = FinalLevel(export.id, export.level, float(latency_ms), export.build_s, export.not_obeyed)
+            built.setdefault(export.assignment.digest, {})[final_level.level] = (
+                final_level  # the newest replaces older ones
+            )
     known = {number: built.get(a.digest, {}) for number, a in store.evaluations.assignments(target.id, ids).items()}
     return {number: tuple(levels[level] for level in sorted(levels)) for number, levels in known.items() if levels}
 
@@ -63,23 +65,23 @@ def level_texts(target: TargetRecord) -> list[str]:
     return [] if level is None else [f"TensorRT's optimization level is {level}: {target.details['level_reason']}"]
 
 
-def levels_of(found: Iterable[Sequence[FinalLevel]]) -> list[int]:
+def levels_of(final_levels: Iterable[Sequence[FinalLevel]]) -> list[int]:
     """All levels that occur, the lowest first."""
-    return sorted({each.level for some in found for each in some})
+    return sorted({each.level for some in final_levels for each in some})
 
 
-def final_levels_json(found: Sequence[FinalLevel]) -> dict[str, Any]:
+def final_levels_json(final_levels: Sequence[FinalLevel]) -> dict[str, Any]:
     """`final_level`, the newest export at another level or None, and `final_levels`, one of each level."""
-    newest = max(found, key=lambda each: each.evaluation_id, default=None)
+    newest = max(final_levels, key=lambda each: each.evaluation_id, default=None)
     return {
         "final_level": None if newest is None else newest.to_json(),
-        "final_levels": [each.to_json() for each in found],
+        "final_levels": [each.to_json() for each in final_levels],
     }
 
 
-def final_levels_csv(found: Sequence[FinalLevel], levels: Sequence[int]) -> dict[str, Any]:
+def final_levels_csv(final_levels: Sequence[FinalLevel], levels: Sequence[int]) -> dict[str, Any]:
     """Three columns for each of some levels, empty if there is no export at it."""
-    known = {each.level: each.to_json() for each in found}
+    known = {each.level: each.to_json() for each in final_levels}
     return {
         f"level_{level}_{name}": known.get(level, {}).get(name)
         for level in levels
@@ -87,19 +89,19 @@ def final_levels_csv(found: Sequence[FinalLevel], levels: Sequence[int]) -> dict
     }
 
 
-def final_level_cells(found: Sequence[FinalLevel], level: int) -> tuple[str, str]:
+def final_level_cells(final_levels: Sequence[FinalLevel], level: int) -> tuple[str, str]:
     """Latency at a level, with how many groups were not obeyed, and the seconds of the build; empty without one."""
-    for each in found:
+    for each in final_levels:
         if each.level == level:
             marked = f" ({each.not_obeyed} not obeyed)" if each.not_obeyed else ""
             return f"{format_ms(each.latency_ms)}{marked}", _build_text(each.build_s)
     return "", ""
 
 
-def final_level_text(found: FinalLevel) -> str:
+def final_level_text(final_level: FinalLevel) -> str:
     """One export at another level: `at optimization level 4: 0.412 ms, built in 12s`."""
-    latency, built = final_level_cells([found], found.level)
-    return f"at optimization level {found.level}: {latency}" + (f", built in {built}" if built else "")
+    latency, built = final_level_cells([final_level], final_level.level)
+    return f"at optimization level {final_level.level}: {latency}" + (f", built in {built}" if built else "")
 
 
 def compared_levels_text(manifest: Mapping[str, Any]) -> str:

@@ -59,14 +59,14 @@ class Remedy:
     def text(self) -> str:
         """What goes on, what to do, and what that did here, in sentences."""
         cause = self.cause
-        told = f"{cause.words} {cause.remedy} "
-        told += f"{OWN_SCALES}." if self.own else f"Recovery steps for this: {', '.join(self.steps)}."
-        return f"{told} Here {'; '.join(result.text for result in self.results)}." if self.results else told
+        advice = f"{cause.words} {cause.remedy} "
+        advice += f"{OWN_SCALES}." if self.own else f"Recovery steps for this: {', '.join(self.steps)}."
+        return f"{advice} Here {'; '.join(result.text for result in self.results)}." if self.results else advice
 
     def to_json(self) -> dict[str, Any]:
         cause = self.cause
-        told = {"cause": cause.name, "groups": list(self.groups), "explanation": cause.words, "remedy": cause.remedy}
-        return {**told, "steps": list(self.steps), "results": [vars(result) for result in self.results]}
+        fields = {"cause": cause.name, "groups": list(self.groups), "explanation": cause.words, "remedy": cause.remedy}
+        return {**fields, "steps": list(self.steps), "results": [vars(result) for result in self.results]}
 
 
 def results_of(cause: Cause, record: RecoveryRecord | None) -> tuple[StepResult, ...]:

@@ -116,8 +116,8 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale, limits: Limits 
     ]
 
 
-def _score_cells(found: LossEstimate | None, metric: MetricScale) -> tuple[str, str]:
-    value, low, high = shown_score(found, metric)
+def _score_cells(estimate: LossEstimate | None, metric: MetricScale) -> tuple[str, str]:
+    value, low, high = shown_score(estimate, metric)
     if value is None or low is None or high is None:
         return "", ""
     return value_text(value, half_width(low, high), metric), interval_text(low, high, metric)
@@ -184,11 +184,11 @@ def rescue_notes(
 
 
 def _no_loss_text(plain: LossEstimate, metric: MetricScale, limits: Limits) -> str:
-    told = shown_score_text(plain, metric)
+    score = shown_score_text(plain, metric)
     if may_matter(plain, metric, limits):
         head = f"{plain.samples} samples are too few to tell whether plain INT8 loses anything there"
-        return f"{head}: its {score_name(metric)} is {told}"
-    return f"plain INT8 loses nothing there that matters ({told}), so there is no loss to win back"
+        return f"{head}: its {score_name(metric)} is {score}"
+    return f"plain INT8 loses nothing there that matters ({score}), so there is no loss to win back"
 
 
 def step_text(step: StepRecord) -> str:
@@ -203,7 +203,7 @@ def mix_bias_text(bias: MixBias, metric: MetricScale) -> str:
     head = "biases corrected for this mix are " + ("kept" if bias.kept else "not kept")
     losses = ""
     if bias.after is not None:
-        scores = [metric.text(shown_score(found, metric)[0]) for found in (bias.before, bias.after)]
+        scores = [metric.text(shown_score(estimate, metric)[0]) for estimate in (bias.before, bias.after)]
         losses = f"; {score_name(metric)} {' → '.join(scores)} on the same {bias.after.samples} search samples"
     return f"{head}: {bias.reason}{losses}, {format_elapsed_s(bias.step.seconds)}"
 

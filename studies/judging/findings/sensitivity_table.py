@@ -56,20 +56,20 @@ class Sensitivities:
 
     def reasons(self, row: GroupError) -> tuple[str, ...]:
         """Why a group is sensitive in a precision; empty if it is not."""
-        limits, found = self.thresholds, []
+        limits, reasons = self.thresholds, []
         if row.error is None or row.sqnr_db is None:
             return ("not finite",)
         if not self._does_harm(row):
             return ()
         if row.overlap is not None and row.overlap < limits.min_overlap:
-            found.append(f"overlap < {limits.min_overlap:g}")
+            reasons.append(f"overlap < {limits.min_overlap:g}")
         if row.kl is not None and row.kl > limits.max_kl:
-            found.append(f"KL > {limits.max_kl:g}")
+            reasons.append(f"KL > {limits.max_kl:g}")
         if row.weight_kl is not None and row.weight_kl > limits.max_weight_kl:
-            found.append(f"weight KL > {limits.max_weight_kl:g}")
+            reasons.append(f"weight KL > {limits.max_weight_kl:g}")
         if row.error > limits.max_error_ratio * self.means[row.precision]:
-            found.append(f"error > {limits.max_error_ratio:g} × mean")
-        return tuple(found)
+            reasons.append(f"error > {limits.max_error_ratio:g} × mean")
+        return tuple(reasons)
 
     def _does_harm(self, row: GroupError) -> bool:
         """Whether the outputs of the network are further off than `min_error`, or classes of several samples change.
@@ -146,11 +146,11 @@ class Sensitivities:
             for finding in self.findings(row):
                 groups.setdefault(finding.cause, {})[row.group] = None
         own = set() if self.recovery is None else {*self.recovery.own}
-        found = [
+        remedies = [
             Remedy(cause, tuple(some), results_of(cause, self.recovery), own=some.keys() <= own)
             for cause, some in groups.items()
         ]
-        return sorted(found, key=lambda remedy: -len(remedy.groups))
+        return sorted(remedies, key=lambda remedy: -len(remedy.groups))
 
     def to_json(self) -> dict[str, Any]:
         return {

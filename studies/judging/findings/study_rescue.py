@@ -58,8 +58,10 @@ def emulation_gap_notes(now: Standing) -> list[str]:
 
 def _mix_bias_notes(now: Standing) -> list[str]:
     """What came of correcting the biases of each pick for its own mix."""
-    found = [(now.point(row), now.details.mix_biases.get(int(now.table.id[row]))) for row in now.picks.rows()]
-    return [f"trial {point.trial}: {mix_bias_text(bias, now.metric)}" for point, bias in found if bias is not None]
+    corrections = [(now.point(row), now.details.mix_biases.get(int(now.table.id[row]))) for row in now.picks.rows()]
+    return [
+        f"trial {point.trial}: {mix_bias_text(bias, now.metric)}" for point, bias in corrections if bias is not None
+    ]
 
 
 def _best_with_int8(now: Standing) -> Point | None:

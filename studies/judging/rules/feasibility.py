@@ -116,5 +116,5 @@ def misses_only(over: dict[str, Floats], name: str) -> Bools:
 
 
 def _misses(over: dict[str, Floats], row: int) -> tuple[tuple[str, float], ...]:
-    found = [(name, float(column[row])) for name, column in over.items() if column[row] > 0]
-    return tuple(sorted(found, key=lambda miss: -miss[1]))
+    misses = [(name, float(column[row])) for name, column in over.items() if column[row] > 0]
+    return tuple(sorted(misses, key=lambda miss: -miss[1]))

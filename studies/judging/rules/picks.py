@@ -63,8 +63,8 @@ class Picks:
 
     def row(self, name: str) -> int | None:
         """The row that is picked as this: one of `NAMES`, or a name of `scored`."""
-        found: int | None = getattr(self, name) if name in NAMES else self.scored.get(name)
-        return found
+        row: int | None = getattr(self, name) if name in NAMES else self.scored.get(name)
+        return row
 
     def by_name(self) -> dict[str, int]:
         """Every pick that there is, by name, the best first."""
@@ -146,10 +146,10 @@ def line(columns: Candidates, aim: Aim) -> list[int]:
     rows = columns.contenders
     if aim is Aim.KNEE:
         # The knee of the front; where that is uniform FP32, the knee of what is faster.
-        found = _knee(columns, np.flatnonzero(columns.eligible))
-        if found is not None and found not in rows:
-            found = _knee(columns, rows)
-        return [] if found is None else [found]
+        knee_row = _knee(columns, np.flatnonzero(columns.eligible))
+        if knee_row is not None and knee_row not in rows:
+            knee_row = _knee(columns, rows)
+        return [] if knee_row is None else [knee_row]
     ranked = _fastest_first(columns, rows) if aim is Aim.FASTEST else list(_by_loss(columns, rows))
     first = ranked[: MOST_IN_LINE - 1]
     rest = rows[~np.isin(rows, first)]
@@ -183,8 +183,8 @@ def ties(columns: Candidates, chosen: Picks, name: str) -> list[int]:
         if name == "best":  # a faster one that ties with it holds less surely on the final split
             passed_over = columns.holds & (columns.latency_ms < columns.latency_ms[row])
             others |= passed_over & (columns.latency_ms[row] <= columns.latency_ms * (1 + columns.latency_band))
-    found = np.flatnonzero(good & others)
-    return [int(each) for each in found[np.argsort(order[found], kind="stable")]]
+    tie_rows = np.flatnonzero(good & others)
+    return [int(each) for each in tie_rows[np.argsort(order[tie_rows], kind="stable")]]
 
 
 def knee(latency_ms: Floats, loss: Floats, on_front: Bools) -> int | None:
@@ -340,9 +340,9 @@ def _knee(columns: Candidates, rows: Rows) -> int | None:
 
 
 def _knee_of(columns: Candidates, on_front: Bools) -> int:
-    found = knee(columns.latency_ms, columns.loss, on_front)
-    assert found is not None
-    return found
+    row = knee(columns.latency_ms, columns.loss, on_front)
+    assert row is not None
+    return row
 
 
 def _largest_score(columns: Candidates, rows: Rows, name: str) -> int | None:
@@ -377,8 +377,8 @@ def _with_least(rows: Rows, column: Floats) -> Rows:
     """The rows where a column is least, NaN aside; all rows where it is NaN in each."""
     values = column[rows]
     least = np.fmin.reduce(values)
-    found: Rows = rows if np.isnan(least) else rows[values == least]
-    return found
+    least_rows: Rows = rows if np.isnan(least) else rows[values == least]
+    return least_rows
 
 
 def _scale_to_one(values: Floats) -> Floats:

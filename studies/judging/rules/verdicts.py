@@ -84,13 +84,13 @@ def margins(
         (n,) float64; infinite if no accuracy limit is set, NaN if a measure is missing.
     """
     estimates = {LOSS: (loss, loss_error), METRIC_VALUE: (value, value_error)}
-    found: Floats = np.full(np.shape(loss), np.inf)
+    margin: Floats = np.full(np.shape(loss), np.inf)
     for limit, bound in limits.rows():
         if limit.column in estimates:
             estimate, error = estimates[limit.column]
             beyond = limit.sign(higher_is_better) * (np.asarray(estimate, float) - bound)
-            found = np.minimum(found, _in_errors(-beyond, error))
-    return found
+            margin = np.minimum(margin, _in_errors(-beyond, error))
+    return margin
 
 
 def _in_errors(distance: Floats, error: ArrayLike) -> Floats:
@@ -138,7 +138,7 @@ class FinalBounds:
         kept = [
             tries
             for place, tries in enumerate(BOUND_TRIES)
-            if all(sign * (_item(found, place) - bound) <= 0 for sign, found, bound in limited)
+            if all(sign * (_item(by_tries, place) - bound) <= 0 for sign, by_tries, bound in limited)
         ]
         return quantile(kept[-1]) if kept else 0.0
 

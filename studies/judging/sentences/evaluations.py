@@ -28,9 +28,9 @@ def list_text(names: Sequence[object]) -> str:
 
 
 def obedience_text(counts: Mapping[tuple[Precision, Answer], int]) -> str:
-    """How many groups run in what was asked, per precision: `int8: 410 obeyed; fp32: 502 obeyed, 2 not obeyed`."""
+    """How many groups run in the requested precision: `int8: 410 obeyed; fp32: 502 obeyed, 2 not obeyed`."""
     parts = []
-    for precision in sorted({asked for asked, _ in counts}, reverse=True):
+    for precision in sorted({precision for precision, _ in counts}, reverse=True):
         answers = [f"{counts[precision, a]} {a.value}" for a in Answer if counts.get((precision, a))]
         parts.append(f"{precision.label}: {', '.join(answers)}")
     return "; ".join(parts) or "none"
@@ -52,7 +52,7 @@ def outcome_text(record: StoredEvaluation, metric: MetricScale) -> str:
 
 
 def finished_text(row: FinishedEvaluation, metric: MetricScale) -> str:
-    """The same of a row that is read for an overview."""
+    """How an evaluation ended, as `outcome_text`, of a row that is read for an overview."""
     if row.status == FAILED:
         return failure_text(row.stage or "", row.kind or "")
     if row.latency_ms is None or row.loss is None:
@@ -60,8 +60,8 @@ def finished_text(row: FinishedEvaluation, metric: MetricScale) -> str:
     wrong = row.not_obeyed
     disobeyed = f", {wrong} group{'s' * (wrong > 1)} not in the requested precision" if wrong else ""
     scores = (row.loss, row.metric_value)
-    told = _scores_text(row.latency_ms, scores, (row.samples, row.total_samples), row.role, metric)
-    return f"{told}{disobeyed}"
+    scores_text = _scores_text(row.latency_ms, scores, (row.samples, row.total_samples), row.role, metric)
+    return f"{scores_text}{disobeyed}"
 
 
 def failure_text(stage: str, kind: str) -> str:
@@ -124,13 +124,13 @@ def replaced_text(deaths: Sequence[DeathRecord]) -> str:
 def flip_texts(flips: Flips) -> list[str]:
     """One sentence that counts them, and one for each kind that there is, with the first indices."""
     share = format_percent(flips.count / flips.samples) if flips.samples else "none"
-    told = [f"{flips.count} of {flips.samples} samples ({share}) have another class than in FP32"]
+    sentences = [f"{flips.count} of {flips.samples} samples ({share}) have another class than in FP32"]
     if flips.right is None:
-        return told + _flip_lines("whose class differs and for which the data have no label", flips.moved)
+        return sentences + _flip_lines("whose class differs and for which the data have no label", flips.moved)
     wrong = flips.samples - flips.right
-    told += _flip_lines(f"of the {flips.right} that FP32 had right are wrong now", flips.lost)
-    told += _flip_lines(f"of the {wrong} that FP32 had wrong are right now", flips.gained)
-    return told + _flip_lines(f"of the {wrong} that FP32 had wrong are wrong in another way", flips.moved)
+    sentences += _flip_lines(f"of the {flips.right} that FP32 had right are wrong now", flips.lost)
+    sentences += _flip_lines(f"of the {wrong} that FP32 had wrong are right now", flips.gained)
+    return sentences + _flip_lines(f"of the {wrong} that FP32 had wrong are wrong in another way", flips.moved)
 
 
 def _flip_lines(what: str, those: FlippedSamples) -> list[str]:

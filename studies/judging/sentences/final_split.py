@@ -100,11 +100,18 @@ def _disagreements(now: Standing) -> list[str]:
 
 def disagreement_text(now: Standing, point: Point) -> str:
     """Two losses that differ by more than chance explains, and what both say together; empty if they do not."""
-    found = point.final.disagreement
-    if found is None:
+    disagreement = point.final.disagreement
+    if disagreement is None:
         return ""
-    searched, final = (value_text(loss, found.half, now.metric) for loss in (found.search, found.final))
-    pooled = estimate_text(found.pooled, found.pooled - found.half, found.pooled + found.half, now.metric)
+    searched, final = (
+        value_text(loss, disagreement.half, now.metric) for loss in (disagreement.search, disagreement.final)
+    )
+    pooled = estimate_text(
+        disagreement.pooled,
+        disagreement.pooled - disagreement.half,
+        disagreement.pooled + disagreement.half,
+        now.metric,
+    )
     named = f"trial {point.trial}" if point.trial >= 0 else "the exported engine"
     return (
         f"{named}: the search saw a loss of {searched}, the final split {final}. They differ by more than chance "

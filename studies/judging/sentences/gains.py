@@ -59,7 +59,7 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
     """
     rows = {precision: now.measures.row_of(precision.role) for precision in sorted(Precision)}
     there = {precision: row for precision, row in rows.items() if row is not None}
-    found = []
+    sentences = []
     for precision, row in there.items():
         others = [other for other in there if other < precision]
         best = min(others, key=lambda other: now.measures.latency_ms[there[other]], default=precision)
@@ -69,8 +69,10 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
             kind = known_kind(now.target.target.backend) if precision.quantized else None
             reasons = [] if kind is None else kind.slow_reasons(now.target.target, slow.engine)
             why = "".join(f". {reason}" for reason in (_computing_text(slow.engine, fast.engine), *reasons) if reason)
-            found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}{why}")
-    return found
+            sentences.append(
+                f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}{why}"
+            )
+    return sentences
 
 
 def _made_of(slow: Evaluation, fast: Evaluation) -> str:
@@ -113,16 +115,16 @@ _JUDGED = {
 
 def as_given_text(now: Standing) -> str:
     """How fast and how good the file as given is, beside FP32 and the best, without the full stop; empty if unknown."""
-    told = now.target.details.get(AS_GIVEN)
-    if told is None:
+    figures = now.target.details.get(AS_GIVEN)
+    if figures is None:
         return ""
-    latency_ms = told.get("latency_ms")
+    latency_ms = figures.get("latency_ms")
     if latency_ms is None:
-        return f"The file as given was not measured: {told['failure']}"
+        return f"The file as given was not measured: {figures['failure']}"
     base, best = now.measures.row_of(REFERENCE.role), best_point(now)
     fp32 = "" if base is None else f" ({speedup_text(now.measures.latency_ms[base] / latency_ms)} × FP32)"
-    loss = estimate_text(told.get("loss"), told.get("loss_low"), told.get("loss_high"), now.metric)
-    lost = f"loses {loss} on the final samples" if loss else f"gives no finite outputs there: {told['failure']}"
+    loss = estimate_text(figures.get("loss"), figures.get("loss_low"), figures.get("loss_high"), now.metric)
+    lost = f"loses {loss} on the final samples" if loss else f"gives no finite outputs there: {figures['failure']}"
     beside = "" if best is None else f"; the best is {speedup_text(best.over_file)} times as fast"
     return f"The file as given takes {latency_text(latency_ms, now.target.band)}{fp32} and {lost}{beside}"
 

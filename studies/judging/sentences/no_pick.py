@@ -16,16 +16,16 @@ from studies.store.records import FAILED
 
 def all_failed_text(now: Standing) -> str:
     """How many evaluations failed, mostly with what, and the command that shows one; empty if not all did."""
-    found = now.details.failures
-    if found is None:
+    failures = now.details.failures
+    if failures is None:
         return ""
-    many = found.evaluations > 1
-    total = f"all {found.evaluations} evaluations" if many else "the only evaluation"
-    most = "" if found.count == found.evaluations else f"{found.count} of them "
-    text = f"{total} failed, {most}at {found.stage} ({kind_text(found.kind)}): {found.message.rstrip('.')}"
-    if found.trial < 0:
+    many = failures.evaluations > 1
+    total = f"all {failures.evaluations} evaluations" if many else "the only evaluation"
+    most = "" if failures.count == failures.evaluations else f"{failures.count} of them "
+    text = f"{total} failed, {most}at {failures.stage} ({kind_text(failures.kind)}): {failures.message.rstrip('.')}"
+    if failures.trial < 0:
         return text
-    words = (str(found.trial), *now.details.target_option)
+    words = (str(failures.trial), *now.details.target_option)
     way = suggestions.command("show", now.study.name, *words, storage=now.details.storage)
     return f"{text}. One of them: {way}"
 

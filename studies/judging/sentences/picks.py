@@ -155,10 +155,10 @@ def other_pick_text(now: Standing, pick: str, before: Point, row: int) -> str:
 
 
 def _why(now: Standing, before: Point) -> str:
-    """What was found out of the evaluation that was the pick."""
-    found = now.point(int(np.flatnonzero(now.table.id == before.id)[0]))
-    if now.final.unscorable[found.row]:
+    """Why an evaluation that was the pick is not the pick any more."""
+    point = now.point(int(np.flatnonzero(now.table.id == before.id)[0]))
+    if now.final.unscorable[point.row]:
         return "its outputs on the final samples hold NaN or infinity"
-    if found.final.verdict is Verdict.FAILS:
+    if point.final.verdict is Verdict.FAILS:
         return "it misses the limits on the final samples"
     return "its figures on the final samples are worse"

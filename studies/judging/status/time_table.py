@@ -56,14 +56,14 @@ def time_table(store: Store, study_target_id: int) -> TimeTable:
 
 def table_of(workers: Iterable[WorkerTime]) -> TimeTable:
     """Add workers up."""
-    found = list(workers)
-    kinds = dict.fromkeys([*KINDS, *(kind for worker in found for kind in worker.seconds)])
-    seconds = {kind: sum(worker.seconds.get(kind, 0.0) for worker in found) for kind in kinds}
-    spans = sorted((worker.until - timedelta(seconds=worker.total_s), worker.until) for worker in found)
+    worker_times = list(workers)
+    kinds = dict.fromkeys([*KINDS, *(kind for worker in worker_times for kind in worker.seconds)])
+    seconds = {kind: sum(worker.seconds.get(kind, 0.0) for worker in worker_times) for kind in kinds}
+    spans = sorted((worker.until - timedelta(seconds=worker.total_s), worker.until) for worker in worker_times)
     return TimeTable(
         {kind: each for kind, each in seconds.items() if each > 0},
         sum((end - start).total_seconds() for start, end in _merge_spans(spans)),
-        len(found),
+        len(worker_times),
         spans[0][0] if spans else None,
     )
 

@@ -13,21 +13,23 @@ from studies.trials.forecasts import Compared
 
 def figures(data: ReportData) -> dict[str, Figure]:
     """Plotly figures by name, as plain JSON values, of what there is data for."""
-    found: dict[str, Figure] = {}
+    by_name: dict[str, Figure] = {}
     if data.beside is not None:
-        found |= data.beside.figures(data.metric.axis_title, 100 if data.metric.ratio else 1)
+        by_name |= data.beside.figures(data.metric.axis_title, 100 if data.metric.ratio else 1)
     if any(row.is_measured for row in data.evaluations):
-        found["front"] = front_figure(data)
+        by_name["front"] = front_figure(data)
     if data.hypervolume:
-        found["hypervolume"] = hypervolume_figure(data)
+        by_name["hypervolume"] = hypervolume_figure(data)
     if data.forecasts is not None:
-        found["latency-forecasts"] = forecast_figure(data.forecasts.latency, "latency (ms)", 1.0)
-        found["loss-forecasts"] = forecast_figure(data.forecasts.loss, data.metric.axis_title, data.metric.axis_factor)
+        by_name["latency-forecasts"] = forecast_figure(data.forecasts.latency, "latency (ms)", 1.0)
+        by_name["loss-forecasts"] = forecast_figure(
+            data.forecasts.loss, data.metric.axis_title, data.metric.axis_factor
+        )
     if data.seconds:
-        found["time"] = time_figure(data)
+        by_name["time"] = time_figure(data)
     if any(finite(row.spread) for row in data.evaluations):
-        found["spread"] = spread_figure(data)
-    return found
+        by_name["spread"] = spread_figure(data)
+    return by_name
 
 
 def hypervolume_figure(data: ReportData) -> Figure:
@@ -82,7 +84,7 @@ def spread_figure(data: ReportData) -> Figure:
 _EARLIER = "#8fb8dc"
 
 
-def forecast_figure(found: Compared, title: str, factor: float) -> Figure:
+def forecast_figure(forecasts: Compared, title: str, factor: float) -> Figure:
     """Points with their 90 % intervals around the diagonal.
 
     Args:
@@ -91,11 +93,11 @@ def forecast_figure(found: Compared, title: str, factor: float) -> Figure:
     """
     layout = frame(f"measured {title}", f"predicted {title}", height=380)
     # One range for both axes: that of the points, so that a few wide intervals do not press them together.
-    values = factor * np.concatenate([found.predicted, found.measured])
+    values = factor * np.concatenate([forecasts.predicted, forecasts.measured])
     ends = widen_range(float(values.min()), float(values.max())) if len(values) else None
     layout["showlegend"] = False
     layout["xaxis"]["range"] = layout["yaxis"]["range"] = ends
-    return {"data": _traces(found, factor, ends), "layout": layout}
+    return {"data": _traces(forecasts, factor, ends), "layout": layout}
 
 
 def _traces(part: Compared, factor: float, ends: list[float] | None) -> list[Figure]:

@@ -24,12 +24,12 @@ class Mark:
 
 def place_labels(marks: Sequence[Mark]) -> list[Offset]:
     """The middle of each label, in pixels from its marker; the nearest place that is free, else the first."""
-    found: list[Offset] = []
+    offsets: list[Offset] = []
     for number, mark in enumerate(marks):
         places = list(_candidates(mark))
-        free = (offset for offset in places if _is_free(marks, found, number, offset))
-        found.append(next(free, places[0]))
-    return found
+        free = (offset for offset in places if _is_free(marks, offsets, number, offset))
+        offsets.append(next(free, places[0]))
+    return offsets
 
 
 def _candidates(mark: Mark) -> Iterator[Offset]:

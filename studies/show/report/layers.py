@@ -82,13 +82,13 @@ def precision_map(data: ReportData) -> PrecisionMap:
     return PrecisionMap(columns, rows, alone_in)
 
 
-def _costs(found: Sensitivities | None) -> tuple[str, dict[str, str]]:
+def _costs(sensitivities: Sensitivities | None) -> tuple[str, dict[str, str]]:
     """The coarsest precision that groups were alone in, and the error of each there over the mean, in words."""
-    if found is None:
+    if sensitivities is None:
         return "", {}
-    coarsest = min((row.precision for row in found.rows), key=RECOVERED_FIRST.index)
-    mean = found.means.get(coarsest)
-    rows = [row for row in found.rows if row.precision is coarsest]
+    coarsest = min((row.precision for row in sensitivities.rows), key=RECOVERED_FIRST.index)
+    mean = sensitivities.means.get(coarsest)
+    rows = [row for row in sensitivities.rows if row.precision is coarsest]
     texts = {row.group: "not finite" if row.error is None or not mean else f"{row.error / mean:.2g} ×" for row in rows}
     return coarsest.label, texts
 
@@ -125,7 +125,7 @@ def layer_reasons(
     assignment: Assignment,
     groups: Sequence[GroupRecord],
     choices: Sequence[ChoiceRecord],
-    found: Sensitivities | None,
+    sensitivities: Sensitivities | None,
     *,
     pays: bool = True,
 ) -> list[LayerReason]:
@@ -133,7 +133,7 @@ def layer_reasons(
 
     Args:
         choices: what each group may take on the target.
-        found: what groups do alone in lower precisions; None if that was not measured.
+        sensitivities: what groups do alone in lower precisions; None if that was not measured.
         pays: whether everything in the coarsest precision is faster than FP32. Else layers are left out that lose
             nothing unusual there: that is their reason.
     """
@@ -142,9 +142,11 @@ def layer_reasons(
         return []
     coarsest = min(offered, key=RECOVERED_FIRST.index)
     of_group = {choice.group: choice for choice in choices if choice.precision is coarsest}
-    alone = {row.group: row for row in found.rows if row.precision is coarsest} if found is not None else {}
+    alone = (
+        {row.group: row for row in sensitivities.rows if row.precision is coarsest} if sensitivities is not None else {}
+    )
     finer = [group for group in groups if assignment[group.id] < coarsest]
-    reasons = [_reason(group.id, coarsest, of_group, alone, found, pays) for group in finer]
+    reasons = [_reason(group.id, coarsest, of_group, alone, sensitivities, pays) for group in finer]
     return [
         LayerReason(group.name or group.id, assignment[group.id].label, reason)
         for group, reason in zip(finer, reasons, strict=True)
@@ -157,7 +159,7 @@ def _reason(
     coarsest: Precision,
     choices: Mapping[str, ChoiceRecord],
     alone: Mapping[str, GroupError],
-    found: Sensitivities | None,
+    sensitivities: Sensitivities | None,
     pays: bool,
 ) -> str:
     choice, row = choices.get(group), alone.get(group)
@@ -167,16 +169,16 @@ def _reason(
         return f"It was not tried in {coarsest.label}: {choice.reason}."
     if not choice.buildable:
         return f"The engine's builder refused it in {coarsest.label}."
-    if not pays and (row is None or found is None or not found.findings(row)):
+    if not pays and (row is None or sensitivities is None or not sensitivities.findings(row)):
         return ""
-    if row is None or found is None:
+    if row is None or sensitivities is None:
         return f"The search found no better mix with it in {coarsest.label}. Its loss alone was not measured."
-    return f"{_alone_text(row, found)} {_cause_text(row, found)}"
+    return f"{_alone_text(row, sensitivities)} {_cause_text(row, sensitivities)}"
 
 
-def _alone_text(row: GroupError, found: Sensitivities) -> str:
+def _alone_text(row: GroupError, sensitivities: Sensitivities) -> str:
     """What a group does to the outputs where it alone is in a lower precision."""
-    name, mean = row.precision.label, found.means.get(row.precision)
+    name, mean = row.precision.label, sensitivities.means.get(row.precision)
     if row.error is None or not mean:
         return f"Alone in {name} it makes the outputs NaN or infinite."
     flipped = "" if row.flipped is None else f" and changes the class of {format_percent(row.flipped)} of the samples"
@@ -187,11 +189,11 @@ def _times_text(ratio: float) -> str:
     return f"{ratio:.2g} times" if ratio >= _SMALL else "less than a tenth of"
 
 
-def _cause_text(row: GroupError, found: Sensitivities) -> str:
+def _cause_text(row: GroupError, sensitivities: Sensitivities) -> str:
     """The likeliest cause with its evidence, or that the layer is not special."""
-    findings = found.findings(row)
+    findings = sensitivities.findings(row)
     if not findings:
-        mean = found.means.get(row.precision)
+        mean = sensitivities.means.get(row.precision)
         if row.error is not None and mean and row.error < _SMALL * mean:
             return f"So it hardly changes the loss; no mix with it in {row.precision.label} was measurably faster."
         return f"That is not unusual, but the search found no better mix with it in {row.precision.label}."

@@ -81,7 +81,7 @@ def render_report(data: ReportData) -> str:
         device_rows=device_cells(data.beside.devices, data.metric) if data.beside is not None else [],
         strip=any(row.is_measured for row in data.evaluations) and view_of(data).far is not None,
         score_name=score_name(scale),
-        score_text=lambda found: shown_score_text(found, scale, missing="–"),
+        score_text=lambda estimate: shown_score_text(estimate, scale, missing="–"),
         levels=levels_of(row.final_levels for row in data.shown),
         level_cells=final_level_cells,
         shows_moves=any(data.moves.values()),

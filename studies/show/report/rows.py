@@ -122,11 +122,13 @@ class NumberedPick:
         for pick in self.picks:
             if pick.ties:
                 ties.setdefault(pick.ties, []).append(pick.name)
-        found = [f"As {' and '.join(names)} it {text}." for text, names in ties.items()]
-        found += [f"{tries} candidates were tried on the final data before it was taken."] * (tries > 1)
-        found += ["On the search data alone it is not certain that it keeps the limits."] * point.not_sure
-        found += [f"The precision of {point.opaque} of its layers cannot be read from its engine."] * (point.opaque > 0)
-        return found + ["Its outputs are unrelated to FP32's."] * point.is_unrelated
+        sentences = [f"As {' and '.join(names)} it {text}." for text, names in ties.items()]
+        sentences += [f"{tries} candidates were tried on the final data before it was taken."] * (tries > 1)
+        sentences += ["On the search data alone it is not certain that it keeps the limits."] * point.not_sure
+        sentences += [f"The precision of {point.opaque} of its layers cannot be read from its engine."] * (
+            point.opaque > 0
+        )
+        return sentences + ["Its outputs are unrelated to FP32's."] * point.is_unrelated
 
 
 @dataclass(frozen=True)

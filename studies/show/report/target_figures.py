@@ -88,10 +88,10 @@ class SideBySide:
         Args:
             scale: what losses are multiplied by, 100 for percentage points.
         """
-        found = {"targets": self._fronts(loss_title, scale)}
+        by_name = {"targets": self._fronts(loss_title, scale)}
         if self.pairs and self.pairs[0].shared:
-            found["latencies"] = self._against()
-        return found
+            by_name["latencies"] = self._against()
+        return by_name
 
     def _fronts(self, loss_title: str, scale: float) -> Figure:
         traces = [
@@ -138,7 +138,7 @@ def side_by_side(store: Store, standings: Sequence[Standing]) -> SideBySide:
     named = dict(zip([r.id for r in records], target_names.names([r.target for r in records]), strict=True))
     places = {record.id: place for place, record in enumerate(records, 1)}
     known = {now.target.id: store.evaluations.assignments(now.target.id) for now in standings}
-    assignments = {found.digest: found for of_target in known.values() for found in of_target.values()}
+    assignments = {assignment.digest: assignment for of_target in known.values() for assignment in of_target.values()}
     columns = tuple(
         TargetColumn(
             places[now.target.id],

@@ -65,7 +65,7 @@ def points_table(
     """
     levels = levels_of(point.final_levels for point in points)
     columns = [
-        Column("pick", shorten=_shorten_picks, told_whole=True),
+        Column("pick", shorten=_shorten_picks, full_text_below=True),
         Column("trial", right=True),
         Column("latency", right=True),
         Column("× FP32", right=True),
@@ -257,9 +257,9 @@ def _shorten_mixes(header: str, cells: Sequence[str]) -> tuple[str, list[str]]:
     """`20 INT8, 4 FP32` as `20/4` below `INT8/FP32`."""
     counts = [_mix_counts(cell) for cell in cells]
     groups = max((sum(each.values()) for each in counts), default=0)
-    found = {label for each in counts for label in each}
-    labels = [label for label in _LABELS if label in found]
-    if not groups or not all(counts) or found - {*_LABELS}:
+    used_labels = {label for each in counts for label in each}
+    labels = [label for label in _LABELS if label in used_labels]
+    if not groups or not all(counts) or used_labels - {*_LABELS}:
         return header, list(cells)
     whole = [{label: n or groups for label, n in each.items()} for each in counts]
     return "/".join(labels), ["/".join(str(each.get(label, 0)) for label in labels) for each in whole]
@@ -267,13 +267,13 @@ def _shorten_mixes(header: str, cells: Sequence[str]) -> tuple[str, list[str]]:
 
 def _mix_counts(text: str) -> dict[str, int]:
     """Label → groups, 0 for all of them; empty if the text is no mix."""
-    found = {}
+    counts = {}
     for part in text.split(", "):
         count, _, label = part.partition(" ")
         if not label or not (count.isdigit() or count == "all"):
             return {}
-        found[label] = 0 if count == "all" else int(count)
-    return found
+        counts[label] = 0 if count == "all" else int(count)
+    return counts
 
 
 def sorted_points(now: Standing, by: str) -> list[Point]:

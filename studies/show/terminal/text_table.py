@@ -25,7 +25,7 @@ class Column:
         least: cells may lose their middle down to this width; 0 if they may not.
         note: where there is no room, its texts are told below the table, each with the rows that it is said of.
         shorten: (header, cells) → shorter ones, where there is no room.
-        told_whole: cells that were shortened are told whole below the table.
+        full_text_below: cells that were shortened stand in full below the table.
     """
 
     header: str
@@ -34,7 +34,7 @@ class Column:
     least: int = 0
     note: bool = False
     shorten: Shorten | None = None
-    told_whole: bool = False
+    full_text_below: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,32 +138,32 @@ class FittedTable:
         )
 
     def with_notes_below(self, column: Column, key_name: str, key: Sequence[str]) -> FittedTable:
-        """The same with the texts of a column below the table, each with the rows that it is said of.
+        """The table with the texts of a column below it instead, each with the rows that it is said of.
 
         Args:
             key_name, key: header and cells of the column that names a row.
         """
         at = self.columns.index(column)
-        told = _note_lines([row[at] for row in self.rows], key_name, key)
-        return replace(self.without(column), below=(*self.below, *told), left_out=self.left_out)
+        note_lines = _note_lines([row[at] for row in self.rows], key_name, key)
+        return replace(self.without(column), below=(*self.below, *note_lines), left_out=self.left_out)
 
     def shorten_cells(self, key_name: str, key: Sequence[str]) -> FittedTable:
-        """The same with the shorter headers and cells that columns have.
+        """The table with the shorter headers and cells of those columns that have such.
 
         Args:
             key_name, key: header and cells of the column that names a row.
         """
         headers, columns = list(self.headers), [list(cells) for cells in zip(*self.rows, strict=True)]
-        told: list[str] = []
+        full_texts: list[str] = []
         for at, column in enumerate(self.columns):
             if column.shorten is not None and columns:
                 before = columns[at]
                 headers[at], columns[at] = column.shorten(headers[at], before)
-                if column.told_whole:
+                if column.full_text_below:
                     cells = zip(key, before, columns[at], strict=True)
-                    told += [f"{key_name} {name}: {whole}." for name, whole, short in cells if whole != short]
+                    full_texts += [f"{key_name} {name}: {whole}." for name, whole, short in cells if whole != short]
         rows = [list(row) for row in zip(*columns, strict=True)]
-        return replace(self, headers=headers, rows=rows, below=(*told, *self.below))
+        return replace(self, headers=headers, rows=rows, below=(*full_texts, *self.below))
 
     def squeeze(self, width: int) -> FittedTable:
         """The same with the middle of long cells left out, as far as the columns allow."""
@@ -216,11 +216,11 @@ def plain_table(rows: Sequence[Sequence[str]], header: Sequence[str], notes: Seq
 
 def _note_lines(texts: Sequence[str], key_name: str, key: Sequence[str]) -> Iterator[str]:
     """Each text once, with the rows that it is said of."""
-    found: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     for text, name in zip(texts, key, strict=True):
         for part in filter(None, text.split("; ")):
-            found.setdefault(part, []).append(name)
-    for part, names in found.items():
+            names_by_text.setdefault(part, []).append(name)
+    for part, names in names_by_text.items():
         yield f"{key_name}{'s' * (len(names) > 1)} {', '.join(names)}: {part}."
 
 

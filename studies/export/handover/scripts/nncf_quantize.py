@@ -72,9 +72,11 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("model.int8.onnx"))
     parser.add_argument("--samples", type=int, default=settings["samples"], help="how many of the data calibrate")
-    given = parser.parse_args()
-    onnx.save(quantize(onnx.load(str(given.model)), settings, given.data, given.samples), str(given.out))
-    print(f"wrote {given.out}: {len(settings['ignored_scope']['names'])} nodes were left in float")
+    arguments = parser.parse_args()
+    onnx.save(
+        quantize(onnx.load(str(arguments.model)), settings, arguments.data, arguments.samples), str(arguments.out)
+    )
+    print(f"wrote {arguments.out}: {len(settings['ignored_scope']['names'])} nodes were left in float")
 
 
 if __name__ == "__main__":
