@@ -39,12 +39,14 @@ def changed_text(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
     Memory, cores and flags of the processor are left out: they differ between equal installations.
     """
-    mine, theirs = (flatten({key: found.get(key) for key in _TOLD}) for found in (now, before))
+    mine, theirs = (flatten({key: environment.get(key) for key in _TOLD}) for environment in (now, before))
     keys = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
     if not keys or not before:
         return ""
-    told = "; ".join(f"{key.removeprefix('packages.')} {theirs.get(key)}, now {mine.get(key)}" for key in keys)
-    return f"exported in another environment than the study was made in, so its figures may not hold here: {told}"
+    differences = "; ".join(f"{key.removeprefix('packages.')} {theirs.get(key)}, now {mine.get(key)}" for key in keys)
+    return (
+        f"exported in another environment than the study was made in, so its figures may not hold here: {differences}"
+    )
 
 
 def _cpu() -> dict[str, Any]:

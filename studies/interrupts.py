@@ -83,11 +83,11 @@ def handle_interrupts() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # A shell lets what it starts in the background ignore Ctrl-C.
     ours = [number for number, handler in before.items() if handler in (signal.default_int_handler, signal.SIG_DFL)]
-    told = sys.unraisablehook
+    former_hook = sys.unraisablehook
 
     def hook(dropped: sys.UnraisableHookArgs) -> None:
         if not issubclass(dropped.exc_type, KeyboardInterrupt):
-            told(dropped)
+            former_hook(dropped)
             return
         _Now.dropping = True
         try:
@@ -101,7 +101,7 @@ def handle_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.unraisablehook = told
+        sys.unraisablehook = former_hook
         for number in ours:
             signal.signal(number, before[number])
 

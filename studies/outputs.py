@@ -27,8 +27,8 @@ def without_controls(text: str) -> str:
 
 
 def escaped_controls(text: str) -> str:
-    """The same of a JSON text, where an escape stands for the character."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """A JSON text that a terminal only shows: an escape stands for each control character."""
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def error_text(error: Exception) -> str:

@@ -80,9 +80,9 @@ def _run_start() -> float:
 
 def limit_start() -> float:
     """When a time limit of this run began to count, on the clock of `time.monotonic`: for workers with their parent."""
-    told, watch = os.environ.get(_STARTED), current_stopwatch()
-    if told is not None:
-        return float(told)
+    parent_start, watch = os.environ.get(_STARTED), current_stopwatch()
+    if parent_start is not None:
+        return float(parent_start)
     return time.monotonic() if watch is None else watch.began
 
 

@@ -59,11 +59,11 @@ def describe_environment(python: str, packages: Mapping[str, str], cuda: str | N
     if not any(name in here for name in _RUNTIMES):
         return f"no backend's package is installed, so nothing is compared; see {PAGE}"
     nearest = min(SEEN, key=lambda seen: sum(weight for weight, _ in _differences(here, seen)))
-    told = [text for _, text in _differences(here, nearest)]
+    differences = [text for _, text in _differences(here, nearest)]
     when = f"{nearest.last.day} {nearest.last:%B %Y}"
-    if not told:
+    if not differences:
         return f"as seen on {when} ({nearest.machine}); see {PAGE}"
-    return f"differs from what was seen on {when} ({nearest.machine}): {'; '.join(told)}; see {PAGE}"
+    return f"differs from what was seen on {when} ({nearest.machine}): {'; '.join(differences)}; see {PAGE}"
 
 
 def _plain(name: str) -> str:

@@ -69,8 +69,8 @@ def at_work(store: Store, study: StudyRecord) -> list[AtWork]:
     """
     now = store.studies.load(study.name)
     lengths = {target.id: config_of(now, target).lease_s for target in store.targets.of_study(study.id)}
-    found = [AtWork(number, lease_s, tuple(store.workers.live(number, lease_s))) for number, lease_s in lengths.items()]
-    return [live for live in found if live.names]
+    crews = [AtWork(number, lease_s, tuple(store.workers.live(number, lease_s))) for number, lease_s in lengths.items()]
+    return [live for live in crews if live.names]
 
 
 def _check_alone(store: Store, study: StudyRecord, target: TargetRecord, wanted_s: float) -> None:

@@ -112,18 +112,18 @@ class _StudyWatch:
         self._name = name
         self._progress = progress
         self._next = 0.0
-        self._asked: float | None = None
+        self._last_asked_s: float | None = None
         self._seen: set[int] = set()
         self._trouble = ""
 
     def look(self, *, now: bool = False) -> None:
-        """Ask, if it is time to, or at once."""
+        """Ask the database for the study's status, if it is time to, or at once."""
         start = time.monotonic()
         if not now and start < self._next:
             return
         try:
-            found = study_status(self._store, self._name)
-            self._progress.overview(found, self._new(found, start))
+            status = study_status(self._store, self._name)
+            self._progress.overview(status, self._new(status, start))
         except RunError as error:  # a database that is restarted; workers wait for it too
             trouble = str(error)
             if trouble != self._trouble:
@@ -131,12 +131,12 @@ class _StudyWatch:
                 self._trouble = trouble
         self._next = start + max(_ASK_S, _SHARE * (time.monotonic() - start))
 
-    def _new(self, found: StudyStatus, start: float) -> list[FinishedEvaluation]:
+    def _new(self, status: StudyStatus, start: float) -> list[FinishedEvaluation]:
         """What was finished since the last time; at first nothing."""
-        seconds = _OVERLAP_S + (0.0 if self._asked is None else start - self._asked)
+        seconds = _OVERLAP_S + (0.0 if self._last_asked_s is None else start - self._last_asked_s)
         rows = [
-            row for target in found.targets for row in self._store.statistics.finished_since(target.target.id, seconds)
+            row for target in status.targets for row in self._store.statistics.finished_since(target.target.id, seconds)
         ]
-        new = [] if self._asked is None else [row for row in rows if row.id not in self._seen]
-        self._asked, self._seen = start, {row.id for row in rows}
+        new = [] if self._last_asked_s is None else [row for row in rows if row.id not in self._seen]
+        self._last_asked_s, self._seen = start, {row.id for row in rows}
         return new

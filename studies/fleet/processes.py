@@ -52,7 +52,7 @@ class _Post:
     started: float = 0.0
     deaths: int = 0
     again_at: float | None = 0.0
-    told: int = 0
+    log_offset: int = 0
     last: str = ""
     refused: bool = False  # before it worked at all
     outcome: str = field(default="", compare=False)
@@ -181,9 +181,9 @@ class Fleet:
         if not post.log.exists():
             return
         with post.log.open("rb") as log:
-            log.seek(post.told)
+            log.seek(post.log_offset)
             whole, newline, _ = log.read().rpartition(b"\n")
-        post.told += len(whole) + len(newline)
+        post.log_offset += len(whole) + len(newline)
         for line in filter(None, whole.decode(errors="replace").splitlines()):
             if line.startswith("error: ") or not post.last.startswith("error: "):
                 post.last = line

@@ -69,16 +69,16 @@ def recover_model(config: SearchConfig, out: Path | None, *, latency: bool, even
         config = config.with_values({"timing_cache": "none"})  # nothing stays behind
     with check_inputs(config, events=events) as good:
         plain = calibrate(good, config.calibration)
-        found = recover(good, plain, config.recover, events)
-        plain_ms, recovered_ms = _latencies(good, plain, found.ranges) if latency else (None, None)
+        recovery = recover(good, plain, config.recover, events)
+        plain_ms, recovered_ms = _latencies(good, plain, recovery.ranges) if latency else (None, None)
         if out is not None:
-            _adopt(good, found.ranges)
+            _adopt(good, recovery.ranges)
             with staged_folder(out, f"writing to {out}") as staging:
-                write_float_model(staging, good.keeper, found.record)
-                write_ranges(staging, found.ranges, good.target, good.model, _int8(good, found.ranges))
-        rows = rescue_rows(found.record, plain_ms=plain_ms, recovered_ms=recovered_ms)
-        notes = rescue_notes(found.record, MetricScale.of(good.metric), final_samples=good.data["final"])
-        return RecoveredModel(found.record, tuple(rows), tuple(notes), good.metric, out)
+                write_float_model(staging, good.keeper, recovery.record)
+                write_ranges(staging, recovery.ranges, good.target, good.model, _int8(good, recovery.ranges))
+        rows = rescue_rows(recovery.record, plain_ms=plain_ms, recovered_ms=recovered_ms)
+        notes = rescue_notes(recovery.record, MetricScale.of(good.metric), final_samples=good.data["final"])
+        return RecoveredModel(recovery.record, tuple(rows), tuple(notes), good.metric, out)
 
 
 def _refuse_study(config: SearchConfig) -> None:
@@ -97,8 +97,8 @@ def _latencies(good: Checked, plain: Ranges, recovered: Ranges) -> tuple[float, 
         _adopt(good, ranges)
         engines[name] = good.folder / f"{name}.engine"
         good.keeper.ask(f"building {name} INT8").builds.rebuild(_int8(good, ranges), engines[name])
-    found = good.keeper.ask("timing INT8").timings.time_together(engines, _ROUNDS)
-    return found["plain"].value_ms, found["recovered"].value_ms
+    timings = good.keeper.ask("timing INT8").timings.time_together(engines, _ROUNDS)
+    return timings["plain"].value_ms, timings["recovered"].value_ms
 
 
 def _int8(good: Checked, ranges: Ranges) -> Assignment:

@@ -158,11 +158,11 @@ def _check_inputs(good: Checked, before: Standing, known: StudyRecord | None) ->
         )
     if good.target.fingerprint != before.target.target.fingerprint:
         raise foreign(study.name, [before.target], good.target, good.config.storage)
-    wanted, found = metric_name(study.config, study.metric), metric_name(resolve_config(good.config), good.metric)
-    if found != wanted:
+    wanted, metric = metric_name(study.config, study.metric), metric_name(resolve_config(good.config), good.metric)
+    if metric != wanted:
         raise DataError(
             f"renewing study {study.name!r}: expected data for its metric {wanted}, but with "
-            f"{good.config.data} the metric is {found}. Add the labels that the study's data have."
+            f"{good.config.data} the metric is {metric}. Add the labels that the study's data have."
         )
     if known is not None:
         check_unchanged(good, known, None)

@@ -88,7 +88,7 @@ def _with_ranges(config: SearchConfig, events: Events) -> tuple[Model, Ranges]:
     if not config.data:
         return load_model(config), cache.take(known or {}, known or {}, None).ranges
     with check_inputs(config.with_values({"backend": "onnxruntime"}), scored=False, events=events) as good:
-        found = good.keeper.ask("calibrating").calibrations.calibrate(config.calibration, known)
-    for text in found.mismatches:
+        calibration = good.keeper.ask("calibrating").calibrations.calibrate(config.calibration, known)
+    for text in calibration.mismatches:
         events.note(f"calibration: {text}")
-    return good.model, found.ranges
+    return good.model, calibration.ranges

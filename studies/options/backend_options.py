@@ -54,14 +54,14 @@ def read_values(kind: BackendKind, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def absolute_texts(kind: BackendKind, texts: Sequence[str]) -> list[str]:
-    """The same texts with paths that hold from any folder."""
+    """Options of a backend as `NAME=VALUE`, their paths made absolute, so that they hold from any folder."""
     types = {row.option.lstrip("-"): row.type for row in kind.options}
-    found = []
+    options = []
     for text in texts:
         name, _, value = text.partition("=")
         path = types.get(name) in ("file", "folder") and value != "none"
-        found.append(f"{name}={Path(value).absolute()}" if path else text)
-    return found
+        options.append(f"{name}={Path(value).absolute()}" if path else text)
+    return options
 
 
 def reader_of(row: BackendOption) -> Callable[[str, str], Any]:

@@ -175,21 +175,21 @@ class SearchConfig(DataFields, StudyFields):
                 "the database row is damaged or was written by another program"
             ) from error
 
-    def with_values(self, changes: Mapping[str, Any], given: tuple[str, ...] = ()) -> SearchConfig:
+    def with_values(self, changes: Mapping[str, Any], option_names: tuple[str, ...] = ()) -> SearchConfig:
         """This configuration with other values: by field, by limit, or by keyword of the backend's option.
 
         A limit or an option of a backend that is None is taken away.
 
         Args:
-            given: names of the options that the changes come from.
+            option_names: names of the options that the changes come from.
         """
         items = {row.item: row for row in item_options()}
         values = {name: value for name, value in changes.items() if name not in items}
         for name in _MAPPINGS:
-            told = {key: value for key, value in changes.items() if key in items and items[key].field == name}
-            merged = {**getattr(self, name), **told}
+            field_changes = {key: value for key, value in changes.items() if key in items and items[key].field == name}
+            merged = {**getattr(self, name), **field_changes}
             values[name] = {key: value for key, value in merged.items() if value != items[key].default}
-        return replace(self, **values, given=tuple(sorted({*self.given, *given})))
+        return replace(self, **values, given=tuple(sorted({*self.given, *option_names})))
 
 
 def check_stored(data: Mapping[str, Any], *, whole: bool) -> None:

@@ -238,11 +238,11 @@ def add_installed_limits() -> None:
     Raises:
         ConfigError: one cannot be imported, is no `Limit`, or has the name or option of another.
     """
-    for name, found in load_registered(GROUP, ConfigError):
-        if not isinstance(found, Limit):
-            raise ConfigError(f"loading the limit {name}: expected a Limit, got {found!r}. Correct its package.")
-        if LIMITS.get(found.name) is not found:
-            register_limit(found)
+    for name, limit in load_registered(GROUP, ConfigError):
+        if not isinstance(limit, Limit):
+            raise ConfigError(f"loading the limit {name}: expected a Limit, got {limit!r}. Correct its package.")
+        if LIMITS.get(limit.name) is not limit:
+            register_limit(limit)
 
 
 def limit_options() -> tuple[Option, ...]:
@@ -301,9 +301,9 @@ class Limits(Mapping[str, float]):
 
     def with_fp32(self, value: float) -> Limits:
         """These limits with the metric of uniform FP32 that percentages mean; NaN if it is not known."""
-        found = Limits(**self._given)
-        found._resolve(value)
-        return found
+        limits = Limits(**self._given)
+        limits._resolve(value)
+        return limits
 
     def _resolve(self, fp32: float) -> None:
         self._fp32 = fp32
@@ -325,17 +325,19 @@ class Limits(Mapping[str, float]):
             raise ConfigError(f"{problem}. Write the loss in the unit of the metric.")
         value = metric.text(self._fp32)
         return "; ".join(
-            f"--{limit.option} {given} of {whose} {value} allows a loss of {limit.format(bound, metric)}"
+            f"--{limit.option} {amount} of {whose} {value} allows a loss of {limit.format(bound, metric)}"
             for limit, bound in self.rows()
-            if isinstance(given := self._given[limit.name], Amount)
+            if isinstance(amount := self._given[limit.name], Amount)
         )
 
     def share_problem(self, whose: str = "FP32's") -> str:
         """Why percentages of FP32's metric allow nothing; empty if they do, or it is not known yet."""
-        given = [f"--{LIMITS[name].option} {bound}" for name, bound in self._given.items() if isinstance(bound, Amount)]
-        if not given or (self._fp32 != 0 and not math.isinf(self._fp32)):
+        percentages = [
+            f"--{LIMITS[name].option} {bound}" for name, bound in self._given.items() if isinstance(bound, Amount)
+        ]
+        if not percentages or (self._fp32 != 0 and not math.isinf(self._fp32)):
             return ""
-        return f"{given[0]}: it is a percentage of {whose} own value of the metric, which is {abs(self._fp32):g}"
+        return f"{percentages[0]}: it is a percentage of {whose} own value of the metric, which is {abs(self._fp32):g}"
 
     @property
     def bound_accuracy(self) -> bool:
@@ -370,11 +372,11 @@ class Limits(Mapping[str, float]):
 
     def early(self, latency_band: float) -> dict[str, float]:
         """Bounds by which the evaluator stops early, by its own names; latencies with the relative tie band added."""
-        found: dict[str, float] = {}
+        bounds: dict[str, float] = {}
         for limit, bound in self.widen(LATENCY_MS, 1 + latency_band).rows():
             if limit.early:  # of two that bound the same from above, the narrower
-                found[limit.early] = min(bound, found.get(limit.early, bound))
-        return found
+                bounds[limit.early] = min(bound, bounds.get(limit.early, bound))
+        return bounds
 
     def to_json(self) -> dict[str, float | None]:
         """Every limit of the table by name, None if it is not set or not known yet."""

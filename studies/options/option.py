@@ -138,9 +138,9 @@ def make_row(name: str, default: Any, facts: Mapping[str, Any]) -> Option:
     Args:
         facts: as `option` keeps them in the field's metadata.
     """
-    told = {**facts, "name": facts["name"] or name.replace("_", "-")}
+    attributes = {**facts, "name": facts["name"] or name.replace("_", "-")}
     known = default if isinstance(default, str | int | float | tuple) else None
-    return Option(**told, field=name, default=known)
+    return Option(**attributes, field=name, default=known)
 
 
 def read_stored(data: Mapping[str, Any], rows: Mapping[str, Option], mappings: Sequence[str]) -> dict[str, Any]:
@@ -177,8 +177,8 @@ def run_checks(*checks: Callable[[], object]) -> None:
     Raises:
         InputError: the error itself where one check refused, else a ConfigError that lists the messages in order.
     """
-    found = filter(None, map(_refusal_of, checks))
-    refusals = {str(error): error for error in found}  # two options may name the same file that is not there
+    errors = filter(None, map(_refusal_of, checks))
+    refusals = {str(error): error for error in errors}  # two options may name the same file that is not there
     if len(refusals) == 1:
         raise next(iter(refusals.values()))
     if refusals:

@@ -35,19 +35,19 @@ def read_config(options: Mapping[str, Any], config_file: Path | None = None) -> 
     """
     problems: list[str] = []
     table = option_table()
-    filed = _find_given(_load(config_file), table, f" in {config_file}", problems) if config_file else {}
-    given = _find_given(options, table, "", problems)
-    values = _read({**filed, **given}, problems)
+    file_options = _find_options(_load(config_file), table, f" in {config_file}", problems) if config_file else {}
+    command_options = _find_options(options, table, "", problems)
+    values = _read({**file_options, **command_options}, problems)
     problems.extend(
         f"{table[name].shown} is missing: {what}"
         for name, what in (("model", "give the ONNX file to search"), ("data", "give --data with a file or folder"))
-        if name not in filed and name not in given
+        if name not in file_options and name not in command_options
     )
     _check_together(values, problems)
     raise_mistakes(problems)
-    overrides, all_given = filed.keys() & given.keys(), filed.keys() | given.keys()
+    overrides, all_names = file_options.keys() & command_options.keys(), file_options.keys() | command_options.keys()
     required = {name: values.pop(name) for name in ("model", "data")}
-    made = replace(SearchConfig(**required).with_values(values, tuple(all_given)), overrides=tuple(sorted(overrides)))
+    made = replace(SearchConfig(**required).with_values(values, tuple(all_names)), overrides=tuple(sorted(overrides)))
     return made if "study" in values else replace(made, study=Path(made.model).stem)
 
 
@@ -62,7 +62,7 @@ def read_changes(options: Mapping[str, Any], verb: str = "search") -> dict[str, 
         ConfigError: naming every option that the verb does not take or that cannot be read.
     """
     problems: list[str] = []
-    values = _read(_find_given(options, {row.name: row for row in options_of(verb)}, "", problems), problems)
+    values = _read(_find_options(options, {row.name: row for row in options_of(verb)}, "", problems), problems)
     raise_mistakes(problems)
     return values
 
@@ -98,14 +98,14 @@ def check_config(config: SearchConfig, *, needs_data: bool = True) -> SearchConf
     check_names(config.limits)
     plain = {each.name: getattr(config, each.name) for each in fields(config) if each.name in rows}
     values = {**plain, **config.limits, **config.builder_options}
-    told = {name: value for name, value in values.items() if name in rows and value != rows[name].default}
+    changes = {name: value for name, value in values.items() if name in rows and value != rows[name].default}
     if not needs_data and not config.data:
-        del told["data"]
+        del changes["data"]
     problems = [f"{name!r}: no backend has this option" for name in values if name not in rows]
-    problems += _value_problems(told, rows)
+    problems += _value_problems(changes, rows)
     _check_together(values, problems)
     raise_mistakes(problems)
-    return config if config.given else replace(config, given=tuple(sorted(rows[name].name for name in told)))
+    return config if config.given else replace(config, given=tuple(sorted(rows[name].name for name in changes)))
 
 
 def _value_problems(values: Mapping[str, Any], rows: Mapping[str, Option]) -> list[str]:
@@ -121,7 +121,7 @@ def _value_problems(values: Mapping[str, Any], rows: Mapping[str, Option]) -> li
 
 
 @dataclass(frozen=True)
-class _Given:
+class _RawOption:
     """One option as it was given: the raw value, and ` in study.toml` when it comes from there."""
 
     option: Option
@@ -146,22 +146,22 @@ def _load(path: Path) -> dict[str, Any]:
     return data
 
 
-def _find_given(
+def _find_options(
     items: Mapping[str, Any], table: Mapping[str, Option], where: str, problems: list[str]
-) -> dict[str, _Given]:
-    """What was given by option name; unknown and repeated names go to `problems`."""
-    found: dict[str, _Given] = {}
+) -> dict[str, _RawOption]:
+    """The options that were given, by name; unknown and repeated names go to `problems`."""
+    by_name: dict[str, _RawOption] = {}
     for key, value in items.items():
         name = key.replace("_", "-")
         if name not in table:  # said before the value is looked at: None for a misspelt name is a mistake too
             problems.append(f"{key!r}{where}: there is no such option; {_advice(name, table)}")
         elif _is_absent(table[name], value, where):
             continue
-        elif name in found:
-            problems.append(f"{found[name].shown} is given twice, with - and with _; keep one")
+        elif name in by_name:
+            problems.append(f"{by_name[name].shown} is given twice, with - and with _; keep one")
         else:
-            found[name] = _Given(table[name], value, where)
-    return found
+            by_name[name] = _RawOption(table[name], value, where)
+    return by_name
 
 
 def _advice(name: str, known: Mapping[str, Option]) -> str:
@@ -175,9 +175,9 @@ def _is_absent(option: Option, value: Any, where: str) -> bool:
     return value is None or unset or (isinstance(value, list | tuple) and not value)
 
 
-def _read(given: Mapping[str, _Given], problems: list[str]) -> dict[str, Any]:
+def _read(items: Mapping[str, _RawOption], problems: list[str]) -> dict[str, Any]:
     """Values by key of the configuration; what cannot be read goes to `problems` and is left out."""
-    return {item.option.key: value for item in given.values() for value in _attempt(problems, _read_one, item)}
+    return {item.option.key: value for item in items.values() for value in _attempt(problems, _read_one, item)}
 
 
 def _attempt(problems: list[str], read: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -189,7 +189,7 @@ def _attempt(problems: list[str], read: Callable[..., Any], *arguments: Any) -> 
         return []
 
 
-def _read_one(item: _Given) -> Any:
+def _read_one(item: _RawOption) -> Any:
     """The value of one option; raises ConfigError, naming every bad part of a repeated one."""
     option = item.option
     if option.flag:
@@ -209,7 +209,7 @@ def _read_one(item: _Given) -> Any:
     return option.kind.read(texts[0], item.shown)
 
 
-def _read_many(item: _Given, texts: Sequence[str]) -> tuple[Any, ...]:
+def _read_many(item: _RawOption, texts: Sequence[str]) -> tuple[Any, ...]:
     problems: list[str] = []
     values = [value for text in texts for value in _attempt(problems, item.option.kind.read, text, item.shown)]
     keys = [_key_of(value) for value in values]
@@ -228,7 +228,7 @@ def _key_of(value: ShapeSpec | KeepRule | RangeRule | str) -> str:
     return value.pattern if isinstance(value, KeepRule | RangeRule) else value
 
 
-def _texts(item: _Given) -> list[str]:
+def _texts(item: _RawOption) -> list[str]:
     """Raw values as texts: TOML may give numbers and lists; raises ConfigError for tables, dates and booleans."""
     raw = list(item.value) if isinstance(item.value, list | tuple) else [item.value]
     for value in raw:

@@ -66,11 +66,11 @@ def slots_of(config: SearchConfig, kind: BackendKind, *, nvml: Any = None) -> tu
     return cpu_slots(config.workers or 1, config.threads)
 
 
-def gpu_slots(asked: str, *, nvml: Any = None) -> tuple[Slot, ...]:
+def gpu_slots(gpus: str, *, nvml: Any = None) -> tuple[Slot, ...]:
     """One slot per GPU, the processors divided among them.
 
     Args:
-        asked: `all`, how many (`2`: the first two), or which (`0,2`), numbered as nvidia-smi does; where
+        gpus: `all`, how many (`2`: the first two), or which (`0,2`), numbered as nvidia-smi does; where
             CUDA_VISIBLE_DEVICES is set, by their places in it.
         nvml: the pynvml module; imported where it is not given.
 
@@ -80,9 +80,9 @@ def gpu_slots(asked: str, *, nvml: Any = None) -> tuple[Slot, ...]:
     """
     from evaluators.backends.nvidia.discovery import VISIBLE, visible_gpus  # options are read by every command
 
-    read_gpus(asked)
+    read_gpus(gpus)
     devices = visible_gpus(nvml)
-    numbers = _numbers(asked, len(devices))
+    numbers = _numbers(gpus, len(devices))
     shares = divide_processors(len(numbers))
     return tuple(
         Slot(f"gpu {number}", cpus, {VISIBLE: devices[number]}) for number, cpus in zip(numbers, shares, strict=True)
@@ -135,17 +135,17 @@ def bound(cpus: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _numbers(asked: str, there: int) -> list[int]:
+def _numbers(gpus: str, there: int) -> list[int]:
     from evaluators.backends.nvidia.discovery import visible_text
 
-    if asked == "all":
+    if gpus == "all":
         return list(range(there))
-    named = [int(number) for number in asked.split(",")]
+    named = [int(number) for number in gpus.split(",")]
     numbers = named if len(named) > 1 else list(range(named[0]))
     if max(numbers) >= there:
         hidden = f" ({visible_text()})" if visible_text() else ""
         last = f", numbered 0 to {there - 1}" if there > 1 else ", number 0"
-        raise ConfigError(f"--gpus {asked}: there {'are' if there > 1 else 'is'} {there}{last}{hidden}. Give all.")
+        raise ConfigError(f"--gpus {gpus}: there {'are' if there > 1 else 'is'} {there}{last}{hidden}. Give all.")
     return numbers
 
 

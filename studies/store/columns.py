@@ -71,8 +71,8 @@ class Details:
 
     def _of_column(self, name: str, ids: Ids) -> NDArray[Any]:
         if name not in self._columns:
-            found, values = self._read_column(name)
-            known = np.array(found, dtype=np.int64)
+            row_ids, values = self._read_column(name)
+            known = np.array(row_ids, dtype=np.int64)
             order = np.argsort(known, kind="stable")
             self._columns[name] = known[order], column_of(name, [*values, None])[[*order, len(values)]]
         known, column = self._columns[name]  # the column's last value is that of an evaluation which has none

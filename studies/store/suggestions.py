@@ -39,8 +39,8 @@ def program() -> str:
         return f"{shlex.quote(_shorten_path(sys.executable))} -m bitfront"
     if script.name != "bitfront" or not script.is_file():  # called from Python
         return "bitfront"
-    found = shutil.which("bitfront")
-    if found is not None and os.path.samefile(found, script):
+    command_path = shutil.which("bitfront")
+    if command_path is not None and os.path.samefile(command_path, script):
         return "bitfront"
     short = _shorten_path(str(script))
     return shlex.quote(short if os.sep in short else f".{os.sep}{short}")
@@ -58,5 +58,7 @@ def _storage_words(storage: str) -> tuple[str, ...]:
 def _shorten_path(path: str) -> str:
     """A path as seen from the current folder, if it is below that."""
     folder = os.getcwd()
-    found = os.path.abspath(path)
-    return os.path.relpath(found, folder) if found.startswith(os.path.join(folder, "")) else found
+    absolute_path = os.path.abspath(path)
+    return (
+        os.path.relpath(absolute_path, folder) if absolute_path.startswith(os.path.join(folder, "")) else absolute_path
+    )

@@ -30,12 +30,12 @@ def choose(targets: Sequence[TargetRecord], wanted: str | None, study: str) -> T
     if wanted is None:
         return targets[0]
     if wanted.isdigit() and len(wanted) < _LEAST_PREFIX:
-        found = [targets[int(wanted) - 1]] if 1 <= int(wanted) <= len(targets) else []
+        matches = [targets[int(wanted) - 1]] if 1 <= int(wanted) <= len(targets) else []
     else:
-        found = _find_fitting(targets, wanted.strip().lower())
-    if len(found) == 1:
-        return found[0]
-    problem = "no target fits" if not found else f"{len(found)} targets fit"
+        matches = _find_fitting(targets, wanted.strip().lower())
+    if len(matches) == 1:
+        return matches[0]
+    problem = "no target fits" if not matches else f"{len(matches)} targets fit"
     raise StudyError(
         f"--target {wanted}: expected one target of study {study!r}, but {problem}. Give a number, the start of a "
         "fingerprint, or a part of a name that only one has:\n" + "\n".join(list_targets(targets))

@@ -30,32 +30,32 @@ def config_of(study: StudyRecord, target: TargetRecord, url: str | None = None) 
 
 def options_of(study: StudyRecord, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """What of a resolved configuration a target has to remember, because the study says otherwise."""
-    known, told = study.config, json.loads(json.dumps(resolved))
-    found = {k: v for k, v in told.items() if k not in _OF_THE_STUDY and (k not in known or known[k] != v)}
-    if "device" in found:  # which of several alike is this host's affair
-        found["device"] = str(found["device"]).partition(":")[0]
-    return found
+    known, values = study.config, json.loads(json.dumps(resolved))
+    options = {k: v for k, v in values.items() if k not in _OF_THE_STUDY and (k not in known or known[k] != v)}
+    if "device" in options:  # which of several alike is this host's affair
+        options["device"] = str(options["device"]).partition(":")[0]
+    return options
 
 
 def remember(
-    store: Store, study: StudyRecord, target: TargetRecord, given: Mapping[str, Any], *, moved: bool = True
+    store: Store, study: StudyRecord, target: TargetRecord, run_options: Mapping[str, Any], *, moved: bool = True
 ) -> None:
     """Store the options that a run was given: of the study for its first target, else of the target alone; where files
     lie always of the study.
 
     Args:
         study, target: as they were read when the run began; what others were told since then stays.
-        given: field of the configuration → what the run was given for it, as JSON.
+        run_options: field of the configuration → what the run was given for it, as JSON.
         moved: files are from now on where the run was told that they are; otherwise that, and which device is meant,
             is the affair of this host.
     """
     left_out = frozenset() if moved else frozenset({*FILES, *_OF_THE_HOST})
-    told = json.loads(json.dumps({name: value for name, value in given.items() if name not in left_out}))
+    values = json.loads(json.dumps({name: value for name, value in run_options.items() if name not in left_out}))
     first = target.options is None
     known = study.config
-    of_study = {n: v for n, v in told.items() if (first or n in FILES) and (n not in known or known[n] != v)}
+    of_study = {n: v for n, v in values.items() if (first or n in FILES) and (n not in known or known[n] != v)}
     if of_study:
         store.studies.add_options(study.id, of_study, seen=known)
     if not first:
-        options = {name: value for name, value in told.items() if name not in _OF_THE_STUDY}
+        options = {name: value for name, value in values.items() if name not in _OF_THE_STUDY}
         store.targets.add_options(target.id, options, seen=target.options or {})

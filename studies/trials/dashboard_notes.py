@@ -34,8 +34,8 @@ class StudyNotes:
 
     def write(self, body: str, trial_id: int | None = None) -> None:
         """Write the note of a trial, or of the study, on `save`; nothing happens where it is there, or is a user's."""
-        whole, found = f"{body}\n\n{_SIGNATURE}", self._read(trial_id)
-        if self.has(trial_id) and (whole == found or not found.endswith(_SIGNATURE)):
+        whole, current_text = f"{body}\n\n{_SIGNATURE}", self._read(trial_id)
+        if self.has(trial_id) and (whole == current_text or not current_text.endswith(_SIGNATURE)):
             return
         pieces = [whole[at : at + _MOST_CHARACTERS] for at in range(0, len(whole), _MOST_CHARACTERS)]
         blank = range(len(pieces), self._count(trial_id))
@@ -88,8 +88,8 @@ def write_study_note(notes: StudyNotes, space: Space, names: Mapping[str, str], 
     ]
     table = "\n".join(["| parameter | layers | values |", "|---|---|---|", *rows])
     best = [f"- trial {point.trial}{_picked_text(point)}: {point.latency_ms:.4g} ms" for point in front]
-    found = ["The front when the search ended:", "\n".join(best)] if best else []
-    notes.write("\n\n".join([*found, "What the parameters of a trial stand for:", table]))
+    front_lines = ["The front when the search ended:", "\n".join(best)] if best else []
+    notes.write("\n\n".join([*front_lines, "What the parameters of a trial stand for:", table]))
 
 
 def write_front_notes(

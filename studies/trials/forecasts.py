@@ -46,10 +46,10 @@ class Compared:
         return NINETY * self.std
 
     def quality(self, last: int | None = None) -> Quality:
-        """Of all, or of the last ones."""
+        """How good all the forecasts are, or the last ones only."""
         kept = slice(None if last is None else -last, None)
-        found = quality(self.predicted[kept], self.std[kept], self.measured[kept], self.scale)
-        return replace(found, error=math.nan) if self.scale == 0 else found
+        figures = quality(self.predicted[kept], self.std[kept], self.measured[kept], self.scale)
+        return replace(figures, error=math.nan) if self.scale == 0 else figures
 
 
 @dataclass(frozen=True)
@@ -81,63 +81,63 @@ def compare_forecasts(store: Store, now: Standing) -> Forecasts | None:
 
     Latencies are those of the search, which the sampler was told, also where they were measured again later.
     """
-    told = store.trials.forecasts(now.target)
+    forecasts = store.trials.forecasts(now.target)
     t = now.table
-    known = np.array([int(number) in told for number in t.id], dtype=bool)
+    known = np.array([int(number) in forecasts for number in t.id], dtype=bool)
     timed = known & (t.status == OK) & np.isfinite(t.latency_ms)
     scored = timed & np.isfinite(t.loss) & (t.samples == t.total_samples)
     if not timed.any():
         return None
-    latency = replace(_compare_one(now, told, timed, "ms", t.latency_ms), band=now.target.band)
-    # Of the uniform baselines; where all are as good as FP32, what their losses can be told apart by.
+    latency = replace(_compare_one(now, forecasts, timed, "ms", t.latency_ms), band=now.target.band)
+    # The losses of the uniform baselines are the scale; where all are as good as FP32, their tie band is.
     rows = [row for row in now.measures.baselines if now.measures.complete[row]]
     scale = max((max(float(now.table.loss[row]), float(now.measures.loss_band[row])) for row in rows), default=0.0)
     band = float(np.median(now.measures.loss_band[scored])) / scale if scale > 0 and scored.any() else 0.0
-    return Forecasts(latency, replace(_compare_one(now, told, scored, "loss", t.loss), scale=scale, band=band))
+    return Forecasts(latency, replace(_compare_one(now, forecasts, scored, "loss", t.loss), scale=scale, band=band))
 
 
 def _compare_one(
-    now: Standing, told: dict[int, Predicted], rows: NDArray[np.bool_], name: str, measured: NDArray[np.float64]
+    now: Standing, forecasts: dict[int, Predicted], rows: NDArray[np.bool_], name: str, measured: NDArray[np.float64]
 ) -> Compared:
     places = np.flatnonzero(rows)
     places = places[np.argsort(now.table.trial[places], kind="stable")]
-    each = [told[int(number)] for number in now.table.id[places]]
+    each = [forecasts[int(number)] for number in now.table.id[places]]
     mean, std = (np.array([getattr(one, field) for one in each], dtype=float) for field in (name, f"{name}_std"))
     return Compared(now.table.trial[places], mean, std, measured[places])
 
 
-def poor_text(found: ForecastAccuracy) -> str:
+def poor_text(accuracy: ForecastAccuracy) -> str:
     """A line for when forecasts turn poor."""
     parts = [
         f"{name}: {quality_text(each)}"
         for name, each, poor in (
-            ("latency", found.latency, found.poor_latency),
-            ("loss", found.loss, found.poor_loss),
+            ("latency", accuracy.latency, accuracy.poor_latency),
+            ("loss", accuracy.loss, accuracy.poor_loss),
         )
         if poor and each is not None
     ]
     return f"forecasts are poor here ({'; '.join(parts)}): half of the proposals come from TPE until they are better"
 
 
-def poor_names(found: ForecastAccuracy) -> str:
+def poor_names(accuracy: ForecastAccuracy) -> str:
     """`latency is`, `loss is`, `latency and the loss are`, or nothing."""
-    names = [name for name, poor in (("latency", found.poor_latency), ("loss", found.poor_loss)) if poor]
+    names = [name for name, poor in (("latency", accuracy.poor_latency), ("loss", accuracy.poor_loss)) if poor]
     return f"{' and the '.join(names)} {'are' if len(names) > 1 else 'is'}" if names else ""
 
 
-def quality_text(found: Quality) -> str:
+def quality_text(figures: Quality) -> str:
     """`rank correlation 0.93, median error 2.1 %, 88 % inside the 90 % interval (over 25)`."""
-    inside = f"{found.coverage:.0%}".replace("%", " %")
+    inside = f"{figures.coverage:.0%}".replace("%", " %")
     return (
-        f"rank correlation {ranks_text(found)}, median error {error_text(found)}, {inside} inside the 90 % interval "
-        f"(over {found.n})"
+        f"rank correlation {ranks_text(figures)}, median error {error_text(figures)}, {inside} inside the "
+        f"90 % interval (over {figures.n})"
     )
 
 
-def ranks_text(found: Quality) -> str:
-    return "–" if math.isnan(found.rank_correlation) else f"{found.rank_correlation:.2f}"
+def ranks_text(figures: Quality) -> str:
+    return "–" if math.isnan(figures.rank_correlation) else f"{figures.rank_correlation:.2f}"
 
 
-def error_text(found: Quality) -> str:
+def error_text(figures: Quality) -> str:
     """A dash where there is nothing that an error could be relative to, as where a metric is always the same."""
-    return format_percent(found.error) if found.error < _SOME_SCALE else "–"
+    return format_percent(figures.error) if figures.error < _SOME_SCALE else "–"

@@ -92,8 +92,8 @@ class OpenTrials:
 
     def _close(self, trial: FrozenTrial) -> None:
         """Tell what is known of its assignment, else close it and let that be proposed again."""
-        asked = self._proposals.asked_by(trial)
-        record = None if asked is None else self._ledger.find(asked)
+        assignment = self._proposals.assignment_of(trial)
+        record = None if assignment is None else self._ledger.find(assignment)
         if record is None:
             self._proposals.give_up(trial)
         else:  # what cannot be linked was abandoned just now, or closed by another worker: looked at again later

@@ -98,7 +98,7 @@ class Proposals:
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 self.study.set_metric_names(["latency_ms", "loss"])
         self._random = random.Random(seed + rank * _APART)
-        self._told_failure = False
+        self._noted_failure = False
         self.poor = False
         """Whether the guided sampler found its forecasts poor when it last made one."""
 
@@ -111,9 +111,9 @@ class Proposals:
             # Stopped for longer than a lease in the middle of asking: others have closed that trial meanwhile.
             with suppress(optuna.exceptions.UpdateFinishedTrialError):
                 with self._together({WORKER: self.worker} if self.worker else {}):
-                    asked = self._ask_once()
-                if asked is not None:
-                    return asked
+                    proposal = self._ask_once()
+                if proposal is not None:
+                    return proposal
 
     def _ask_once(self) -> tuple[optuna.Trial, Assignment] | None:
         trial = self.study.ask()
@@ -123,22 +123,22 @@ class Proposals:
             self._close(trial)
             return None
         codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
-        asked = self.space.assignment(codes)
-        for name, text in self._labels(asked).items():
+        assignment = self.space.assignment(codes)
+        for name, text in self._labels(assignment).items():
             trial.set_user_attr(name, text)
-        predicted = self._forecast(trial, asked)
+        predicted = self._forecast(trial, assignment)
         # Say once that the guided sampler proposes without forecasts, and why.
         failure = getattr(self.study.sampler, "failure", "")
-        if failure and not self._told_failure:
-            self._told_failure = True
+        if failure and not self._noted_failure:
+            self._noted_failure = True
             self._note(f"forecasting mixes failed, and mixes are proposed without forecasts: {failure}")
         if predicted is not None:
             trial.set_user_attr(FORECAST, predicted.to_json())
             self.poor = predicted.poor
-        return trial, asked
+        return trial, assignment
 
-    def _forecast(self, trial: optuna.Trial, asked: Assignment) -> Predicted | None:
-        """By the guided sampler, of what it proposed or somebody enqueued; None of what was tried before."""
+    def _forecast(self, trial: optuna.Trial, assignment: Assignment) -> Predicted | None:
+        """The guided sampler's forecast of a mix that it proposed or somebody enqueued; None if it was tried before."""
         sampler: Any = self.study.sampler
         if not hasattr(sampler, "forecast_mix"):
             return None
@@ -146,7 +146,11 @@ class Proposals:
         if predicted is not None:
             return predicted
         others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
-        return None if any(self.asked_by(t) == asked for t in others) else sampler.forecast_mix(others, asked)
+        return (
+            None
+            if any(self.assignment_of(t) == assignment for t in others)
+            else sampler.forecast_mix(others, assignment)
+        )
 
     def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
         """Let a sampler that keeps its guidance as `guidance` know more from now on; others are told nothing."""
@@ -206,9 +210,9 @@ class Proposals:
                 state = self._tell_once(trial, outcome)
         except optuna.exceptions.UpdateFinishedTrialError:
             state = self.study.get_trials(deepcopy=False)[trial.number].state
-        asked = self.asked_by(trial) if outcome.values is not None and state == self._states.FAIL else None
-        if asked is not None:
-            self.enqueue(asked)
+        assignment = self.assignment_of(trial) if outcome.values is not None and state == self._states.FAIL else None
+        if assignment is not None:
+            self.enqueue(assignment)
 
     def _tell_once(self, trial: optuna.Trial, outcome: Outcome) -> optuna.trial.TrialState:
         """The state that it has now."""
@@ -264,16 +268,16 @@ class Proposals:
         return optuna.Trial(self.study, trial._trial_id)
 
     def handle(self, number: int) -> optuna.Trial:
-        """As `reopened`, by number."""
+        """The trial of a number, to be answered; see `reopen`."""
         return self.reopen(self.study.get_trials(deepcopy=False)[number])
 
-    def asked_by(self, trial: FrozenTrial | optuna.Trial) -> Assignment | None:
+    def assignment_of(self, trial: FrozenTrial | optuna.Trial) -> Assignment | None:
         """What a trial proposes; None if that is no mix, or it was cut off before all of that was settled."""
         codes = codes_in(self._params_of(trial), self.space)
         return None if codes is None else self.space.assignment(codes)
 
     def _params_of(self, trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
-        """Its parameters; a trial that was enqueued has them from the start."""
+        """A trial's parameters; one that was enqueued has them from the start."""
         from optuna.trial import FrozenTrial
 
         return read_parameters(trial if isinstance(trial, FrozenTrial) else trial.storage.get_trial(trial._trial_id))
@@ -285,16 +289,16 @@ class Proposals:
     def give_up(self, trial: FrozenTrial | optuna.Trial) -> None:
         """Close a trial whose evaluation was cut off, and let its assignment be proposed again a few times."""
         self._close(trial)
-        retries, asked = int(trial.user_attrs.get(_RETRY, 0)), self.asked_by(trial)
-        if asked is not None and retries < _RETRIES:
-            self.enqueue(asked, {_RETRY: retries + 1})
+        retries, assignment = int(trial.user_attrs.get(_RETRY, 0)), self.assignment_of(trial)
+        if assignment is not None and retries < _RETRIES:
+            self.enqueue(assignment, {_RETRY: retries + 1})
 
     def put_back(self, trial: FrozenTrial | optuna.Trial) -> None:
         """Close a trial that was not evaluated for no fault of its own; its assignment is proposed again."""
         self._close(trial)
-        retries, asked = int(trial.user_attrs.get(_RETRY, 0)), self.asked_by(trial)
-        if asked is not None:
-            self.enqueue(asked, {_RETRY: retries} if retries else None)
+        retries, assignment = int(trial.user_attrs.get(_RETRY, 0)), self.assignment_of(trial)
+        if assignment is not None:
+            self.enqueue(assignment, {_RETRY: retries} if retries else None)
 
     def _close(self, trial: FrozenTrial | optuna.Trial) -> None:
         import optuna

@@ -127,10 +127,10 @@ class JsonConfig(Json):
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         from studies.options.config import check_stored  # it knows all backends
 
-        found = super().process_result_value(value, dialect)
-        if found is not None:
-            check_stored(found, whole=self.whole)
-        return found
+        config = super().process_result_value(value, dialect)
+        if config is not None:
+            check_stored(config, whole=self.whole)
+        return config
 
 
 class JsonList(Json):
@@ -145,8 +145,8 @@ class JsonList(Json):
         return None if value is None else list(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> tuple[Any, ...] | None:
-        found = super().process_result_value(value, dialect)
-        return None if found is None else tuple(found)
+        items = super().process_result_value(value, dialect)
+        return None if items is None else tuple(items)
 
 
 class JsonValue(Json):
@@ -162,8 +162,8 @@ class JsonValue(Json):
         return None if value is None else value.to_json()
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        found = super().process_result_value(value, dialect)
-        return None if found is None else self.kind.from_json(found)
+        data = super().process_result_value(value, dialect)
+        return None if data is None else self.kind.from_json(data)
 
 
 class utc_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is

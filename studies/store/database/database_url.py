@@ -66,14 +66,14 @@ def secrets(url: URL) -> dict[str, Any]:
     return {key: value for key, value in url.query.items() if any(word in key.lower() for word in SECRETS)}
 
 
-def artifact_folder(url: str, given: Path | None = None) -> Path:
+def artifact_folder(url: str, folder: Path | None = None) -> Path:
     """Where artifacts of this database lie: the folder given, else beside the SQLite file.
 
     Raises:
         StudyError: the database is on a server and no folder was given.
     """
-    if given is not None:
-        return given.absolute()
+    if folder is not None:
+        return folder.absolute()
     parsed = parse_url(url)
     if is_file(parsed):
         return Path(f"{parsed.database}.artifacts")

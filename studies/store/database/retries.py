@@ -188,9 +188,9 @@ def cut_off(error: BaseException | None) -> str | None:
     """
     seen: list[BaseException] = []
     while error is not None and error not in seen:
-        found = _of_driver(error) if isinstance(error, DBAPIError) else None
-        if found is not None:
-            return found
+        kind = _of_driver(error) if isinstance(error, DBAPIError) else None
+        if kind is not None:
+            return kind
         seen.append(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None

@@ -56,8 +56,8 @@ class Database:
         from studies.store.reading.damage import find_damage  # no good database needs it
 
         with self._connect("look for damage") as connection:
-            found = find_damage(connection)
-        return f"the database {self.shown_url} is damaged: {found}. Restore a copy of it." if found else ""
+            damage = find_damage(connection)
+        return f"the database {self.shown_url} is damaged: {damage}. Restore a copy of it." if damage else ""
 
     @contextmanager
     def _connect(self, action: str) -> Iterator[Connection]:
@@ -82,8 +82,8 @@ class Database:
 
     def now(self) -> datetime:
         """The database's clock."""
-        found: datetime = self.rows(select(column_types.utc_now()))[0][0]
-        return found
+        now: datetime = self.rows(select(column_types.utc_now()))[0][0]
+        return now
 
     def close(self) -> None:
         """Close all connections; what is read later has a connection for that alone."""

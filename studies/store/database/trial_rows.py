@@ -61,22 +61,24 @@ def insert_trials(session: Session, study_id: int, templates: Sequence[FrozenTri
         (models.TrialUserAttributeModel, [template.user_attrs for template in templates]),
         (models.TrialSystemAttributeModel, [template.system_attrs for template in templates]),
     ):
-        given = [each for row, attrs in zip(rows, attributes, strict=True) for each in _rows(row.trial_id, attrs)]
-        if given:
-            session.execute(insert(table), given)
+        attribute_rows = [
+            each for row, attrs in zip(rows, attributes, strict=True) for each in _rows(row.trial_id, attrs)
+        ]
+        if attribute_rows:
+            session.execute(insert(table), attribute_rows)
     return [(row.number, row.trial_id) for row in rows]
 
 
 def insert_writes(session: Session, trial_id: int, writes: TrialWrites) -> None:
     """Insert the parameters and attributes of a trial."""
-    table, given = models.TrialParamModel, writes.parameters
-    if given and writes.again:
-        names = [name for name, _, _ in given]
+    table, parameters = models.TrialParamModel, writes.parameters
+    if parameters and writes.again:
+        names = [name for name, _, _ in parameters]
         session.execute(delete(table).where(table.trial_id == trial_id, table.param_name.in_(names)))
-    if given:
+    if parameters:
         rows = [
             {"trial_id": trial_id, "param_name": name, "param_value": value, "distribution_json": text}
-            for name, value, text in ((name, value, distribution_to_json(each)) for name, value, each in given)
+            for name, value, text in ((name, value, distribution_to_json(each)) for name, value, each in parameters)
         ]
         session.execute(insert(table), rows)
     _insert_attributes(session, models.TrialUserAttributeModel, trial_id, writes.user_attrs, again=writes.again)

@@ -171,8 +171,8 @@ class RetriedStorage(RDBStorage):
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def _create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> FrozenTrial:
-        asked = create_trial(state=TrialState.RUNNING, user_attrs=dict(self._marks))
-        template = asked if template_trial is None else template_trial
+        default = create_trial(state=TrialState.RUNNING, user_attrs=dict(self._marks))
+        template = default if template_trial is None else template_trial
         if template.state.is_finished() or template.distributions or template.intermediate_values:
             return super()._create_new_trial(study_id, template)
         return self.create_trials(study_id, [template])[0]
@@ -239,12 +239,12 @@ class RetriedStorage(RDBStorage):
         self._give(trial_id, TrialWrites(system_attrs={key: value}, again=key in own.system_attrs))
         own.system_attrs |= _as_read({key: value})
 
-    def _give(self, trial_id: int, given: TrialWrites) -> None:
-        """Write it now, or with what else the trial is given `together`."""
+    def _give(self, trial_id: int, writes: TrialWrites) -> None:
+        """Write something of a trial now, or with everything else of it at the end of `together`."""
         if self._unwritten is None:
-            self._write(trial_id, given)
+            self._write(trial_id, writes)
             return
-        self._unwritten.setdefault(trial_id, TrialWrites(again=False)).add(given)
+        self._unwritten.setdefault(trial_id, TrialWrites(again=False)).add(writes)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         """As Optuna's; telling again what was told just before a connection was lost changes nothing."""

@@ -64,10 +64,11 @@ def find_damage(connection: Connection) -> str:
     Say `table bf_study, column data, row id 1: the value.clusters: expected a mapping, got []`.
     """
     columns = (column for table in tables.Base.metadata.sorted_tables for column in table.c)
-    found = (_damage_of(connection, column) for column in columns)
+    column_damages = (_damage_of(connection, column) for column in columns)
     return next(
         filter(
-            None, chain(found, _excess_samples(connection), _odd_intervals(connection), _foreign_groups(connection))
+            None,
+            chain(column_damages, _excess_samples(connection), _odd_intervals(connection), _foreign_groups(connection)),
         ),
         "",
     )

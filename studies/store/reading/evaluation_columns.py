@@ -120,11 +120,11 @@ def detail_rows(connection: Connection, ids: Sequence[int]) -> dict[int, dict[st
     e, t = tables.EvaluationRecord, tables.TrialRecord
     lowest = select(func.min(t.number)).where(t.evaluation_id == e.id, t.study_target_id == e.study_target_id)
     query = select(e.id, lowest.scalar_subquery(), *(_column_of(name) for name in DETAILS[1:]))
-    found = {}
+    details = {}
     for chunk in chunks(ids):
         for number, *values in plain_rows(connection, query.where(e.id.in_(chunk))):
-            found[number] = dict(zip(DETAILS, values, strict=True))
-    return found
+            details[number] = dict(zip(DETAILS, values, strict=True))
+    return details
 
 
 def detail_column(connection: Connection, study_target_id: int, name: str) -> tuple[Sequence[int], Sequence[Any]]:

@@ -181,15 +181,15 @@ def _choose_rounds(
     reference_ms: float | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """What `choose_latencies` gives, and whether nothing is doubtful in the measurement that counts."""
-    found = np.full(len(ids), np.nan)
+    latencies_ms = np.full(len(ids), np.nan)
     clean = (doubts == 0) & ~off_reference(baseline_ms, reference_ms)
     if not len(again.evaluation_id):
-        return found, clean
+        return latencies_ms, clean
     again_ms = scale_latencies(again.raw_ms, again.baseline_ms, reference_ms)
     again_clean = again.clean & ~off_reference(again.baseline_ms, reference_ms)
     places = {int(ids[row]): int(row) for row in np.flatnonzero(np.isin(ids, again.evaluation_id))}
     for i, number in enumerate(again.evaluation_id):  # in the order they were measured
         row = places.get(int(number))
         if row is not None and (again_clean[i] or not clean[row]):
-            found[row], clean[row] = again_ms[i], again_clean[i]
-    return found, clean
+            latencies_ms[row], clean[row] = again_ms[i], again_clean[i]
+    return latencies_ms, clean

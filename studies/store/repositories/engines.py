@@ -47,28 +47,28 @@ class Engines(Repository):
         return tuple((row.evaluation_id, audit_row(row)) for row in self._database.rows(query))
 
     def never_obeyed(self, study_target_id: int) -> dict[tuple[str, Precision], tuple[int, ...]]:
-        """(group, asked precision) → evaluations of a search whose engines ran it in another one, where none obeyed."""
+        """(group, requested precision) → evaluations of a search where it ran in another one, if it obeyed in none."""
         a, e = tables.AuditRecord, tables.EvaluationRecord
         searched = (e.study_target_id == study_target_id, e.role != records.EXPORT, a.got.is_not(None))
         audited = select(a.group, a.asked, a.evaluation_id).join(e, e.id == a.evaluation_id).where(*searched)
         wrong = audited.where(e.not_obeyed > 0, a.got != a.asked).order_by(a.evaluation_id)
-        found: dict[tuple[str, Precision], tuple[int, ...]] = {}
-        for group, asked, number in self._database.rows(wrong):
-            found[group, asked] = (*found.get((group, asked), ()), number)
-        groups = sorted({group for group, _ in found})
+        evaluations: dict[tuple[str, Precision], tuple[int, ...]] = {}
+        for group, precision, number in self._database.rows(wrong):
+            evaluations[group, precision] = (*evaluations.get((group, precision), ()), number)
+        groups = sorted({group for group, _ in evaluations})
         right = audited.with_only_columns(a.group, a.asked).where(a.group.in_(groups), a.got == a.asked).distinct()
-        obeyed = {(group, asked) for group, asked in self._database.rows(right)} if found else set()
-        return {pair: ids for pair, ids in found.items() if pair not in obeyed}
+        obeyed = {(group, precision) for group, precision in self._database.rows(right)} if evaluations else set()
+        return {pair: ids for pair, ids in evaluations.items() if pair not in obeyed}
 
     def mismatches(self, ids: Sequence[int]) -> dict[int, tuple[tuple[str, Precision], ...]]:
-        """Evaluation id → (group, what it ran in) of the groups that did not run in what was asked, by group."""
+        """Evaluation id → (group, what it ran in) of the groups that did not run in the requested precision."""
         a = tables.AuditRecord
         query = (
             select(a.evaluation_id, a.group, a.got)
             .where(a.evaluation_id.in_(list(ids)), a.got.is_not(None), a.got != a.asked)
             .order_by(a.evaluation_id, a.group)
         )
-        found: dict[int, tuple[tuple[str, Precision], ...]] = {}
+        mismatches: dict[int, tuple[tuple[str, Precision], ...]] = {}
         for number, group, got in self._database.rows(query):
-            found[number] = (*found.get(number, ()), (group, got))
-        return found
+            mismatches[number] = (*mismatches.get(number, ()), (group, got))
+        return mismatches

@@ -58,8 +58,8 @@ class Evaluations(Repository):
         """Those of these digests that a target has an evaluation of, running ones too."""
         e = tables.EvaluationRecord
         of_target = select(e.digest).where(e.study_target_id == study_target_id)
-        found = (self._database.rows(of_target.where(e.digest.in_(chunk))) for chunk in table_rows.chunks(digests))
-        return frozenset(row.digest for rows in found for row in rows)
+        matches = (self._database.rows(of_target.where(e.digest.in_(chunk))) for chunk in table_rows.chunks(digests))
+        return frozenset(row.digest for rows in matches for row in rows)
 
     def table(self, study_target_id: int, known: EvaluationTable | None = None) -> EvaluationTable:
         """All evaluations of one target as columns, running and failed ones too.

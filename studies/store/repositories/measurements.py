@@ -46,7 +46,7 @@ class Measurements(Repository):
         Args:
             reference_ms: what the baseline usually takes, which tells whether one beside a candidate ran as usual.
         """
-        s, found = tables.SampleRecord, dict[int, tuple[str, ...]]()
+        s, doubts = tables.SampleRecord, dict[int, tuple[str, ...]]()
         query = (
             select(s.evaluation_id, s.warnings, s.baseline_ms)
             .where(s.evaluation_id.in_(list(ids)), s.role == "candidate")
@@ -54,10 +54,10 @@ class Measurements(Repository):
         )
         for number, warnings, baseline_ms in self._database.rows(query):
             doubt = baseline_doubt(baseline_ms, reference_ms)
-            told = (*(warnings or ()), *([doubt] if doubt else []))
-            if not told or found.get(number) != ():  # a clean measurement yields to a later clean one alone
-                found[number] = told
-        return {number: warnings for number, warnings in found.items() if warnings}
+            texts = (*(warnings or ()), *([doubt] if doubt else []))
+            if not texts or doubts.get(number) != ():  # a clean measurement yields to a later clean one alone
+                doubts[number] = texts
+        return {number: warnings for number, warnings in doubts.items() if warnings}
 
     def is_busy(self, ids: Sequence[int]) -> bool:
         """Whether most of these evaluations' inferences took clearly longer on the wall than processor time."""

@@ -62,12 +62,12 @@ class Statistics(Repository):
     @retry
     def now(self) -> datetime:
         """The database's clock."""
-        found: datetime = self._database.rows(select(column_types.utc_now()))[0][0]
-        return found
+        now: datetime = self._database.rows(select(column_types.utc_now()))[0][0]
+        return now
 
     @retry
     def obedience(self, study_target_id: int) -> dict[tuple[Precision, Answer], int]:
-        """(asked precision, answer of the audit) → groups, over every audited evaluation of one target."""
+        """(requested precision, answer of the audit) → groups, over every audited evaluation of one target."""
         a, e = tables.AuditRecord, tables.EvaluationRecord
         query = (
             select(a.asked, a.got, func.count())
@@ -75,10 +75,10 @@ class Statistics(Repository):
             .where(e.study_target_id == study_target_id)
             .group_by(a.asked, a.got)
         )
-        found: Counter[tuple[Precision, Answer]] = Counter()
-        for asked, got, count in self._database.rows(query):
-            found[asked, AuditRow("", asked, got, "").answer] += count
-        return dict(found)
+        groups: Counter[tuple[Precision, Answer]] = Counter()
+        for precision, got, count in self._database.rows(query):
+            groups[precision, AuditRow("", precision, got, "").answer] += count
+        return dict(groups)
 
     @retry
     def finished_since(self, study_target_id: int, seconds: float) -> tuple[FinishedEvaluation, ...]:
@@ -119,8 +119,8 @@ class Statistics(Repository):
     def worker_times(self, study_target_id: int) -> tuple[records.WorkerTime, ...]:
         """What the workers of a target spent their time on, oldest first; those that did not say are absent."""
         w = tables.WorkerRecord
-        told = (w.study_target_id == study_target_id, w.spent_at.is_not(None))
-        rows = self._database.rows(select(w.name, w.spent_at, w.spent).where(*told).order_by(w.id))
+        conditions = (w.study_target_id == study_target_id, w.spent_at.is_not(None))
+        rows = self._database.rows(select(w.name, w.spent_at, w.spent).where(*conditions).order_by(w.id))
         return tuple(records.WorkerTime(*row) for row in rows)
 
 

@@ -41,11 +41,11 @@ class Trials(Repository):
         Raises:
             StudyError: no evaluation answers it; names the trials there are.
         """
-        found = self.find(study_target_id, trial)
-        if found is None:
+        record = self.find(study_target_id, trial)
+        if record is None:
             with self._database.begin_read("read a trial") as connection:
                 raise StudyError(_unknown_trial(connection, study_target_id, trial))
-        return found
+        return record
 
     @retry
     def find(self, study_target_id: int, trial: int) -> records.StoredEvaluation | None:
@@ -76,12 +76,12 @@ class Trials(Repository):
         """Optuna trial → id and status of the evaluation that answers it, or will; trials without one are absent."""
         t, e = tables.TrialRecord, tables.EvaluationRecord
         query = select(t.number, e.id, e.status).join(e, e.id == t.evaluation_id)
-        found = [
+        rows = [
             row
             for chunk in table_rows.chunks(trials)
             for row in self._database.rows(query.where(t.study_target_id == study_target_id, t.number.in_(chunk)))
         ]
-        return {row[0]: (row[1], row[2]) for row in found}
+        return {row[0]: (row[1], row[2]) for row in rows}
 
     @retry
     def forecasts(self, target: records.TargetRecord) -> dict[int, Predicted]:

@@ -54,8 +54,8 @@ def is_round(connection: Connection, round_number: int, latencies: Mapping[int, 
     """Whether a round is of these evaluations, with these latencies."""
     s = tables.SampleRecord
     this = (s.round == round_number, s.role == "candidate", s.evaluation_id.in_(latencies))
-    found = connection.execute(select(s.evaluation_id, s.raw_ms).where(*this)).all()
-    return {row[0]: row[1] for row in found} == {i: finite(latency.raw_ms) for i, latency in latencies.items()}
+    rows = connection.execute(select(s.evaluation_id, s.raw_ms).where(*this)).all()
+    return {row[0]: row[1] for row in rows} == {i: finite(latency.raw_ms) for i, latency in latencies.items()}
 
 
 def link(

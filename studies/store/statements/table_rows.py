@@ -78,16 +78,23 @@ def is_free(table: Any, worker: str, lease_s: float) -> Any:
     return or_(table.worker == worker, table.heartbeat < column_types.utc_ago(lease_s), table.worker.in_(ended))
 
 
-def merge_options(known: Mapping[str, Any], told: Mapping[str, Any], seen: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a run changes of the options that are stored.
+def merge_options(
+    known: Mapping[str, Any], options: Mapping[str, Any], seen: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Which of the stored options a run changes.
 
-    Between reading and writing a run checks its inputs and calibrates, while others may store what they were told. What
-    it was told just as it had read it is no change and overwrites nothing. Of two totals of trials the larger stays,
-    for workers that count to it are at work; of anything else the later word.
+    Between reading and writing a run checks its inputs and calibrates, while others may store their options. An option
+    that was given just as it had been read is no change and overwrites nothing. Of two totals of trials the larger
+    stays, for workers that count to it are at work; of anything else the later value.
+
+    Args:
+        known: the options that are stored now.
+        options: those that the run was given.
+        seen: the stored options as the run had read them; None if it had not.
     """
     if seen is None:
-        return dict(told)
-    changed = {name: value for name, value in told.items() if name not in seen or value != seen[name]}
+        return dict(options)
+    changed = {name: value for name, value in options.items() if name not in seen or value != seen[name]}
     if "trials" in changed and known.get("trials") not in (None, seen.get("trials")):
         changed["trials"] = max(changed["trials"], known["trials"])
     return changed

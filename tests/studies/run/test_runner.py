@@ -193,7 +193,7 @@ def test_a_trial_that_was_lost_before_it_had_its_parameters_is_proposed_again_if
     made.enqueue(wanted)
     enqueued, bare = made.study.ask(), made.study.ask()
     open_trials = made.open_trials()
-    assert [made.asked_by(trial) for trial in open_trials] == [wanted, None]
+    assert [made.assignment_of(trial) for trial in open_trials] == [wanted, None]
     for trial in open_trials:
         made.give_up(trial)
     assert [made.study.trials[trial.number].state.name for trial in (enqueued, bare)] == ["FAIL", "FAIL"]

@@ -117,7 +117,7 @@ def test_parameters_that_are_settled_already_are_refused_too(
     """Of an older run that took them as they were, or of a script that makes whole trials."""
     made.study.add_trial(create_trial(state=state, **wide(codes)))
     for trial in made.open_trials():
-        assert made.asked_by(trial) is None
+        assert made.assignment_of(trial) is None
         made.give_up(trial)
         made.put_back(trial)
     made.ask()
