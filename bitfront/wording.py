@@ -12,18 +12,17 @@ from search.errors import BitfrontError
 _COMMAND = re.compile(r"(`[^`]*`|^ +bitfront .*$)", re.MULTILINE)  # what is typed in a shell stays as it is
 _OPTION = r"(?: --[a-z][a-z-]*(?: (?!--)[^\s`]+)?)"
 _RESUME = re.compile(rf"\bbitfront resume ((?:'[^'\n]*'|[^\s`-][^\s`]*){_OPTION}*)(?=`|$)", re.MULTILINE)
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _PLACEHOLDER = re.compile(r"[A-Z]+")  # `TIME`, where the user is to choose
 _METRICS = "top1|top5|agreement|cosine|sqnr|mse|miou|map"
+_WITH_VALUE = re.compile(
+    rf"(?<![\w-])--([a-z][a-z-]*)(?: (\d+(?:\.\d+)*[A-Za-z\d]*%?|(?<=--metric )(?:{_METRICS})\b))?"
+)
 _RULES = (
-    (re.compile(r"did you mean ([\w-]+)\?"), lambda found: f"did you mean {_name(found[1])}?"),
-    (re.compile(r"(there is no such option; there are )(.*)"), lambda found: found[1] + _name(found[2])),
-    (re.compile(r"(?<![\w-])--no-([a-z][a-z-]*)"), lambda found: f"no_{_name(found[1])}=True"),
-    (re.compile(rf"(?<![\w-])--(metric) ({_METRICS})\b"), lambda found: f'{_name(found[1])}="{found[2]}"'),
-    (re.compile(r"(?<![\w-])--([a-z][a-z-]*) (\d+)(?![\w.%])"), lambda found: f"{_name(found[1])}={found[2]}"),
-    (re.compile(r"(?<![\w-])--([a-z][a-z-]*) (\d+\.\d+)(?![\w%])"), lambda found: f"{_name(found[1])}={found[2]}"),
-    (re.compile(r"(?<![\w-])--([a-z][a-z-]*) (\d[\w.]*%?)"), lambda found: f'{_name(found[1])}="{found[2]}"'),
-    (re.compile(r"(?<![\w-])--([a-z][a-z-]*)"), lambda found: _name(found[1])),
-    (re.compile(r"\bwrite (\d[\d.]*(?:%|ms))(?: or (\d[\d.]*us))?"), lambda found: _quote(found[1], found[2])),
+    (re.compile(r"did you mean ([\w-]+)\?"), lambda match: f"did you mean {_name(match[1])}?"),
+    (re.compile(r"(there is no such option; there are )(.*)"), lambda match: match[1] + _name(match[2])),
+    (_WITH_VALUE, lambda match: _write_argument(*match.groups())),
+    (re.compile(r"\bwrite (\d[\d.]*(?:%|ms))(?: or (\d[\d.]*us))?"), lambda match: _quote(match[1], match[2])),
 )
 
 
@@ -49,7 +48,7 @@ def in_python(text: str, given: Mapping[str, str] | None = None) -> str:
     Args:
         given: what that call has to be given besides the study, see `resume_call`.
     """
-    text = _RESUME.sub(lambda found: _write_resume_call(found[1], given or {}), text)
+    text = _RESUME.sub(lambda match: _write_resume_call(match[1], given or {}), text)
     parts = _COMMAND.split(text)
     return "".join(part if place % 2 else _apply_rules(part) for place, part in enumerate(parts))
 
@@ -86,6 +85,15 @@ def _apply_rules(text: str) -> str:
     for pattern, write in _RULES:
         text = pattern.sub(write, text)
     return text
+
+
+def _write_argument(option: str, value: str | None) -> str:
+    """`max_drop="1%"`, `trials=40`, `no_cache=True`, or the name alone of an option without a value."""
+    if option.startswith("no-"):
+        return f"{_name(option)}=True"
+    if value is None:
+        return _name(option)
+    return f"{_name(option)}={value}" if _NUMBER.fullmatch(value) else f'{_name(option)}="{value}"'
 
 
 def _name(option: str) -> str:
