@@ -115,13 +115,13 @@ class _Columns:
 
     def _choose(self, batch: Mapping[str, Any]) -> Any:
         """Arrays by input name; for a single column x, alone or in a pair with its labels."""
-        found = {name: _column(batch, column) for name, column in self._chosen.items()}
+        arrays = {name: _column(batch, column) for name, column in self._chosen.items()}
         label = next((name for name in _LABEL_COLUMNS if name in batch), None)
-        if LABELS not in found and label is not None and label not in self._chosen.values():
-            found[LABELS] = _column(batch, label)
-        if "" not in found:
-            return found
-        return (found[""], found[LABELS]) if LABELS in found else found[""]
+        if LABELS not in arrays and label is not None and label not in self._chosen.values():
+            arrays[LABELS] = _column(batch, label)
+        if "" not in arrays:
+            return arrays
+        return (arrays[""], arrays[LABELS]) if LABELS in arrays else arrays[""]
 
 
 def _name_columns(inputs: Inputs) -> dict[str, str]:

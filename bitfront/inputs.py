@@ -79,9 +79,9 @@ class InputFiles:
             self.data = str(data)
             return
         batches = _check_batches(batches_of(data, input_names(self.model)), self.model)
-        told = Told(self._events.note, self._events.step)
+        callbacks = Told(self._events.note, self._events.step)
         folder = self._make_folder() / _DATA
-        write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, told=told)
+        write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, told=callbacks)
         self.data = str(folder)
 
     def keep(self) -> None:

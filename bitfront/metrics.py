@@ -118,22 +118,22 @@ def _stored_name(study: str, storage: str) -> str:
 def _check_same(metric: Metric, stored: str, study: str) -> None:
     if _is_same(metric, stored):
         return
-    given, why = _shown_name(metric, stored), ""
-    if is_handed(stored) and given.partition("@")[0] == stored.partition("@")[0]:
+    name, why = _shown_name(metric, stored), ""
+    if is_handed(stored) and name.partition("@")[0] == stored.partition("@")[0]:
         why = " Its code, or a number, text, list or array that it uses, has changed, as the digest behind the @ shows."
     raise StudyError(
-        f"continuing study {study!r}: expected its metric {stored}, got {given}.{why} Give the function as it was, "
+        f"continuing study {study!r}: expected its metric {stored}, got {name}.{why} Give the function as it was, "
         "or search as a new study, because scores of two metrics cannot be compared."
     )
 
 
 def _is_same(metric: Metric, stored: str) -> bool:
     """Whether a metric is that of a study, also where the study was searched by a script and now imports it."""
-    given = metric_name(metric)
-    if given == stored:
+    name = metric_name(metric)
+    if name == stored:
         return True
     if isinstance(metric, str):
-        return is_handed(given) and is_handed(stored) and _digest(metric) == _digest(stored)
+        return is_handed(name) and is_handed(stored) and _digest(metric) == _digest(stored)
     if is_handed(stored):
         return _digest(name_metric(metric)) == _digest(stored)
     return stored == _import_name_in_script(metric)

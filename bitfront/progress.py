@@ -45,17 +45,17 @@ class RunningStudy(Study):
         This is the metric, the sampler, the database and the target where the study does not store them or they are
         not the default.
         """
-        found = {}
+        arguments = {}
         if self.metric is not None:
             name = self.metric.short_name
-            found["metric"] = name if name.isidentifier() else "…"
+            arguments["metric"] = name if name.isidentifier() else "…"
         if self.sampler_is_object:
-            found["sampler"] = "…"
+            arguments["sampler"] = "…"
         if self.storage != default_url():
-            found["storage"] = repr(mask_password(self.storage))
+            arguments["storage"] = repr(mask_password(self.storage))
         if self.target is not None:
-            found["target"] = repr(self.target)
-        return found
+            arguments["target"] = repr(self.target)
+        return arguments
 
 
 class Listener:
@@ -77,8 +77,8 @@ class Listener:
     def note(self, text: str) -> None:
         text = in_python(text, self._study.resume_arguments())
         # Without a handler `logging` prints warnings itself, beside a display that shows them.
-        told = LOG.hasHandlers() or isinstance(self._shown, Quiet)
-        LOG.log(logging.WARNING if told and text.startswith("WARNING") else logging.INFO, "%s", text)
+        may_warn = LOG.hasHandlers() or isinstance(self._shown, Quiet)
+        LOG.log(logging.WARNING if may_warn and text.startswith("WARNING") else logging.INFO, "%s", text)
         self._shown.note(text)
 
     def detail(self, text: str) -> None:
@@ -138,8 +138,8 @@ def listen(study: RunningStudy, callbacks: Sequence[Callback], progress: object)
             raise ConfigError(f"callbacks: expected functions of a study and a trial, got {callback!r}.")
     console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
     screen = console.is_terminal and console.file.isatty()  # FORCE_COLOR makes no screen of a pipe
-    told = progress == "auto" and not screen and not _in_notebook() and _is_logged()
-    if progress is False or told:
+    log_suffices = progress == "auto" and not screen and not _in_notebook() and _is_logged()
+    if progress is False or log_suffices:
         yield Listener(study, Quiet(), callbacks)
     elif screen and not _in_notebook():
         with Display(console) as display:

@@ -118,30 +118,30 @@ def search(
     named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": own_name}
     sampler_name, own_sampler = _read_sampler(sampler)
     with lend(own):
-        given = _texts({"study": _name_of(model), **options, **named, "sampler": sampler_name})
+        texts = _texts({"study": _name_of(model), **options, **named, "sampler": sampler_name})
         # Before the data are read, which may take long.
-        config = read_config({**given, "model": "model.onnx", "data": "data"})
+        config = read_config({**texts, "model": "model.onnx", "data": "data"})
         config = replace(config, own_sampler=own_sampler)
         with InputFiles(config.study, config.storage, config.max_samples) as files:
             study = RunningStudy(config.study, config.storage, metric=own)
             study.sampler_is_object = own_sampler is not None
-            with listen(study, callbacks, progress) as told:
-                files.tell(told)
+            with listen(study, callbacks, progress) as listener:
+                files.tell(listener)
                 chosen = take_columns(data, inputs)
                 if text := unread_labels_text(chosen):
-                    told.note(text)
-                run = _prepare(config, given, files, (model, chosen), if_exists)
+                    listener.note(text)
+                run = _prepare(config, texts, files, (model, chosen), if_exists)
             with _inputs_taken_back(config):
                 return _run(study, callbacks, progress, run)
 
 
 def _prepare(
-    config: SearchConfig, given: Mapping[str, Any], files: InputFiles, inputs: tuple[Any, Any], if_exists: str
+    config: SearchConfig, texts: Mapping[str, Any], files: InputFiles, inputs: tuple[Any, Any], if_exists: str
 ) -> Run:
     """Prepare the search of a new study, or that of the study that exists.
 
     Args:
-        given: the options from which `config` was read.
+        texts: the options from which `config` was read.
         inputs: the model and the data.
     """
     name, url = config.study, config.storage
@@ -151,15 +151,15 @@ def _prepare(
     files.write(*inputs)
     if there and if_exists == "resume":
         files.match()
-        changes = {**_changes(config, given), "model": files.model, "data": files.data}
+        changes = {**_changes(config, texts), "model": files.model, "data": files.data}
         named = config.with_values({"data": files.data})
 
         def resume_named(events: Listener) -> SearchResult:
             remember_functions(named, events)  # this call names them, as it did when the study was made
-            found: SearchResult = verbs.resume(
+            search_result: SearchResult = verbs.resume(
                 name, changes, storage=url, own_sampler=config.own_sampler, events=events
             )
-            return found
+            return search_result
 
         return resume_named
     if there:
@@ -252,9 +252,9 @@ def load(
     """
     url = storage or default_url()
     changes = read_changes(_texts(limits), "front")
-    found = Study(study, url, target=target, limits=changes, metric=OwnMetric.of_study(metric, study, url))
-    len(found)  # reads it, so that what is not there is said at once
-    return found
+    handle = Study(study, url, target=target, limits=changes, metric=OwnMetric.of_study(metric, study, url))
+    len(handle)  # reads it, so that what is not there is said at once
+    return handle
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -372,13 +372,13 @@ def _known(name: str, url: str) -> StudyError:
     )
 
 
-def _changes(config: SearchConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(config: SearchConfig, texts: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a search that change the study that it continues.
 
     Raises:
         StudyError: an option that cannot change differs from that of the study.
     """
-    named = [option_table()[name.replace("_", "-")] for name, value in given.items() if value is not None]
+    named = [option_table()[name.replace("_", "-")] for name, value in texts.items() if value is not None]
     resumed = {row.name for row in options_of("resume") if row.key not in NAMED_AGAIN}
     with Store.open(config.storage, write=False) as store:
         stored = store.studies.load(config.study).config
@@ -394,5 +394,5 @@ def _changes(config: SearchConfig, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(config: SearchConfig, row: Option) -> Any:
-    found = getattr(config, row.field)
-    return found.get(row.item) if row.item else found
+    field_value = getattr(config, row.field)
+    return field_value.get(row.item) if row.item else field_value

@@ -18,8 +18,8 @@ def check_packages() -> None:
     """
     home = Path(__file__).resolve().parent.parent
     for name in _PACKAGES:
-        found = _folder_of(_spec_of(name))
-        if found != home / name:
+        folder = _folder_of(_spec_of(name))
+        if folder != home / name:
             raise ImportError(
                 f"importing bitfront: expected its package {name!r} in {home / name}, but Python finds "
                 f"{_shown(_spec_of(name))} first. Rename that file or folder, or move it elsewhere.",

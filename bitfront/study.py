@@ -119,10 +119,10 @@ class Study:
         """
         if not isinstance(which, str):
             which = operator.index(which)
-            found = {int(number): row for row, number in enumerate(self._now.table.trial)}
-            if which not in found:
-                raise KeyError(f"study {self.name!r} has no trial {which}; it has {len(found)}")
-            return self._trial(found[which])
+            rows_by_number = {int(number): row for row, number in enumerate(self._now.table.trial)}
+            if which not in rows_by_number:
+                raise KeyError(f"study {self.name!r} has no trial {which}; it has {len(rows_by_number)}")
+            return self._trial(rows_by_number[which])
         label = which.lower().removeprefix(_ALL)
         if which.lower().startswith(_ALL) or label in {precision.label for precision in Precision}:
             return self._baseline(label)
@@ -223,8 +223,8 @@ class Study:
                 target=self.target,
             )
         self.refresh()  # what it was measured and scored anew
-        found: Export = done
-        return found
+        export: Export = done
+        return export
 
     @python_words()
     def report(self, file: str | Path) -> Path:
@@ -255,8 +255,8 @@ class Study:
     @cached_property
     def _read(self) -> Front:
         with python_words():
-            found: Front = verbs.front(self.name, self._limits, every=True, storage=self.storage, target=self.target)
-        return found
+            front: Front = verbs.front(self.name, self._limits, every=True, storage=self.storage, target=self.target)
+        return front
 
     @property
     def _now(self) -> Standing:
@@ -267,8 +267,8 @@ class Study:
     def __repr__(self) -> str:
         best, early = self.best, self.ended_early
         recommended = "no best yet" if best is None else f"best is {best!r}"
-        told = "" if early is None else f", {early.text}"
-        return f"<Study {self.name!r} in {mask_password(self.storage)}: {len(self)} trials, {recommended}{told}>"
+        ending = "" if early is None else f", {early.text}"
+        return f"<Study {self.name!r} in {mask_password(self.storage)}: {len(self)} trials, {recommended}{ending}>"
 
     def __str__(self) -> str:
         """The front with its picks and the uniform baselines as a table, and what the words in it mean."""

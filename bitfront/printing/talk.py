@@ -33,9 +33,9 @@ def talk() -> Talk:
 
 
 @contextmanager
-def set_talk(asked: Talk) -> Iterator[None]:
-    """Let the block tell so much."""
-    token = _TALK.set(asked)
+def set_talk(new_talk: Talk) -> Iterator[None]:
+    """Let the block print as much as this says."""
+    token = _TALK.set(new_talk)
     try:
         yield
     finally:

@@ -78,18 +78,18 @@ def compare(
 
 
 @prints(compare, tells=True)
-def _print_comparison(found: Comparison) -> None:
+def _print_comparison(engines: Comparison) -> None:
     from bitfront.printing.output import out, print_texts, say
     from studies.inspect import comparison
 
-    say(f"trial {found.trial}: {found.mix}, on {found.samples} samples of the final split")
+    say(f"trial {engines.trial}: {engines.mix}, on {engines.samples} samples of the final split")
     names = ["output", "compared", "max_abs", "mean_abs", "relative", "cosine", "sqnr_db", "agreement", "non_finite"]
-    print_texts(comparison, found.output_rows(), names)
-    if found.groups is not None:
+    print_texts(comparison, engines.output_rows(), names)
+    if engines.groups is not None:
         levels = ["sqnr_db", "inputs_db", "fall_db", "to_float_db", "emulation_to_float_db"]
-        print_texts(comparison, found.group_rows(), ["group", "node", "op", "precision", *levels, "parts"])
+        print_texts(comparison, engines.group_rows(), ["group", "node", "op", "precision", *levels, "parts"])
     out.print()
-    for line in found.verdicts():
+    for line in engines.verdicts():
         say(line)
 
 
@@ -100,11 +100,11 @@ def _read_plot(text: str, option: str) -> Path:
     return Path(text)
 
 
-def _write_plot(found: Sensitivities, plot: Path | None) -> None:
+def _write_plot(sensitivities: Sensitivities, plot: Path | None) -> None:
     from studies.show import sensitivity_plot
 
     if plot is not None:
-        sensitivity_plot.write_plot(found, plot)
+        sensitivity_plot.write_plot(sensitivities, plot)
 
 
 def sensitivity(
@@ -136,12 +136,12 @@ def sensitivity(
     from studies.run.guidance import sensitivities
     from studies.store.store import default_url
 
-    judged, told = thresholds or Thresholds(), events or Quiet()
+    judged, listener = thresholds or Thresholds(), events or Quiet()
     judged.check()
     if not isinstance(subject, SearchConfig) and (subject.endswith(".onnx") or Path(subject).is_file()):
         subject = _without_study(subject, changes, target=target, storage=storage)
     if isinstance(subject, SearchConfig):
-        return sensitivities.of_model(check_config(subject), judged, told)
+        return sensitivities.of_model(check_config(subject), judged, listener)
     foreign = sorted(changes.keys() - {"model", "data", "sensitivity_time_s", "trust_functions"})
     if foreign:
         shown = next((row.shown for row in option_rows() if row.key == foreign[0]), foreign[0])
@@ -150,7 +150,7 @@ def sensitivity(
             "instead of a study."
         )
     url = storage or default_url()
-    return sensitivities.of_study(url, subject, judged, again=again, changes=changes, progress=told, wanted=target)
+    return sensitivities.of_study(url, subject, judged, again=again, changes=changes, progress=listener, wanted=target)
 
 
 def _without_study(model: str, changes: Mapping[str, Any], *, target: str | None, storage: str | None) -> SearchConfig:
@@ -168,9 +168,14 @@ def _without_study(model: str, changes: Mapping[str, Any], *, target: str | None
     return change_config(SearchConfig(model, changes["data"]), changes)
 
 
-@prints(sensitivity, csv=lambda found, plot: found.table(), json=lambda found, plot: found.to_json(), write=_write_plot)
+@prints(
+    sensitivity,
+    csv=lambda sensitivities, plot: sensitivities.table(),
+    json=lambda sensitivities, plot: sensitivities.to_json(),
+    write=_write_plot,
+)
 def _print_sensitivities(
-    found: Sensitivities,
+    sensitivities: Sensitivities,
     *,
     plot: Annotated[Path | None, Typed("FILE", read=_read_plot)] = None,
 ) -> None:
@@ -182,12 +187,12 @@ def _print_sensitivities(
     from bitfront.printing.output import out, print_table, print_texts, say
     from studies.judging.findings import sensitivity_table
 
-    print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
-    say(found.headline())
-    if rows := found.cause_rows():
+    print_texts(sensitivity_table, sensitivities.table(), sensitivity_table.COLUMNS)
+    say(sensitivities.headline())
+    if rows := sensitivities.cause_rows():
         out.print()
         print_table(rows, sensitivity_table.CAUSE_COLUMNS)
-    for remedy in found.remedies():
+    for remedy in sensitivities.remedies():
         count = len(remedy.groups)
         out.print()
         say(f"{remedy.cause.name}, {count} group{'s' * (count > 1)}: {remedy.text}")
@@ -225,35 +230,35 @@ def evaluate(
     return evaluate_mix(check_config(config), request, judged, events or Quiet())
 
 
-def _warn_of_mix(found: MixReport) -> None:
+def _warn_of_mix(report: MixReport) -> None:
     from bitfront.printing.output import warn
 
-    for text in found.warnings():
+    for text in report.warnings():
         warn(text)
-    if found.failure is not None:
-        raise EvaluatorError(f"evaluating the mix: it failed at {found.failure.stage.value}: {found.failure.message}")
+    if report.failure is not None:
+        raise EvaluatorError(f"evaluating the mix: it failed at {report.failure.stage.value}: {report.failure.message}")
 
 
 @prints(evaluate, warn=_warn_of_mix)
-def _print_mix(found: MixReport) -> None:
+def _print_mix(report: MixReport) -> None:
     from bitfront.printing.output import out, print_cells, print_table, say
     from studies.inspect.mix import report as mix_report
     from studies.judging.findings import rescue_table
 
-    say(found.headline())
-    print_table(found.engine_texts(), mix_report.ENGINE_COLUMNS)
-    if cells := found.rescue_cells():
+    say(report.headline())
+    print_table(report.engine_texts(), mix_report.ENGINE_COLUMNS)
+    if cells := report.rescue_cells():
         out.print()
-        print_cells(rescue_table.rescue_header(found.metric), cells)
+        print_cells(rescue_table.rescue_header(report.metric), cells)
         if text := rescue_table.rescue_legend(cells):
             say(f"{text}.")
     out.print()
-    print_table(found.group_texts(), mix_report.GROUP_COLUMNS)
-    if trials := found.trial_texts():
+    print_table(report.group_texts(), mix_report.GROUP_COLUMNS)
+    if trials := report.trial_texts():
         out.print()
         print_table(trials, mix_report.TRIAL_COLUMNS)
     out.print()
-    for line in found.verdicts():
+    for line in report.verdicts():
         say(line)
 
 
@@ -295,16 +300,16 @@ def drift(
     with Store.open(url, write=False) as store:
         now = standing_of(store, name, wanted=target)
         config = change_config(config_of(now.study, now.target, url), {**changes, "data": data})
-        told = events or Quiet()
-        return find_drift(store, now, here(store, now.study, config, told), told)
+        listener = events or Quiet()
+        return find_drift(store, now, here(store, now.study, config, listener), listener)
 
 
-@prints(drift, exit_code=lambda found: {"no drift": 0, "drift": 1, "not judged": 3}[found.verdict.value])
-def _print_drift(found: DriftReport) -> None:
+@prints(drift, exit_code=lambda report: {"no drift": 0, "drift": 1, "not judged": 3}[report.verdict.value])
+def _print_drift(report: DriftReport) -> None:
     from bitfront.printing.output import out, print_table, say
     from studies.inspect.drift.drift_report import COLUMNS
 
-    print_table(found.cells(), COLUMNS)
+    print_table(report.cells(), COLUMNS)
     out.print()
-    for line in found.lines():
+    for line in report.lines():
         say(line)

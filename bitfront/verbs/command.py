@@ -70,8 +70,8 @@ def prints(*verbs: Callable[..., Any], **how: Any) -> Callable[[Function], Funct
 
 def printers_of(verb: Callable[..., Any]) -> Sequence[Printer]:
     """The printers of a verb, in the order in which they were added."""
-    found: Sequence[Printer] = verb.__dict__["printers"]
-    return found
+    printers: Sequence[Printer] = verb.__dict__["printers"]
+    return printers
 
 
 def asks(question: str) -> Callable[[Function], Function]:

@@ -71,19 +71,19 @@ def dashboard(storage: str | None = None, *, port: Annotated[int, Typed("N")] = 
     return Dashboard(url, port)
 
 
-def _become(found: Dashboard, said: str) -> Any:
+def _become(server: Dashboard, said: str) -> Any:
     """Let this process be the server: killed as its parent it would leave it behind, with the port taken."""
-    command, environment = found.command(said)
+    command, environment = server.command(said)
     os.execve(command[0], command, environment)
 
 
-def _serve_json(found: Dashboard) -> Mapping[str, Any]:
+def _serve_json(server: Dashboard) -> Mapping[str, Any]:
     from bitfront.printing.output import json_line
 
-    _become(found, json_line("dashboard", {"url": found.url}))
+    _become(server, json_line("dashboard", {"url": server.url}))
     raise AssertionError("the server took its place")
 
 
 @prints(dashboard, json=_serve_json)
-def _serve(found: Dashboard) -> None:
-    _become(found, f"Listening on {found.url}; Ctrl-C ends it.")
+def _serve(server: Dashboard) -> None:
+    _become(server, f"Listening on {server.url}; Ctrl-C ends it.")

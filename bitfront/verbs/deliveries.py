@@ -190,8 +190,8 @@ def report(
         study = store.studies.load(name)
         every = [record.target.fingerprint for record in store.targets.of_study(study.id)]
         wanted: Sequence[str | None] = targets or every or [None]
-        found = [standing_of(store, name, limits, one, picks) for one in wanted]
-        write_report(build_report(store, found[0], found[1:]), out)
+        standings = [standing_of(store, name, limits, one, picks) for one in wanted]
+        write_report(build_report(store, standings[0], standings[1:]), out)
     return out
 
 
@@ -282,13 +282,13 @@ def _diagnose(name: str, events: SearchEvents | Quiet, **where: Any) -> Sensitiv
 
 
 def delivery_json(done: Delivery) -> Mapping[str, Any]:
-    found: dict[str, Any] = {"folder": None, "trial": None, "safe": None}
+    engine_fields: dict[str, Any] = {"folder": None, "trial": None, "safe": None}
     if done.engine is not None:
-        found = {"folder": str(done.engine.folder), "trial": done.engine.trial}
-        found["safe"] = None if done.safe is None else str(done.safe.folder)
+        engine_fields = {"folder": str(done.engine.folder), "trial": done.engine.trial}
+        engine_fields["safe"] = None if done.safe is None else str(done.safe.folder)
     report = None if done.report is None else str(done.report)
     causes = None if done.sensitivities is None else done.sensitivities.cause_rows()
-    return {"storage": done.storage, "report": report, "causes": causes, **found}
+    return {"storage": done.storage, "report": report, "causes": causes, **engine_fields}
 
 
 def warn_of_delivery(done: Delivery) -> None:
@@ -326,13 +326,13 @@ def print_delivery(done: Delivery) -> None:
         say_command("In a pipeline:", " ".join([program(), "gate", *words]))
 
 
-def _print_causes(found: Sensitivities) -> None:
+def _print_causes(sensitivities: Sensitivities) -> None:
     """The layers that lose most alone, with the likeliest cause of each."""
     from bitfront.printing.output import print_table, say
     from studies.judging.findings.sensitivity_table import CAUSE_COLUMNS
 
-    say(found.headline())
-    if rows := found.cause_rows()[:_MOST_CAUSES]:
+    say(sensitivities.headline())
+    if rows := sensitivities.cause_rows()[:_MOST_CAUSES]:
         print_table(rows, CAUSE_COLUMNS)
 
 
@@ -361,12 +361,12 @@ def recover(
 
 
 @prints(recover)
-def _print_recovered(found: RecoveredModel) -> None:
+def _print_recovered(model: RecoveredModel) -> None:
     from bitfront.printing.output import say
     from bitfront.printing.study_results import print_rescue
     from studies.options.limits import MetricScale
 
-    print_rescue(found.rows, found.notes, MetricScale.of(found.metric))
-    if found.folder is not None:
-        anew = " Search model.float.onnx to calibrate and recover INT8 anew." if found.record.own else ""
-        say(f"Wrote model.float.onnx and ranges.json to {found.folder}.{anew}")
+    print_rescue(model.rows, model.notes, MetricScale.of(model.metric))
+    if model.folder is not None:
+        anew = " Search model.float.onnx to calibrate and recover INT8 anew." if model.record.own else ""
+        say(f"Wrote model.float.onnx and ranges.json to {model.folder}.{anew}")

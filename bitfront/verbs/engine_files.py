@@ -82,21 +82,26 @@ def layers_of(config: SearchConfig) -> Layers:
     return Layers(*look_at_layers(check_config(config, needs_data=False), calibrated=bool(config.data)))
 
 
-def _layers_json(found: Layers) -> Mapping[str, Any]:
+def _layers_json(layers: Layers) -> Mapping[str, Any]:
     from studies.run.session.data_shapes import model_notes
     from studies.show.layer_table import edge_rows, layer_rows, left_out_rows, rule_rows
 
-    told = {"groups": layer_rows(found), "edges": edge_rows(found), "left_out": left_out_rows(found)}
-    return {"target": found.target.to_json(), **told, "by_rule": rule_rows(found), "notes": model_notes(found.model)}
+    tables = {"groups": layer_rows(layers), "edges": edge_rows(layers), "left_out": left_out_rows(layers)}
+    return {
+        "target": layers.target.to_json(),
+        **tables,
+        "by_rule": rule_rows(layers),
+        "notes": model_notes(layers.model),
+    }
 
 
 @prints(inspect, kind="Layers", json=_layers_json)
-def _print_layers(found: Layers) -> None:
+def _print_layers(layers: Layers) -> None:
     from bitfront.printing.output import out, print_table, say
     from studies.run.session.data_shapes import model_notes
     from studies.show.layer_table import edge_rows, layer_rows, left_out_rows, rule_rows
 
-    rows, edges = layer_rows(found), edge_rows(found)
+    rows, edges = layer_rows(layers), edge_rows(layers)
     refused = Counter((row["op"], *why) for row in rows for why in row["why_not"].items())
     ops = Counter(row["op"] for row in rows)
     of_all = {refusal: n for refusal, n in refused.items() if n == ops[refusal[0]] > 1}
@@ -107,51 +112,53 @@ def _print_layers(found: Layers) -> None:
     out.print()
     if of_all:
         say("What no layer of an op type may run in:")
-        told = [{"op": op, "layers": n, "may_not": p, "why": why} for (op, p, why), n in of_all.items()]
-        print_table(told, ["op", "layers", "may_not", "why"], notes=["why"])
+        table_rows = [{"op": op, "layers": n, "may_not": p, "why": why} for (op, p, why), n in of_all.items()]
+        print_table(table_rows, ["op", "layers", "may_not", "why"], notes=["why"])
         out.print()
     print_table(edges, ["source", "target", "tensor", "elements"])
     out.print()
-    if kinds := Counter((row["op"], row["runs_in"], row["why"]) for row in rule_rows(found)):
+    if kinds := Counter((row["op"], row["runs_in"], row["why"]) for row in rule_rows(layers)):
         say("Layers without weights whose types a rule gives:")
-        told = [{"op": op, "layers": n, "runs_in": runs_in, "why": why} for (op, runs_in, why), n in kinds.items()]
-        print_table(told, ["op", "layers", "runs_in", "why"], notes=["why"])
+        table_rows = [
+            {"op": op, "layers": n, "runs_in": runs_in, "why": why} for (op, runs_in, why), n in kinds.items()
+        ]
+        print_table(table_rows, ["op", "layers", "runs_in", "why"], notes=["why"])
         out.print()
-    for each in left_out_rows(found):
+    for each in left_out_rows(layers):
         say(f"{each['name']} ({each['op']}) has weights and stays as it is: {each['why']}")
-    for text in model_notes(found.model):
+    for text in model_notes(layers.model):
         say(f"note: {text}")
     say(
-        f"{len(rows)} groups, {len(edges)} edges, {len(found.space.variables)} decisions, "
-        f"{found.space.size:.3g} assignments on {found.target.backend} ({found.target.device})"
+        f"{len(rows)} groups, {len(edges)} edges, {len(layers.space.variables)} decisions, "
+        f"{layers.space.size:.3g} assignments on {layers.target.backend} ({layers.target.device})"
     )
 
 
-def _engine_rows(found: EngineReport) -> list[dict[str, Any]]:
+def _engine_rows(report: EngineReport) -> list[dict[str, Any]]:
     from studies.inspect import engine_report
 
-    if found.other is not None:
-        return engine_report.node_rows(found.engine, found.other)
-    return engine_report.layer_rows(found.engine.layers)
+    if report.other is not None:
+        return engine_report.node_rows(report.engine, report.other)
+    return engine_report.layer_rows(report.engine.layers)
 
 
 @prints(inspect, kind="EngineReport", csv=_engine_rows)
-def _print_engine(found: EngineReport) -> None:
+def _print_engine(report: EngineReport) -> None:
     from bitfront.printing.output import out, say
     from studies.inspect import engine_report
 
-    for engine in (found.engine, found.other):
+    for engine in (report.engine, report.other):
         if engine is not None:
             say(f"{engine.path}: {engine.kind}, {len(engine.layers)} layers")
             for note in engine.notes:
                 say(f"note: {note}")
-    layers = found.engine.layers
-    rows = [_with_texts(row) for row in _engine_rows(found)]
-    if found.other is None:
+    layers = report.engine.layers
+    rows = [_with_texts(row) for row in _engine_rows(report)]
+    if report.other is None:
         _print_rows(rows, ("layer", "kind", "precision", "inputs", "outputs", "details", "ms"))
     else:
         _print_rows(rows, ("node", "precision", "other_precision", "formats", "other_formats", "ms", "other_ms"))
-        say(engine_report.agreement(found.engine, found.other).text())
+        say(engine_report.agreement(report.engine, report.other).text())
     _print_rows([_with_texts(row) for row in engine_report.precision_rows(layers)])
     if bottlenecks := engine_report.bottleneck_rows(layers):
         out.print()
@@ -196,10 +203,10 @@ def _read(file: str | Path, profile: str | Path | None) -> EngineFile:
 def _plugins_beside(path: Path) -> list[str]:
     """The plugin libraries that the manifest beside an exported plan names."""
     try:
-        found = json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["plugins"]
+        plugins = json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["plugins"]
     except (OSError, ValueError, KeyError, TypeError):
         return []  # no export, or one of before they were named
-    return [library for library in found if isinstance(library, str)]
+    return [library for library in plugins if isinstance(library, str)]
 
 
 def _inspect_plan(path: Path) -> str:
@@ -274,8 +281,8 @@ def gate(
         WantedSide(str(baseline), "--against", against_trial, "--against-trial"),
     )
     config = change_config(SearchConfig(model="gate", data=data), changes)
-    told = events or Quiet()
-    sides = [find_side(each, url, target, config.backend, told) for each in wanted]
+    listener = events or Quiet()
+    sides = [find_side(each, url, target, config.backend, listener) for each in wanted]
     inputs = GateInputs(
         candidate=sides[0],
         baseline=sides[1],
@@ -283,7 +290,7 @@ def gate(
         config=config,
         limits=limits,
     )
-    return run_gate(inputs, told)
+    return run_gate(inputs, listener)
 
 
 def _written_to(doing: str) -> Callable[[str, str], Path]:
@@ -296,23 +303,23 @@ def _written_to(doing: str) -> Callable[[str, str], Path]:
     return read
 
 
-def _write_gate(found: GateReport, junit: Path | None, markdown: Path | None) -> None:
+def _write_gate(report: GateReport, junit: Path | None, markdown: Path | None) -> None:
     """After the verdict is told: a disk that is full by now does not hide it."""
     from studies.gate.files import junit_text, markdown_text
 
     for file, text in ((junit, junit_text), (markdown, markdown_text)):
         if file is not None:
-            file.write_text(text(found), encoding="utf-8")
+            file.write_text(text(report), encoding="utf-8")
 
 
 @prints(
     gate,
-    json=lambda found, **_: found.to_json(),
+    json=lambda report, **_: report.to_json(),
     write=_write_gate,
-    exit_code=lambda found: {"holds": 0, "fails": 1, "not judged": 3}[found.verdict.value],
+    exit_code=lambda report: {"holds": 0, "fails": 1, "not judged": 3}[report.verdict.value],
 )
 def _print_gate(
-    found: GateReport,
+    report: GateReport,
     *,
     junit: Annotated[Path | None, Typed("FILE", read=_written_to("writing JUnit XML to"))] = None,
     markdown: Annotated[Path | None, Typed("FILE", read=_written_to("writing a summary to"))] = None,
@@ -325,9 +332,9 @@ def _print_gate(
     """
     from bitfront.printing.output import out, print_table, say
 
-    say(found.headline())
+    say(report.headline())
     out.print()
-    print_table(list(found.rows()), ("check", "verdict", "estimate", "bounds", "limit", "smallest_detectable"))
+    print_table(list(report.rows()), ("check", "verdict", "estimate", "bounds", "limit", "smallest_detectable"))
     out.print()
-    for line in found.sentences():
+    for line in report.sentences():
         say(line)

@@ -39,10 +39,12 @@ class Demo(Delivery):
         best, mixes = now.picks.best, int(((now.table.status == OK) & (now.table.role == "")).sum())
         if best is not None and not now.table.role[best]:
             return ""
-        found = "nothing keeps the limit" if best is None else f"all {now.point(best).baseline.upper()} is recommended"
+        outcome = (
+            "nothing keeps the limit" if best is None else f"all {now.point(best).baseline.upper()} is recommended"
+        )
         if mixes:
-            return f"{found}, although {mixes} mix{'es were' if mixes > 1 else ' was'} evaluated"
-        return f"no mix was evaluated, so that {found}"
+            return f"{outcome}, although {mixes} mix{'es were' if mixes > 1 else ' was'} evaluated"
+        return f"no mix was evaluated, so that {outcome}"
 
 
 def demo(

@@ -59,7 +59,7 @@ def doctor(
         *(check for kind in kinds for check in kind.checks(machine)),
         _docker_check(bool(machine.gpus)),
     ]
-    return [*lines, *(check for kind in kinds for check in _backend_checks(kind, machine, asked=backend is not None))]
+    return [*lines, *(check for kind in kinds for check in _backend_checks(kind, machine, by_name=backend is not None))]
 
 
 def _measure_formats(backend: str | None, out: Path, events: Events) -> FormatReport:
@@ -69,18 +69,20 @@ def _measure_formats(backend: str | None, out: Path, events: Events) -> FormatRe
     named = [kind_named(name) for name in (BACKENDS.names() if backend is None else [backend])]
     kinds = [kind for kind in named if backend is not None or not (kind.caution or kind.explain_missing())]
     facts = environment.collect()
-    found = measure_formats(kinds, Machine(facts["packages"], facts["gpus"]), events)
-    out.write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return found
+    report = measure_formats(kinds, Machine(facts["packages"], facts["gpus"]), events)
+    out.write_text(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return report
 
 
-@prints(doctor, kind="FormatReport", exit_code=lambda found: 0 if found.rows else 1)
-def _print_formats(found: FormatReport) -> None:
+@prints(doctor, kind="FormatReport", exit_code=lambda report: 0 if report.rows else 1)
+def _print_formats(report: FormatReport) -> None:
     from bitfront.printing.output import print_table, say
     from studies.inspect.formats import COLUMNS
 
-    print_table([{column: _shown(row.get(column)) for column in COLUMNS} for row in found.rows], COLUMNS, notes=["why"])
-    for each in found.failed:
+    print_table(
+        [{column: _shown(row.get(column)) for column in COLUMNS} for row in report.rows], COLUMNS, notes=["why"]
+    )
+    for each in report.failed:
         say(f"{each['backend']} on {each['device']} could not be measured: {each['why']}")
 
 
@@ -109,8 +111,8 @@ def _print_checks(checks: Sequence[Check]) -> None:
 
 
 def _environment_check(python: str, machine: Machine) -> Check:
-    told = seen_environments.describe_environment(python, machine.packages, discovery.driver_version())
-    return Check("environment", True, told)
+    text = seen_environments.describe_environment(python, machine.packages, discovery.driver_version())
+    return Check("environment", True, text)
 
 
 def _docker_check(gpu: bool) -> Check:
@@ -121,9 +123,9 @@ def _docker_check(gpu: bool) -> Check:
     return Check("docker", True, f"{docker}{missing}")
 
 
-def _backend_checks(kind: BackendKind, machine: Machine, *, asked: bool) -> list[Check]:
-    """Whether a backend opens on its devices; where there is no GPU, those only that it was asked for by name."""
-    devices = [device for device in kind.devices(machine) if asked or machine.gpus or not kind.runs_on_gpu(device)]
+def _backend_checks(kind: BackendKind, machine: Machine, *, by_name: bool) -> list[Check]:
+    """Whether a backend opens on its devices; without a GPU those that need one are left out, unless the backend was named."""
+    devices = [device for device in kind.devices(machine) if by_name or machine.gpus or not kind.runs_on_gpu(device)]
     return [_backend_check(kind, device) for device in devices]
 
 

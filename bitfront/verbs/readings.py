@@ -96,32 +96,32 @@ def front(
         return Front(now, Mixes(assignments), assignments, every)
 
 
-def _front_json(found: Front, sort: str | None) -> Mapping[str, Any]:
+def _front_json(listing: Front, sort: str | None) -> Mapping[str, Any]:
     from studies.show.front_rows import front_json, trials_json
 
-    if found.every:
-        return trials_json(found.standing, _sort(found, sort), found.mixes)
-    return front_json(found.standing, found.mixes, found.assignments)
+    if listing.every:
+        return trials_json(listing.standing, _sort(listing, sort), listing.mixes)
+    return front_json(listing.standing, listing.mixes, listing.assignments)
 
 
-def _front_csv(found: Front, sort: str | None) -> Sequence[dict[str, Any]]:
+def _front_csv(listing: Front, sort: str | None) -> Sequence[dict[str, Any]]:
     from studies.show.front_rows import front_csv, points_csv
 
-    if found.every:
-        return points_csv(found.standing, _sort(found, sort), found.mixes)
-    return front_csv(found.standing, found.mixes)
+    if listing.every:
+        return points_csv(listing.standing, _sort(listing, sort), listing.mixes)
+    return front_csv(listing.standing, listing.mixes)
 
 
-def _warn_of_picks(found: Front) -> None:
+def _warn_of_picks(listing: Front) -> None:
     from bitfront.printing.study_results import print_warnings
 
-    if not found.every:
-        print_warnings(found.standing)
+    if not listing.every:
+        print_warnings(listing.standing)
 
 
 @prints(front, json=_front_json, csv=_front_csv, warn=_warn_of_picks)
 def _print_front(
-    found: Front,
+    listing: Front,
     *,
     sort: Annotated[str | None, Typed("ORDER", read=one_of("trial", "latency", "loss").read)] = None,
 ) -> None:
@@ -132,23 +132,23 @@ def _print_front(
     """
     from bitfront.printing.study_results import print_early_end, print_front
 
-    if found.every:
+    if listing.every:
         from bitfront.printing.output import print_fitted, say, terminal_width
         from studies.show.terminal.front_table import limits_legend, trials_table
 
-        fitted = trials_table(found.standing, _sort(found, sort), found.mixes).fit(terminal_width())
+        fitted = trials_table(listing.standing, _sort(listing, sort), listing.mixes).fit(terminal_width())
         print_fitted(fitted)
         if text := limits_legend(fitted):
             say(text, style="dim")
         return
-    print_front(found.standing, found.mixes)
-    print_early_end(found.standing)
+    print_front(listing.standing, listing.mixes)
+    print_early_end(listing.standing)
 
 
-def _sort(found: Front, sort: str | None) -> list[Point]:
+def _sort(listing: Front, sort: str | None) -> list[Point]:
     from studies.show.terminal.front_table import sorted_points
 
-    return sorted_points(found.standing, sort or "trial")
+    return sorted_points(listing.standing, sort or "trial")
 
 
 # -- one evaluation ----------------------------------------------------------------------------------------------------
@@ -217,42 +217,44 @@ def _read_trial(store: Store, now: Standing, number: int) -> TrialDetails:
     return TrialDetails(record, groups, now, store.engines.profile(record.id), forecast, levels)
 
 
-def _trial_json(found: TrialDetails) -> Mapping[str, Any]:
+def _trial_json(details: TrialDetails) -> Mapping[str, Any]:
     from studies.show.trial_text import trial_json
 
-    return trial_json(found)
+    return trial_json(details)
 
 
 @prints(show, kind="TrialDetails", json=_trial_json, tells=True)
-def _print_trial(found: TrialDetails) -> None:
+def _print_trial(details: TrialDetails) -> None:
     from bitfront.printing.output import print_table, say
     from bitfront.printing.talk import talk
     from studies.show.trial_text import group_table, trial_lines
 
-    for line in trial_lines(found, details=talk().verbose):
+    for line in trial_lines(details, details=talk().verbose):
         say(line, indent="  ")
-    columns, rows = group_table(found)
+    columns, rows = group_table(details)
     print_table(rows, columns)
 
 
-def _delta(found: Sequence[Profile], sort: str) -> list[dict[str, Any]]:
+def _delta(trial_profiles: Sequence[Profile], sort: str) -> list[dict[str, Any]]:
     from studies.inspect.profile import delta_rows
 
-    return delta_rows(found[0], found[1], sort) if len(found) > 1 else []
+    return delta_rows(trial_profiles[0], trial_profiles[1], sort) if len(trial_profiles) > 1 else []
 
 
-def _profile_json(found: Sequence[Profile], sort: str) -> Mapping[str, Any]:
-    rows, delta = [one.to_json(sort) for one in found], _delta(found, sort)
+def _profile_json(trial_profiles: Sequence[Profile], sort: str) -> Mapping[str, Any]:
+    rows, delta = [one.to_json(sort) for one in trial_profiles], _delta(trial_profiles, sort)
     return {**rows[0], **({"against": rows[1], "delta": delta} if delta else {})}
 
 
-def _profile_csv(found: Sequence[Profile], sort: str) -> Sequence[dict[str, Any]]:
-    return _delta(found, sort) or found[0].layer_rows(sort)
+def _profile_csv(trial_profiles: Sequence[Profile], sort: str) -> Sequence[dict[str, Any]]:
+    return _delta(trial_profiles, sort) or trial_profiles[0].layer_rows(sort)
 
 
 @prints(show, kind="tuple", json=_profile_json, csv=_profile_csv, tells=True)
 def _print_profile(
-    found: Sequence[Profile], *, sort: Annotated[str, Typed("ORDER", read=one_of("order", "time").read)] = "order"
+    trial_profiles: Sequence[Profile],
+    *,
+    sort: Annotated[str, Typed("ORDER", read=one_of("order", "time").read)] = "order",
 ) -> None:
     """Print the layers of an engine with their times, or of two side by side.
 
@@ -262,17 +264,19 @@ def _print_profile(
     from bitfront.printing.output import print_texts, say
     from studies.inspect import profile as profiles
 
-    for one in found:
+    for one in trial_profiles:
         for line in profiles.headline(one):
             say(line)
     times = ["ms", "scaled_ms", "share"]
-    if delta := _delta(found, sort):
+    if delta := _delta(trial_profiles, sort):
         names = ["group", "node", "got", "got_against", "changed", "ms", "ms_against", "delta_ms"]
         print_texts(profiles, delta, names)
         return
-    print_texts(profiles, found[0].layer_rows(sort), ["position", "layer", "kind", "group", "part", *times])
-    print_texts(profiles, found[0].group_rows(sort), ["group", "node", "op", "asked", "got", "kernels", *times])
-    print_texts(profiles, found[0].part_rows(), ["part", "layers", *times])
+    print_texts(profiles, trial_profiles[0].layer_rows(sort), ["position", "layer", "kind", "group", "part", *times])
+    print_texts(
+        profiles, trial_profiles[0].group_rows(sort), ["group", "node", "op", "asked", "got", "kernels", *times]
+    )
+    print_texts(profiles, trial_profiles[0].part_rows(), ["part", "layers", *times])
 
 
 # -- progress and studies ----------------------------------------------------------------------------------------------
@@ -333,25 +337,25 @@ def _print_status(now: StudyStatus) -> None:
         out.print(line, soft_wrap=True)
 
 
-def _study_list_json(found: StudyList) -> Mapping[str, Any]:
+def _study_list_json(study_list: StudyList) -> Mapping[str, Any]:
     from studies.show.status_text import study_values
 
-    return {"studies": [study_values(*row) for row in found.rows()]}
+    return {"studies": [study_values(*row) for row in study_list.rows()]}
 
 
 @prints(status, kind="StudyList", json=_study_list_json)
-def _print_study_list(found: StudyList) -> None:
+def _print_study_list(study_list: StudyList) -> None:
     from bitfront.printing.output import print_text_table, say
     from studies.show.status_text import studies_table
 
-    if rows := found.rows():
+    if rows := study_list.rows():
         print_text_table(studies_table(rows))
     else:
         say("The database has no study yet.")
 
 
 @prints(status, kind="generator")
-def _print_watched(found: Iterator[StudyStatus]) -> None:
+def _print_watched(statuses: Iterator[StudyStatus]) -> None:
     """Redraw on a terminal; elsewhere print the text when something has changed."""
     from rich.live import Live
 
@@ -360,11 +364,11 @@ def _print_watched(found: Iterator[StudyStatus]) -> None:
 
     if is_screen(out):
         with Live(console=out, auto_refresh=False) as live:
-            for now in found:
+            for now in statuses:
                 live.update(draw_status(now, out.width), refresh=True)
         return
     before = None
-    for now in found:
+    for now in statuses:
         if before != (before := _gist(now)):
             _print_status(now)
         sys.stdout.flush()

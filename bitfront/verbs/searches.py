@@ -61,8 +61,8 @@ def search(
     from studies.lifecycle.new_study import search_new_study
 
     _check_delivery(deliver, skip)
-    found = search_new_study(config, events or Quiet(), replace=replace)
-    return found if deliver is None else deliver_best(found, deliver, events, skip)
+    search_result = search_new_study(config, events or Quiet(), replace=replace)
+    return search_result if deliver is None else deliver_best(search_result, deliver, events, skip)
 
 
 def _check_delivery(folder: Path | None, skip: Sequence[str]) -> None:
@@ -142,18 +142,18 @@ def resume(
 
         rest = {key: value for key, value in changes.items() if key != "max_drop"}
         limits = GateLimits(changes.get("max_drop", 0.0), max_slowdown)
-        url, told = storage or default_url(), events or Quiet()
-        return renew_study(url, name, fresh, rest, limits=limits, out=out, target=target, events=told)
+        url, listener = storage or default_url(), events or Quiet()
+        return renew_study(url, name, fresh, rest, limits=limits, out=out, target=target, events=listener)
     if max_slowdown is not None or out is not None:
-        given = "--out" if max_slowdown is None else "--max-slowdown"
-        raise ConfigError(f"{given}: this option goes with --as, which calibrates a study again. Leave it out.")
+        option = "--out" if max_slowdown is None else "--max-slowdown"
+        raise ConfigError(f"{option}: this option goes with --as, which calibrates a study again. Leave it out.")
     if remeasure is not None:
         _refuse_others(changes, _OF_FILES, "--remeasure", deliver=deliver, skip=skip or None)
         return _measure_again(name, remeasure, changes, storage, target, events or Quiet())
     _check_delivery(deliver, skip)
     where = (storage, target, new_target)
-    found = _join(name, changes, events, where, moved=True, own_sampler=own_sampler)
-    return found if deliver is None else deliver_best(found, deliver, events, skip, new=False)
+    search_result = _join(name, changes, events, where, moved=True, own_sampler=own_sampler)
+    return search_result if deliver is None else deliver_best(search_result, deliver, events, skip, new=False)
 
 
 @clocked_run()
@@ -279,37 +279,37 @@ def _print_delivered(done: Delivery) -> None:
     print_delivery(done)
 
 
-def _remeasured_json(found: Sequence[Remeasured]) -> Mapping[str, Any]:
-    return {"measured": [one.to_json() for one in found]}
+def _remeasured_json(changes: Sequence[Remeasured]) -> Mapping[str, Any]:
+    return {"measured": [one.to_json() for one in changes]}
 
 
 @prints(resume, kind="tuple", json=_remeasured_json)
-def _print_remeasured(found: Sequence[Remeasured]) -> None:
+def _print_remeasured(changes: Sequence[Remeasured]) -> None:
     from bitfront.printing.output import say
     from studies.run.noise.remeasurement import change_text
 
-    for one in found:
+    for one in changes:
         name = "an engine built again for an export" if one.trial is None else f"trial {one.trial}"
         say(change_text(name, one))
-    if not found:
+    if not changes:
         say("No latency that was asked for is doubtful; nothing was measured.")
 
 
 @prints(
     resume,
     kind="Renewal",
-    exit_code=lambda found: {"holds": 0, "fails": 1, "not judged": 3}[found.verdict.value],
+    exit_code=lambda renewal: {"holds": 0, "fails": 1, "not judged": 3}[renewal.verdict.value],
 )
-def _print_renewal(found: Renewal) -> None:
+def _print_renewal(renewal: Renewal) -> None:
     from bitfront.printing.output import out, print_table, say
     from studies.gate.renewed.renewal import COLUMNS
 
-    print_table(found.cells(), COLUMNS)
+    print_table(renewal.cells(), COLUMNS)
     out.print()
-    for line in found.lines():
+    for line in renewal.lines():
         say(line)
-    if found.folder is not None:
-        say(f"exported trial {found.best} to {found.folder}")
+    if renewal.folder is not None:
+        say(f"exported trial {renewal.best} to {renewal.folder}")
 
 
 @asks("Delete study {name!r} with all its evaluations and engines?")

@@ -61,20 +61,24 @@ def compare_trial(
         warnings = tuple(find_changes(study, target, good))
         _tell(warnings, progress)
         run = _TrialComparison(store, good, record, target, config, progress)
-        found = run.compare(groups, samples)
+        comparison = run.compare(groups, samples)
         known = {group.id: group for group in store.studies.groups(study.id)}
-        parts = group_sides(found.groups, known, assignment, good.model.edges, threshold_db) if found.groups else None
+        parts = (
+            group_sides(comparison.groups, known, assignment, good.model.edges, threshold_db)
+            if comparison.groups
+            else None
+        )
         return Comparison(
             study=study.name,
             trial=trial,
             mix=mix_text(assignment),
-            samples=found.samples,
+            samples=comparison.samples,
             threshold_db=threshold_db,
-            outputs=output_sides(found.outputs, assignment, threshold_db),
+            outputs=output_sides(comparison.outputs, assignment, threshold_db),
             groups=parts,
             warnings=(*warnings, *run.warnings),
             notes=tuple(run.notes),
-            flips=found.flips,
+            flips=comparison.flips,
             wrapper=None if outputs is None else run.compare_wrapper(outputs, samples, threshold_db),
         )
 
@@ -150,15 +154,15 @@ class _TrialComparison:
         return out
 
     def compare(self, groups: bool, samples: int) -> EngineComparison:
-        found = self._line().diagnoses.compare(self._engine, self.record.evaluation.assignment, groups, samples)
-        if groups and not found.opened:
+        comparison = self._line().diagnoses.compare(self._engine, self.record.evaluation.assignment, groups, samples)
+        if groups and not comparison.opened:
             self._note(
                 "the groups were compared in an engine that was built again with their outputs exposed, which prevents "
                 "fusions"
             )
         elif groups:
             self._note("the groups were compared in the engine with their outputs exposed, which prevents fusions")
-        return found
+        return comparison
 
     def compare_wrapper(self, outputs: Path, samples: int, threshold_db: float) -> WrapperComparison:
         """After `compare`."""
@@ -218,9 +222,9 @@ def output_sides(
     normal = min(precision.ceiling_db for precision in assignment.values())
     sides = []
     for row in rows:
-        found = row.by_pair
-        allowed = max(min(normal, found["emulated-float"].level_db) - threshold_db, _LEAST_DB)
-        sides.append(OutputComparison(row.name, found, found["engine-emulated"].level_db >= allowed))
+        by_pair = row.by_pair
+        allowed = max(min(normal, by_pair["emulated-float"].level_db) - threshold_db, _LEAST_DB)
+        sides.append(OutputComparison(row.name, by_pair, by_pair["engine-emulated"].level_db >= allowed))
     return tuple(sides)
 
 
@@ -242,6 +246,6 @@ def group_sides(
     for row in rows:
         name = row.name
         fall = fall_db(levels[name], inputs[name], held[name])
-        found = row.by_pair
-        sides.append(GroupSide(groups[name], assignment[name].label, found, inputs[name], fall, fall > threshold_db))
+        by_pair = row.by_pair
+        sides.append(GroupSide(groups[name], assignment[name].label, by_pair, inputs[name], fall, fall > threshold_db))
     return tuple(sides)

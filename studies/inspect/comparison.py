@@ -89,12 +89,12 @@ class Comparison:
         """What follows from it, in sentences."""
         lines = []
         for side in self.outputs:
-            told = "the engine agrees with its emulation, so only its precisions make it differ from the float model"
+            verdict = "the engine agrees with its emulation, so only its precisions make it differ from the float model"
             if not side.explained:
-                told = "the engine differs from its emulation by more than its precisions explain"
+                verdict = "the engine differs from its emulation by more than its precisions explain"
             elif self.first is not None:
-                told = "the engine agrees with its emulation in this output, but not in every group"
-            lines.append(f"{side.name}: {told}")
+                verdict = "the engine agrees with its emulation in this output, but not in every group"
+            lines.append(f"{side.name}: {verdict}")
         lines += [self._where()] if self.groups is not None else []
         lines += flip_texts(self.flips) if self.flips is not None else []
         if self.wrapper is not None:

@@ -21,7 +21,7 @@ class EngineReport:
     other: EngineFile | None = None
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             "file": self.engine.path,
             "kind": self.engine.kind,
             "notes": list(self.engine.notes),
@@ -30,10 +30,10 @@ class EngineReport:
             "layers": [layer.to_json() for layer in self.engine.layers],
         }
         if self.other is not None:
-            found["against"] = {"file": self.other.path, "kind": self.other.kind, "notes": list(self.other.notes)}
-            found["nodes"] = node_rows(self.engine, self.other)
-            found["agreement"] = vars(agreement(self.engine, self.other))
-        return found
+            values["against"] = {"file": self.other.path, "kind": self.other.kind, "notes": list(self.other.notes)}
+            values["nodes"] = node_rows(self.engine, self.other)
+            values["agreement"] = vars(agreement(self.engine, self.other))
+        return values
 
 
 def precision_rows(layers: Sequence[Layer]) -> list[dict[str, Any]]:
@@ -150,11 +150,11 @@ def agreement(engine: EngineFile, other: EngineFile) -> PrecisionAgreement:
 
 def _by_node(layers: Iterable[Layer]) -> Mapping[str, Layer]:
     """ONNX node → the layer that computes it; one with weights before others, one that moves data last."""
-    found: dict[str, Layer] = {}
+    by_node: dict[str, Layer] = {}
     for layer in sorted(layers, key=lambda each: (each.moves, not each.weighted)):
         for node in layer.nodes:
-            found.setdefault(node, layer)
-    return {node: found[node] for layer in layers for node in layer.nodes}
+            by_node.setdefault(node, layer)
+    return {node: by_node[node] for layer in layers for node in layer.nodes}
 
 
 def _side(prefix: str, layer: Layer | None) -> dict[str, Any]:

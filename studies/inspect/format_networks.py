@@ -45,8 +45,10 @@ class _Net:
 
     def save(self, path: Path, made: Shape) -> None:
         ends = (("input", self.shape), (self.at, made))
-        given, taken = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends)
-        graph = helper.make_graph(self._nodes, self.name, [given], [taken], self._weights)
+        graph_input, graph_output = (
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends
+        )
+        graph = helper.make_graph(self._nodes, self.name, [graph_input], [graph_output], self._weights)
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
 
 

@@ -53,17 +53,17 @@ def measure_formats(kinds: Sequence[BackendKind], machine: Machine, events: Even
 
     A format that is not built, or not obeyed, is a row like any other.
     """
-    found = FormatReport(environment.collect(), [], [], [])
+    report = FormatReport(environment.collect(), [], [], [])
     for kind in kinds:
         for device in kind.devices(machine) or (kind.default_device,):
             where = {"backend": kind.name, "device": device}
             try:
                 for name in NETWORKS:
-                    for row in _measure_network(kind, device, name, found.targets, events):
-                        found.rows.append({**where, "network": name, **row})
+                    for row in _measure_network(kind, device, name, report.targets, events):
+                        report.rows.append({**where, "network": name, **row})
             except BitfrontError as error:
-                found.failed.append({**where, "why": str(error)})
-    return found
+                report.failed.append({**where, "why": str(error)})
+    return report
 
 
 def _measure_network(
@@ -86,17 +86,17 @@ def _measure(good: Checked, events: Events) -> Iterator[dict[str, Any]]:
     adopt_ranges(good.keeper, good.folder, ranges)
     space = good.space_under(ranges)
     engines = MeasuredEngines(good.keeper, good.folder, events)
-    offered = {precision: _count_asked(space, precision) for precision in good.capability.precisions}
+    offered = {precision: _count_layers(space, precision) for precision in good.capability.precisions}
     for precision in sorted(offered, key=lambda each: each.rank):  # FP32 first: the others are timed beside it
         if offered[precision]:
             engines.measure(precision.label, space.uniform(precision))
     results = engines.score_final()
-    for precision, asked in offered.items():
-        found = _figures(results[precision.label], precision) if asked else {"why": _why_not(space, precision)}
-        yield {"format": precision.label, "layers": asked, **found}
+    for precision, layers in offered.items():
+        figures = _figures(results[precision.label], precision) if layers else {"why": _why_not(space, precision)}
+        yield {"format": precision.label, "layers": layers, **figures}
 
 
-def _count_asked(space: Space, precision: Precision) -> int:
+def _count_layers(space: Space, precision: Precision) -> int:
     return sum(each is precision for each in space.uniform(precision).values())
 
 
@@ -107,8 +107,8 @@ def _why_not(space: Space, precision: Precision) -> str:
 
 
 def _figures(result: EngineResult, precision: Precision) -> dict[str, Any]:
-    found, failure = result.evaluation, result.evaluation.failure
-    rows = [row for row in found.audit if row.asked is precision]
+    evaluation, failure = result.evaluation, result.evaluation.failure
+    rows = [row for row in evaluation.audit if row.asked is precision]
     sqnr = None if result.final is None or precision is REFERENCE else result.final.value
     return {
         "obeyed": sum(row.answer is Answer.OBEYED for row in rows),
@@ -117,8 +117,8 @@ def _figures(result: EngineResult, precision: Precision) -> dict[str, Any]:
         "latency_ms": None if result.latency is None else result.latency.value_ms,
         "speedup": result.speedup,
         "sqnr_db": sqnr,
-        "bytes": found.size_bytes,
-        "build_s": found.build_s,
-        "notes": [*found.notes, *(() if result.latency is None else result.latency.warnings)],
+        "bytes": evaluation.size_bytes,
+        "build_s": evaluation.build_s,
+        "notes": [*evaluation.notes, *(() if result.latency is None else result.latency.warnings)],
         "why": None if failure is None else f"{failure.stage.value}: {failure.message}",
     }

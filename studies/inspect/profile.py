@@ -146,21 +146,21 @@ def _delta(one: float, two: float) -> dict[str, float]:
     return {"ms": one, "ms_against": two, "delta_ms": two - one}
 
 
-def headline(found: Profile) -> list[str]:
+def headline(profile: Profile) -> list[str]:
     """A profile in sentences, above its tables."""
-    measured = "its latency is not known" if found.latency_ms is None else f"measured {format_ms(found.latency_ms)}"
+    measured = "its latency is not known" if profile.latency_ms is None else f"measured {format_ms(profile.latency_ms)}"
     lines = [
-        f"trial {found.trial}: {found.mix}; {measured}; {len(found.layers)} layers, {format_ms(found.sum_ms)} in "
-        f"{'the' if found.again else 'a stored'} profiled run",
+        f"trial {profile.trial}: {profile.mix}; {measured}; {len(profile.layers)} layers, {format_ms(profile.sum_ms)} "
+        f"in {'the' if profile.again else 'a stored'} profiled run",
         "profiling makes every layer slower; the scaled times add up to the measured latency",
     ]
-    hidden = [row["group"] for row in found.group_rows() if not row["kernels"]]
+    hidden = [row["group"] for row in profile.group_rows() if not row["kernels"]]
     if hidden:
         lines.append(
             f"{len(hidden)} groups have no layer of their own, because they run inside layers that they share with "
             "other operations"
         )
-    return [*lines, *found.notes]
+    return [*lines, *profile.notes]
 
 
 def text_of(row: Mapping[str, Any]) -> dict[str, Any]:

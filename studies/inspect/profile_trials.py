@@ -51,13 +51,13 @@ def profile_trials(
         groups = {group.id: group for group in store.studies.groups(now.study.id)}
         known = {} if again else {record.id: store.engines.profile(record.id) for record in records}
     missing = {record.id: record for record in records if not known.get(record.id)}
-    found = {record.id: (known[record.id], _stored_notes(record)) for record in records if record.id not in missing}
+    profiles = {record.id: (known[record.id], _stored_notes(record)) for record in records if record.id not in missing}
     if missing:
         from studies.inspect.profile_engines import profile_engines
 
-        found |= profile_engines(url, now, list(missing.values()), count, changes, progress)
+        profiles |= profile_engines(url, now, list(missing.values()), count, changes, progress)
     return tuple(
-        _profile(now, trial, record, groups, *found[record.id], again=record.id in missing)
+        _profile(now, trial, record, groups, *profiles[record.id], again=record.id in missing)
         for trial, record in zip(trials, records, strict=True)
     )
 
@@ -90,5 +90,5 @@ def _stored_notes(record: StoredEvaluation) -> tuple[str, ...]:
 
 
 def _latency_ms(now: Standing, record: StoredEvaluation) -> float | None:
-    found = now.measures.latency_ms[now.table.id == record.id]
-    return float(found[0]) if len(found) and np.isfinite(found[0]) else None
+    latencies_ms = now.measures.latency_ms[now.table.id == record.id]
+    return float(latencies_ms[0]) if len(latencies_ms) and np.isfinite(latencies_ms[0]) else None

@@ -16,43 +16,47 @@ _LAYOUTS: dict[tuple[int, ...], str] = {
 }
 
 
-def verdict(found: WrapperOutput, threshold_db: float, at_input: InputFault | None = None) -> str:
+def verdict(output: WrapperOutput, threshold_db: float, at_input: InputFault | None = None) -> str:
     """What follows for one output, in one sentence.
 
     Args:
         at_input: the fault of an input that explains the outputs, which then have none of their own.
     """
-    if found.fault is not None and at_input is None:
-        told = f"{_fault_text(found.fault)}; with that corrected, its SQNR rises from {_db(found.fault.before_db)} to "
-        return f"{found.name}: {told}{_db(found.fault.after_db)}"
-    level = f"SQNR {_db(found.to_evaluation_db)} against the evaluation, {_db(found.to_float_db)} against FP32"
-    if is_near(found, threshold_db):
-        return f"{found.name}: no fault was found; it is as close as can be expected after quantization ({level})"
-    differs = f"{found.name}: it differs by more than quantization explains ({level})"
+    if output.fault is not None and at_input is None:
+        fault_text = (
+            f"{_fault_text(output.fault)}; with that corrected, its SQNR rises from {_db(output.fault.before_db)} to "
+        )
+        return f"{output.name}: {fault_text}{_db(output.fault.after_db)}"
+    level = f"SQNR {_db(output.to_evaluation_db)} against the evaluation, {_db(output.to_float_db)} against FP32"
+    if is_near(output, threshold_db):
+        return f"{output.name}: no fault was found; it is as close as can be expected after quantization ({level})"
+    differs = f"{output.name}: it differs by more than quantization explains ({level})"
     if at_input is None:
         return f"{differs}, and no single fault explains the difference"
-    much = "" if at_input.after_db >= _near_db(found, threshold_db) else "a part of "
+    much = "" if at_input.after_db >= _near_db(output, threshold_db) else "a part of "
     return f"{differs}, and a fault of an input explains {much}the difference"
 
 
-def input_text(found: InputFault, outputs: Sequence[WrapperOutput], threshold_db: float) -> str:
+def input_text(fault: InputFault, outputs: Sequence[WrapperOutput], threshold_db: float) -> str:
     """What was done to an input of the user's own program, in one sentence."""
-    rise = f"rises from {_db(found.before_db)} to {_db(found.after_db)}"
-    told = f"input {found.input}: {found.cause}; against the model on such inputs, the SQNR of the outputs {rise}"
+    rise = f"rises from {_db(fault.before_db)} to {_db(fault.after_db)}"
+    sentence = f"input {fault.input}: {fault.cause}; against the model on such inputs, the SQNR of the outputs {rise}"
     wanted = max(_near_db(each, threshold_db) for each in outputs)
-    if found.after_db >= wanted:
-        return told
-    return f"{told}, where the whole cause would reach {_db(wanted)}: look for another fault beside it, or one alike"
+    if fault.after_db >= wanted:
+        return sentence
+    return (
+        f"{sentence}, where the whole cause would reach {_db(wanted)}: look for another fault beside it, or one alike"
+    )
 
 
-def is_near(found: WrapperOutput, threshold_db: float) -> bool:
+def is_near(output: WrapperOutput, threshold_db: float) -> bool:
     """Whether an output is about as near to the evaluation or to FP32 as these are to each other."""
-    return found.level_db >= _near_db(found, threshold_db)
+    return output.level_db >= _near_db(output, threshold_db)
 
 
-def _near_db(found: WrapperOutput, threshold_db: float) -> float:
-    """From what SQNR on an output is as it should be; 40 dB are called equal, however near evaluation and FP32 are."""
-    return min(found.evaluation_to_float_db, 40.0) - threshold_db
+def _near_db(output: WrapperOutput, threshold_db: float) -> float:
+    """The SQNR from which an output is right; 40 dB are called equal, however near evaluation and FP32 are."""
+    return min(output.evaluation_to_float_db, 40.0) - threshold_db
 
 
 def _fault_text(fault: Fault) -> str:
@@ -104,11 +108,11 @@ def _db(value: float) -> str:
     return f"{value:.1f} dB"
 
 
-def to_json(found: WrapperComparison, threshold_db: float) -> dict[str, Any]:
+def to_json(comparison: WrapperComparison, threshold_db: float) -> dict[str, Any]:
     """Plain values; what is infinite is null."""
-    fault = found.input_fault
+    fault = comparison.input_fault
     return {
-        "samples": found.samples,
+        "samples": comparison.samples,
         "outputs": [
             {
                 "name": each.name,
@@ -119,9 +123,9 @@ def to_json(found: WrapperComparison, threshold_db: float) -> dict[str, Any]:
                 "fault": None if each.fault is None else _fault_json(each.fault),
                 "verdict": verdict(each, threshold_db, fault),
             }
-            for each in found.outputs
+            for each in comparison.outputs
         ],
-        "input_fault": None if fault is None else _input_json(fault, found.outputs, threshold_db),
+        "input_fault": None if fault is None else _input_json(fault, comparison.outputs, threshold_db),
     }
 
 

@@ -50,13 +50,13 @@ class DriftReport:
 
     def lines(self) -> list[str]:
         """What the table does not say."""
-        told = [self._headline()]
+        lines = [self._headline()]
         if self.judged.loss is not None:
-            told.append(loss_text(self.judged.loss, self.metric))
+            lines.append(loss_text(self.judged.loss, self.metric))
         left_out = len(self.rows()) - MOST_SHOWN
         if left_out > 0:
-            told.insert(0, f"… and {left_out} more tensors; --json lists all.")
-        return [*told, *self.notes]
+            lines.insert(0, f"… and {left_out} more tensors; --json lists all.")
+        return [*lines, *self.notes]
 
     def to_json(self) -> dict[str, Any]:
         loss = self.judged.loss
@@ -83,11 +83,11 @@ class DriftReport:
         )
         if self.verdict is DriftVerdict.DRIFT:
             return f"drift: {drifted} of {count} tensors differ beyond chance ({compared})."
-        told = f"distances above {self.judged.smallest:.2f} would be recognized as beyond chance"
+        power = f"distances above {self.judged.smallest:.2f} would be recognized as beyond chance"
         if self.verdict is DriftVerdict.NO_DRIFT:
-            return f"no drift: no tensor differs beyond chance ({compared}; {told})."
+            return f"no drift: no tensor differs beyond chance ({compared}; {power})."
         return (
-            f"not judged: there are too few {units} ({compared}; only {told}). Give more fresh data, or calibrate on "
+            f"not judged: there are too few {units} ({compared}; only {power}). Give more fresh data, or calibrate on "
             "more."
         )
 

@@ -131,13 +131,13 @@ class _FreshRun:
     def _score(self, row: int) -> LossShift:
         point = self._now.point(row)
         line = self._good.keeper.ask("scoring the engine on the fresh data", partial(self._events.step, "scoring"))
-        found = line.scores.score_engines({_ENGINE: self._engine(row)})
+        scores = line.scores.score_engines({_ENGINE: self._engine(row)})
         before = self._before(row)
-        if _ENGINE not in found.accuracy:
+        if _ENGINE not in scores.accuracy:
             nan = float("nan")
-            failure = found.failed[_ENGINE]
-            return LossShift(point.trial, before, (nan, nan, nan), 0.0, nan, found.reference, 0, failure=failure)
-        accuracy = found.accuracy[_ENGINE]
+            failure = scores.failed[_ENGINE]
+            return LossShift(point.trial, before, (nan, nan, nan), 0.0, nan, scores.reference, 0, failure=failure)
+        accuracy = scores.accuracy[_ENGINE]
         now = (accuracy.loss, accuracy.loss_low, accuracy.loss_high)
         units = min(self._units_of_study(row), self._units_of_fresh(accuracy))
         if units < LEAST_UNITS:
@@ -146,7 +146,7 @@ class _FreshRun:
                 f"and at least {LEAST_UNITS} are needed."
             )
         p = compare_losses(before, now, units)
-        return LossShift(point.trial, before, now, p, accuracy.value, found.reference, accuracy.samples)
+        return LossShift(point.trial, before, now, p, accuracy.value, scores.reference, accuracy.samples)
 
     def _units_of_study(self, row: int) -> int:
         """Samples, clusters or batches that the interval on the final split comes from."""

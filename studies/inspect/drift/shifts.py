@@ -135,7 +135,7 @@ def judge_drift(before: SampleStatistics, now: SampleStatistics, loss: LossShift
 def compare_statistics(before: SampleStatistics, now: SampleStatistics) -> list[Shift]:
     """The shift of each statistic of each tensor that both have, in the order of the tensors."""
     places = {name: place for place, name in enumerate(now.tensors)}
-    found = []
+    shifts = []
     for row, tensor in enumerate(before.tensors):
         if tensor not in places:
             continue
@@ -145,8 +145,8 @@ def compare_statistics(before: SampleStatistics, now: SampleStatistics) -> list[
             one, two = (values.astype(np.float64) for values in (before.values[row, column], now.values[other, column]))
             distance = largest_difference(one, two)
             p = chance_of(distance, len(one), len(two))
-            found.append(Shift(tensor, statistic, float(np.median(one)), float(np.median(two)), distance, p, moved))
-    return found
+            shifts.append(Shift(tensor, statistic, float(np.median(one)), float(np.median(two)), distance, p, moved))
+    return shifts
 
 
 def largest_difference(one: Floats, two: Floats) -> float:

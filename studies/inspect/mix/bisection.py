@@ -47,13 +47,13 @@ class Bisection:
 
     Attributes:
         trials: in the order in which they were made.
-        found: the fewest groups that undo the loss; None if there is no loss, or even float in all of them does not
+        smallest: the fewest groups that undo the loss; None if there is no loss, or even float in all of them does not
             undo it.
         kind, stretch: of the kinds of ops and of the stretches that undo it, the one with the fewest groups.
     """
 
     trials: tuple[BisectionStep, ...]
-    found: BisectionStep | None
+    smallest: BisectionStep | None
     kind: BisectionStep | None = None
     stretch: BisectionStep | None = None
 
@@ -149,10 +149,10 @@ def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 def kinds_of(groups: Sequence[Group]) -> dict[str, list[str]]:
     """Kind of a group's weighted op, finer than its op type → ids of the groups."""
-    found: dict[str, list[str]] = {}
+    by_kind: dict[str, list[str]] = {}
     for group in groups:
-        found.setdefault(_kind(group), []).append(group.id)
-    return found
+        by_kind.setdefault(_kind(group), []).append(group.id)
+    return by_kind
 
 
 def _kind(group: Group) -> str:

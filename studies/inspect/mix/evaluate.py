@@ -92,18 +92,18 @@ class _MixRun:
 
     def run(self, request: MixRequest) -> MixReport:
         good, space = self._good, self._space
-        given = read_mix(request.assign, good.model.groups, space)
+        target_mix = read_mix(request.assign, good.model.groups, space)
         errors = sensitivities.of_checked(good, space, self._thresholds, self._events)
-        kept = keep_sensitive(given.assignment, errors, space) if request.keep_sensitive else {}
-        mix = given.assignment.replace(kept)
+        kept = keep_sensitive(target_mix.assignment, errors, space) if request.keep_sensitive else {}
+        mix = target_mix.assignment.replace(kept)
         self._engines.measure("fp32", space.uniform(REFERENCE))
         self._resolve_limits()
         self._engines.measure("mix", mix)
-        found = self._bisect(mix, errors) if request.bisect and self._engines.runs("mix") else None
-        if found is not None and found.found is not None:
+        bisection = self._bisect(mix, errors) if request.bisect and self._engines.runs("mix") else None
+        if bisection is not None and bisection.smallest is not None:
             self._engines.measure(
                 "explained",
-                mix.replace({group: choose_float(group, mix[group], self._space) for group in found.found.kept}),
+                mix.replace({group: choose_float(group, mix[group], self._space) for group in bisection.smallest.kept}),
             )
         measured = self._engines.score_final()
         return MixReport(
@@ -116,8 +116,10 @@ class _MixRun:
             mix=measured["mix"],
             kept=tuple(kept),
             sensitivities=errors,
-            explanation=None if found is None else self._confirm(found, measured.get("explained"), measured["fp32"]),
-            notes=(*given.notes, *good.metric["notes"]),
+            explanation=None
+            if bisection is None
+            else self._confirm(bisection, measured.get("explained"), measured["fp32"]),
+            notes=(*target_mix.notes, *good.metric["notes"]),
         )
 
     def _resolve_limits(self) -> None:
@@ -146,22 +148,24 @@ class _MixRun:
             allowed = self._allowed_loss(self._engines.evaluation("fp32").accuracy)
             try:
                 line = self._good.keeper.ask("scoring a mix without an engine")
-                found = line.diagnoses.score_emulated(
+                score = line.diagnoses.score_emulated(
                     mix.replace({group: floats[group] for group in kept}), 0.0 if allowed is None else allowed
                 )
             except ProcessDiedError as death:
                 raise EvaluatorError(
                     f"bisecting the loss: {death}. Take a smaller --batch, or leave --bisect out."
                 ) from death
-            undone = found.accuracy is not None and is_undone(found.accuracy, allowed)
-            return BisectionStep(name, kept, found.accuracy, found.failure, undone)
+            undone = score.accuracy is not None and is_undone(score.accuracy, allowed)
+            return BisectionStep(name, kept, score.accuracy, score.failure, undone)
 
         return bisect(ids, rank_groups(ids, mix, errors), kinds, attempt)
 
-    def _confirm(self, found: Bisection, engine: EngineResult | None, fp32: EngineResult) -> LossExplanation:
-        """What bisection found with the engine of it, whose loss on the final split took no part in finding it."""
+    def _confirm(self, bisection: Bisection, engine: EngineResult | None, fp32: EngineResult) -> LossExplanation:
+        """What bisection showed, with the engine that it leads to, whose loss on the final split took no part in it."""
         final = None if engine is None else engine.final
-        return LossExplanation(found, engine, final is not None and is_undone(final, self._allowed_loss(fp32.final)))
+        return LossExplanation(
+            bisection, engine, final is not None and is_undone(final, self._allowed_loss(fp32.final))
+        )
 
     def _allowed_loss(self, fp32: Accuracy | None) -> float | None:
         return allowed_loss(self._limits, self._metric, fp32)
@@ -218,29 +222,30 @@ class MeasuredEngines:
         self._keeper = keeper
         self._folder = folder
         self._events = events
-        self._found: dict[str, Evaluation] = {}
+        self._evaluations: dict[str, Evaluation] = {}
 
     def measure(self, label: str, assignment: Assignment) -> None:
-        """Build, time and score an assignment; its own failure is part of what is found.
+        """Build, time and score an assignment; its own failure is stored as its result.
 
         Raises:
             EvaluatorError: it is the FP32 baseline that fails.
         """
         self._events.note(f"building and measuring {_NAMES.get(label, 'all ' + label)}")
         limits = EarlyLimits(reference_ms=self._reference_ms())
-        found = self._keeper.evaluate(assignment, self._path(label), limits)
-        if label == "fp32" and found.failure is not None:
+        evaluation = self._keeper.evaluate(assignment, self._path(label), limits)
+        if label == "fp32" and evaluation.failure is not None:
             raise EvaluatorError(
-                f"measuring the FP32 baseline: it failed at {found.failure.stage.value}: {found.failure.message}"
+                f"measuring the FP32 baseline: it failed at {evaluation.failure.stage.value}: "
+                f"{evaluation.failure.message}"
             )
-        self._found[label] = found
+        self._evaluations[label] = evaluation
 
     def evaluation(self, label: str) -> Evaluation:
-        return self._found[label]
+        return self._evaluations[label]
 
     def runs(self, label: str) -> bool:
         """Whether an engine was built, though its outputs may not be finite."""
-        failure = self._found[label].failure
+        failure = self._evaluations[label].failure
         return failure is None or failure.kind is FailureKind.NON_FINITE
 
     def score_final(self) -> Mapping[str, EngineResult]:
@@ -249,7 +254,7 @@ class MeasuredEngines:
         Raises:
             EvaluatorError: the evaluator process dies over it.
         """
-        engines = {label: self._path(label) for label, found in self._found.items() if found.ok}
+        engines = {label: self._path(label) for label, evaluation in self._evaluations.items() if evaluation.ok}
         self._events.note(f"measuring {len(engines)} engines side by side and scoring them on the final split")
         line = self._keeper.ask("measuring the engines", partial(self._events.step, "engines"))
         try:
@@ -259,13 +264,13 @@ class MeasuredEngines:
         fp32 = final.latency["fp32"]
         return {
             label: EngineResult(
-                found,
+                evaluation,
                 final.latency.get(label),
                 final.accuracy.get(label),
                 final.failed.get(label, ""),
                 _speedup(final.latency.get(label), fp32),
             )
-            for label, found in self._found.items()
+            for label, evaluation in self._evaluations.items()
         }
 
     def _path(self, label: str) -> Path:
@@ -273,7 +278,7 @@ class MeasuredEngines:
 
     def _reference_ms(self) -> float | None:
         """What the baseline takes, by which latencies become milliseconds on relative targets."""
-        fp32 = self._found.get("fp32")
+        fp32 = self._evaluations.get("fp32")
         return None if fp32 is None or fp32.latency is None else fp32.latency.raw_ms
 
 

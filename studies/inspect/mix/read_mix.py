@@ -55,15 +55,15 @@ def read_mix(text: str, groups: Sequence[Group], space: Space) -> TargetMix:
         ConfigError: the text is none of these, a file cannot be read, a pattern, name or precision is unknown, or none
             of the groups of a rule can run as it says.
     """
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if os.path.isfile(text):  # not Path.is_file, which fails if a long list of rules is no possible name
-        wanted, told = _read_file(text, groups)
+        wanted, notes = _read_file(text, groups)
     elif "=" in text:
         wanted = _read_rules(text, groups, space)
     else:
         raise ConfigError(f"--assign {text}: it is neither a file nor a rule; {_FORMS}.")
     assignment = space.nearest(wanted)
-    return TargetMix(assignment, (*told, *_notes(wanted, assignment, groups, space)))
+    return TargetMix(assignment, (*notes, *_notes(wanted, assignment, groups, space)))
 
 
 def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
@@ -71,11 +71,11 @@ def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, P
     by_id = {group.id: group for group in groups}
     rules, at = [], 0
     while at < len(text):
-        found = _RULE.match(text, at)
-        if found is None:
+        match = _RULE.match(text, at)
+        if match is None:
             raise ConfigError(f"--assign {text}: expected REGEX=PRECISION, got {text[at:]!r}; {_FORMS}.")
-        rules.append((found[1].strip(), found[2]))
-        at = found.end()
+        rules.append((match[1].strip(), match[2]))
+        at = match.end()
     for pattern, label in rules:
         rule = f"--assign {pattern}={label}"
         precision = _precision(label, rule)
@@ -143,29 +143,27 @@ def _load(path: str) -> Any:
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON; raises ValueError where a key is there twice, of which JSON readers drop the first."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key {twice!r} twice in one object")
-    return found
+    return mapping
 
 
 def _find_mapping(content: Any, path: str) -> Mapping[str, Any]:
     """Node or group → precision, out of what the program writes or out of a plain mapping."""
     mapping = content if isinstance(content, Mapping) else {}
     best = mapping.get("best")
-    found: Any = mapping
+    mix: Any = mapping
     if isinstance(best, Mapping):  # of `front --json`
-        found = best.get("assignment")
+        mix = best.get("assignment")
     elif "precision" in mapping and isinstance(mapping["precision"], Mapping):  # of a manifest
-        found = mapping["precision"]
+        mix = mapping["precision"]
     elif isinstance(rows := mapping.get("groups"), list):  # of `show --json`, or of this verb's own
-        found = {
-            row["group"]: row["asked"] for row in rows if isinstance(row, Mapping) and {"group", "asked"} <= {*row}
-        }
-    if not isinstance(found, Mapping) or not found or not all(isinstance(label, str) for label in found.values()):
+        mix = {row["group"]: row["asked"] for row in rows if isinstance(row, Mapping) and {"group", "asked"} <= {*row}}
+    if not isinstance(mix, Mapping) or not mix or not all(isinstance(label, str) for label in mix.values()):
         raise ConfigError(f"--assign {path}: there is no mix in it; {_FORMS}.")
-    return found
+    return mix
 
 
 # -- what a target does not offer --------------------------------------------------------------------------------------

@@ -73,8 +73,8 @@ class EngineResult:
     @property
     def is_unrelated(self) -> bool:
         """Whether its outputs have nothing in common with FP32's."""
-        found = (self.evaluation.accuracy, self.final)
-        return any(a is not None and a.resemblance is not None and a.resemblance < UNRELATED_BELOW for a in found)
+        scores = (self.evaluation.accuracy, self.final)
+        return any(a is not None and a.resemblance is not None and a.resemblance < UNRELATED_BELOW for a in scores)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class LossExplanation:
             "lossless": self.bisection.lossless,
             "evaluations": len(self.bisection.trials),
             "tried": [_trial_json(trial) for trial in self.bisection.trials],
-            "explained_by": _kept_json(self.bisection.found),
+            "explained_by": _kept_json(self.bisection.smallest),
             "smallest_kind": _kept_json(self.bisection.kind),
             "smallest_stretch": _kept_json(self.bisection.stretch),
             "engine": None if self.engine is None else self.engine.to_json(),
@@ -160,14 +160,14 @@ class MixReport:
         errors = {(row.group, row.precision): self.sensitivities.row(row) for row in self.sensitivities.rows}
         rows = []
         for group in self.groups:
-            asked, seen = self.mix.evaluation.assignment[group.id], audit.get(group.id)
-            error = errors.get((group.id, asked), {})
+            precision, seen = self.mix.evaluation.assignment[group.id], audit.get(group.id)
+            error = errors.get((group.id, precision), {})
             rows.append(
                 {
                     "group": group.id,
                     "node": group.name,
                     "op": group.op,
-                    "asked": asked.label,
+                    "asked": precision.label,
                     "got": None if seen is None or seen.got is None else seen.got.label,
                     "answer": None if seen is None else seen.answer.value,
                     "kernel": None if seen is None else seen.kernel,
@@ -183,8 +183,8 @@ class MixReport:
         texts = []
         for row in self.group_rows():
             known = errors.get((row["group"], row["asked"]))
-            told = dict.fromkeys(GROUP_COLUMNS, "") if known is None else text_of(self.sensitivities.row(known))
-            texts.append({**told, **{name: row[name] for name in GROUP_COLUMNS[:6]}})
+            cells = dict.fromkeys(GROUP_COLUMNS, "") if known is None else text_of(self.sensitivities.row(known))
+            texts.append({**cells, **{name: row[name] for name in GROUP_COLUMNS[:6]}})
         return texts
 
     # -- engines ---------------------------------------------------------------------------------------------------
@@ -294,15 +294,15 @@ class MixReport:
         if bisection.lossless:
             loss = self._loss_text(bisection.trials[0].accuracy)
             yield f"there is no loss to explain: in emulation the mix loses {loss}, which may be chance"
-        elif bisection.found is None or engine is None:
+        elif bisection.smallest is None or engine is None:
             yield f"no groups explain the loss: it remains even if all of them run in float; {count}"
         else:
-            names = ", ".join(self._names(bisection.found.kept))
-            many = f"{len(bisection.found.kept)} of {len(self.groups)} groups explain"
-            yield f"{many} the loss ({bisection.found.name}): {names}; {count}"
+            names = ", ".join(self._names(bisection.smallest.kept))
+            many = f"{len(bisection.smallest.kept)} of {len(self.groups)} groups explain"
+            yield f"{many} the loss ({bisection.smallest.name}): {names}; {count}"
             others = {"ops of one kind": bisection.kind, "a stretch": bisection.stretch}
             for sort, trial in others.items():
-                if trial is not None and trial.kept != bisection.found.kept:
+                if trial is not None and trial.kept != bisection.smallest.kept:
                     yield f"chosen as {sort}, {len(trial.kept)} groups are needed: {trial.name}"
             yield self._confirmation_text(engine, confirmed=explanation.confirmed)
 
@@ -345,5 +345,5 @@ def _kept_json(trial: BisectionStep | None) -> list[str] | None:
 
 
 def _trial_json(trial: BisectionStep) -> dict[str, Any]:
-    told: Mapping[str, Any] = {"kept_in_float": trial.name, "groups": list(trial.kept), "undone": trial.undone}
-    return {**told, "accuracy": _accuracy_json(trial.accuracy), "failure": trial.failure or None}
+    fields: Mapping[str, Any] = {"kept_in_float": trial.name, "groups": list(trial.kept), "undone": trial.undone}
+    return {**fields, "accuracy": _accuracy_json(trial.accuracy), "failure": trial.failure or None}

@@ -38,16 +38,16 @@ def ids(*numbers: int) -> list[str]:
 def test_a_stretch_is_found_as_it_is(start: int, length: int) -> None:
     culprits = LOWERED[start : start + length]
     found = planted(set(culprits))
-    assert found.found is not None
-    assert list(found.found.kept) == culprits
+    assert found.smallest is not None
+    assert list(found.smallest.kept) == culprits
     assert len(found.trials) <= most_trials(len(LOWERED), 0)
 
 
 def test_a_kind_of_op_is_taken_where_it_is_smaller_than_any_stretch() -> None:
     found = planted(set(ids(2, 20, 37)), Gemm=ids(2, 20, 37), Conv=ids(*range(3, 20)))
-    assert found.found is not None
-    assert (found.found.name, list(found.found.kept)) == ("all Gemm", ids(2, 20, 37))
-    assert found.kind == found.found
+    assert found.smallest is not None
+    assert (found.smallest.name, list(found.smallest.kept)) == ("all Gemm", ids(2, 20, 37))
+    assert found.kind == found.smallest
     assert found.stretch is not None
     assert list(found.stretch.kept) == LOWERED[2:38]
     assert [trial.name for trial in found.trials][:3] == ["nothing", "all Gemm", "all Conv"]
@@ -56,8 +56,8 @@ def test_a_kind_of_op_is_taken_where_it_is_smaller_than_any_stretch() -> None:
 def test_the_most_sensitive_are_taken_where_they_lie_apart() -> None:
     ranked = ids(2, 37, *(number for number in range(40) if number not in (2, 37)))
     found = planted(set(ids(2, 37)), ranked=ranked)
-    assert found.found is not None
-    assert (found.found.name, list(found.found.kept)) == ("the 2 most sensitive", ids(2, 37))
+    assert found.smallest is not None
+    assert (found.smallest.name, list(found.smallest.kept)) == ("the 2 most sensitive", ids(2, 37))
     assert found.kind is None
     assert found.stretch is not None
     assert list(found.stretch.kept) == LOWERED[2:38]
@@ -65,18 +65,18 @@ def test_the_most_sensitive_are_taken_where_they_lie_apart() -> None:
 
 def test_where_nothing_is_lost_nothing_more_is_tried() -> None:
     found = planted(set())
-    assert (found.lossless, found.found, len(found.trials)) == (True, None, 1)
+    assert (found.lossless, found.smallest, len(found.trials)) == (True, None, 1)
 
 
 def test_a_loss_that_is_spread_over_all_groups_needs_all_of_them() -> None:
     found = planted(set(LOWERED))
-    assert found.found is not None
-    assert (found.found.name, list(found.found.kept)) == (EVERYTHING, LOWERED)
+    assert found.smallest is not None
+    assert (found.smallest.name, list(found.smallest.kept)) == (EVERYTHING, LOWERED)
 
 
 def test_what_even_float_does_not_undo_is_not_explained() -> None:
     found = planted({"elsewhere"})
-    assert (found.lossless, found.found) == (False, None)
+    assert (found.lossless, found.smallest) == (False, None)
     assert found.trials[-1].name == EVERYTHING
 
 
@@ -84,11 +84,11 @@ def test_what_even_float_does_not_undo_is_not_explained() -> None:
 def test_a_single_group_is_tried_once(culprits: set[str]) -> None:
     found = planted(culprits, lowered=["g000"])
     assert [trial.kept for trial in found.trials] == [(), ("g000",)]
-    assert (found.found is not None) == (culprits == {"g000"})
+    assert (found.smallest is not None) == (culprits == {"g000"})
 
 
 def test_a_mix_without_lower_precisions_has_nothing_to_keep() -> None:
-    assert planted({"elsewhere"}, lowered=[]).found is None
+    assert planted({"elsewhere"}, lowered=[]).smallest is None
 
 
 @given(st.data())
@@ -96,10 +96,10 @@ def test_what_is_found_was_tried_undoes_the_loss_and_cannot_be_shortened(data: s
     lowered = LOWERED[: data.draw(st.integers(1, len(LOWERED)))]
     culprits = data.draw(st.sets(st.sampled_from(lowered), min_size=1))
     found = planted(culprits, lowered)
-    assert found.found is not None
-    kept = found.found.kept
+    assert found.smallest is not None
+    kept = found.smallest.kept
     assert culprits <= set(kept)
-    assert {kept[0], kept[-1]} <= culprits or found.found.name == EVERYTHING
+    assert {kept[0], kept[-1]} <= culprits or found.smallest.name == EVERYTHING
     assert len({trial.kept for trial in found.trials}) == len(found.trials) <= most_trials(len(lowered), 0)
 
 
