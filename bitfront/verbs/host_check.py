@@ -124,7 +124,7 @@ def _docker_check(gpu: bool) -> Check:
 
 
 def _backend_checks(kind: BackendKind, machine: Machine, *, by_name: bool) -> list[Check]:
-    """Whether a backend opens on its devices; without a GPU those that need one are left out, unless the backend was named."""
+    """Whether a backend opens on its devices; without a GPU on those that need one only if the backend was named."""
     devices = [device for device in kind.devices(machine) if by_name or machine.gpus or not kind.runs_on_gpu(device)]
     return [_backend_check(kind, device) for device in devices]
 
