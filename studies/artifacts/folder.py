@@ -288,23 +288,23 @@ class Artifacts:
 
     def _verify(self, file: BinaryIO, digest: str) -> None:
         try:
-            found = hash_of(file)
+            content_digest = hash_of(file)
             file.seek(0)
         except OSError as error:
             raise ArtifactError(f"Could not read artifact {digest} in {self.place}: {_reason(error)}.") from error
-        if found != digest:
+        if content_digest != digest:
             raise DamagedError(
-                f"Artifact {digest} in {self.place} was changed or damaged: its content has digest {found}. Remove it "
-                "and let it be built again."
+                f"Artifact {digest} in {self.place} was changed or damaged: its content has digest {content_digest}. "
+                "Remove it and let it be built again."
             )
 
 
 def hash_of(file: BinaryIO) -> str:
     """SHA-256 of what is left to read of a file, as 64 hex digits."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     while piece := file.read(CHUNK_BYTES):
-        found.update(piece)
-    return found.hexdigest()
+        sha256.update(piece)
+    return sha256.hexdigest()
 
 
 @contextmanager

@@ -53,7 +53,10 @@ class KeptRanges:
         try:
             data = json.loads(gzip.decompress(path.read_bytes()))
             record = data["recovery"]
-            found = Ranges.from_json(data["ranges"]), None if record is None else RecoveryRecord.from_json(record)
+            ranges_and_record = (
+                Ranges.from_json(data["ranges"]),
+                None if record is None else RecoveryRecord.from_json(record),
+            )
         except FileNotFoundError:
             return None
         except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
@@ -63,7 +66,7 @@ class KeptRanges:
             return None
         with suppress(OSError):
             os.utime(path)  # the least recently used ones go first
-        return found
+        return ranges_and_record
 
     def keep(self, key: str, ranges: Ranges, record: RecoveryRecord | None = None) -> None:
         """Keep ranges, and let go of the least recently used ones beyond the bound."""
@@ -114,6 +117,6 @@ def load_ranges(store: Store, artifacts: Artifacts, study_target_id: int, digest
 
 def read_mixes(store: Store, study_target_id: int) -> dict[str, Mapping[str, Correction]]:
     """Digest of an assignment → scales and offsets by op that its engine has in place of those of all INT8."""
-    found = store.evaluations.mix_biases(study_target_id)
-    made = ((record.assignment.digest, record.mix_corrections) for record in found)
+    records = store.evaluations.mix_biases(study_target_id)
+    made = ((record.assignment.digest, record.mix_corrections) for record in records)
     return {digest: recovery.corrections for digest, recovery in made if recovery is not None}

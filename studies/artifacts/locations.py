@@ -33,8 +33,8 @@ def cache_home() -> Path:
 
 def bucket_of(config: SearchConfig) -> Bucket | None:
     """Where in an object store artifacts lie; None if they lie in a folder."""
-    found = parse_place(config.artifacts) if config.artifacts else None
-    return found if isinstance(found, Bucket) else None
+    place = parse_place(config.artifacts) if config.artifacts else None
+    return place if isinstance(place, Bucket) else None
 
 
 def artifacts_folder(config: SearchConfig) -> Path:
@@ -43,10 +43,10 @@ def artifacts_folder(config: SearchConfig) -> Path:
     Raises:
         StudyError: the database is on a server and no place for artifacts was given.
     """
-    found = parse_place(config.artifacts) if config.artifacts else None
-    if isinstance(found, Bucket):
-        return cache_home() / "artifacts" / digest_of(found.url)[:16]
-    return artifact_folder(config.storage, found)
+    place = parse_place(config.artifacts) if config.artifacts else None
+    if isinstance(place, Bucket):
+        return cache_home() / "artifacts" / digest_of(place.url)[:16]
+    return artifact_folder(config.storage, place)
 
 
 def inputs_folder(study: str, storage: str) -> Path:

@@ -49,7 +49,7 @@ def put(artifacts: Artifacts, config: SearchConfig, progress: Events) -> tuple[F
     Raises:
         ArtifactError: a file cannot be read or stored.
     """
-    found: list[FileRecord] = []
+    records: list[FileRecord] = []
     for role, field in ROLES.items():
         source = getattr(config, field)
         if source is None:
@@ -58,15 +58,15 @@ def put(artifacts: Artifacts, config: SearchConfig, progress: Events) -> tuple[F
         for position, (name, path) in enumerate(files):
             digest = artifacts.share(path, role)
             there = path.stat().st_size
-            found.append(FileRecord(role=role, position=position, name=name, digest=digest, size_bytes=there))
+            records.append(FileRecord(role=role, position=position, name=name, digest=digest, size_bytes=there))
         if not files:
             progress.note(
                 f"{source} is not a file, so every other host needs it too; files are stored in {artifacts.place}"
             )
-    if found:
-        size = format_bytes(sum(file.size_bytes for file in found))
-        progress.note(f"{len(found)} files of model and data, {size}, are in {artifacts.place} for other hosts")
-    return tuple(found)
+    if records:
+        size = format_bytes(sum(file.size_bytes for file in records))
+        progress.note(f"{len(records)} files of model and data, {size}, are in {artifacts.place} for other hosts")
+    return tuple(records)
 
 
 def keep(store: Store, study: StudyRecord, config: SearchConfig, progress: Events) -> None:

@@ -22,7 +22,7 @@ from studies.run.session.data_caches import check_artifacts, study_cache
 from studies.run.session.join import target_of
 from studies.run.session.levels import check_level
 from studies.run.session.setup import check_inputs
-from studies.run.session.study_rows import add_target, check_unchanged, given_options
+from studies.run.session.study_rows import add_target, check_unchanged, explicit_options
 from studies.run.session.trusted_functions import check_trusted, remember_functions, take_names_again
 from studies.run_clock import limit_start
 from studies.store.database.retries import known_server
@@ -91,7 +91,7 @@ def join(
             shipping.keep(store, study, config, progress)
             if not slots:
                 return run_here(store, good, study, mine, progress, moved=moved)
-            remember(store, study, mine, given_options(config), moved=moved)
+            remember(store, study, mine, explicit_options(config), moved=moved)
     return run_crew(config, slots, progress, mine)
 
 

@@ -59,21 +59,21 @@ def confirm(work: Work, now: Standing, rows: Sequence[int], *, timed: bool = Tru
     work.events.note(f"measuring {what} on the final samples, which takes about {format_duration_s(about_s)}")
     engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
     line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "measuring finalists"))
-    found = line.scores.score_finalists(engines, _ROUNDS, now.table.reference_ms)
+    finalists = line.scores.score_finalists(engines, _ROUNDS, now.table.reference_ms)
     if timed:
         work.ledger.store.measurements.add_round(
-            work.ledger.target.id, {int(label): found.latency[label] for label in engines}
+            work.ledger.target.id, {int(label): finalists.latency[label] for label in engines}
         )
-    for label, accuracy in found.accuracy.items():
+    for label, accuracy in finalists.accuracy.items():
         work.ledger.store.evaluations.set_final(int(label), accuracy)
     for row in rows:
-        if message := found.failed.get(str(now.table.id[row])):
+        if message := finalists.failed.get(str(now.table.id[row])):
             work.ledger.store.evaluations.set_final_failure(
                 int(now.table.id[row]), work.ledger.study.metric["name"], message
             )
             work.events.note(f"{trial_text(now, row)} fails on the final split, so it is not recommended: {message}")
-    work.ledger.store.targets.add_details(work.ledger.target.id, final_reference=found.reference)
-    return len(found.failed)
+    work.ledger.store.targets.add_details(work.ledger.target.id, final_reference=finalists.reference)
+    return len(finalists.failed)
 
 
 @time_spent("finalists")
@@ -95,14 +95,14 @@ def measure_as_given(work: Work, now: Standing) -> None:
     line = work.bench.keeper.ask("measuring the file as it was given")
     try:
         line.builds.build_given(out)
-        found = line.scores.score_finalists({AS_GIVEN: out}, _ROUNDS, now.table.reference_ms)
+        finalists = line.scores.score_finalists({AS_GIVEN: out}, _ROUNDS, now.table.reference_ms)
     except EvaluatorError as error:
-        told: dict[str, Any] = {"failure": str(error)}
+        details: dict[str, Any] = {"failure": str(error)}
     else:
-        told = {"failure": found.failed.get(AS_GIVEN, ""), "latency_ms": found.latency[AS_GIVEN].value_ms}
-        if score := found.accuracy.get(AS_GIVEN):
-            told |= {"loss": score.loss, "loss_low": score.loss_low, "loss_high": score.loss_high}
-    work.ledger.store.targets.add_details(work.ledger.target.id, **{AS_GIVEN: told})
+        details = {"failure": finalists.failed.get(AS_GIVEN, ""), "latency_ms": finalists.latency[AS_GIVEN].value_ms}
+        if score := finalists.accuracy.get(AS_GIVEN):
+            details |= {"loss": score.loss, "loss_low": score.loss_low, "loss_high": score.loss_high}
+    work.ledger.store.targets.add_details(work.ledger.target.id, **{AS_GIVEN: details})
 
 
 def trial_text(now: Standing, row: int) -> str:

@@ -77,8 +77,8 @@ class Finish:
 
     def _confirmed_by(self) -> str | None:
         """The worker that was the last to confirm finalists."""
-        found: str | None = self._work.ledger.store.targets.details(self._work.ledger.target.id).get(_CONFIRMED_BY)
-        return found
+        worker: str | None = self._work.ledger.store.targets.details(self._work.ledger.target.id).get(_CONFIRMED_BY)
+        return worker
 
     def _settle(self) -> None:
         self._give_back()

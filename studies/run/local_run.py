@@ -20,7 +20,7 @@ from studies.run.session.backend_values import backend_kind
 from studies.run.session.join import join_study
 from studies.run.session.levels import settle_level
 from studies.run.session.setup import Checked
-from studies.run.session.study_rows import given_options
+from studies.run.session.study_rows import explicit_options
 from studies.run.stop import refuse_late
 from studies.run.work import Work
 from studies.run_clock import begin_search, limit_start
@@ -55,7 +55,7 @@ def run_here(
         with join_study(store, good, study, progress, target, state="starting") as work:
             work.pace = pace
             pace.cuts_builds = bool(work.bench.builders)
-            remember(store, study, target, given_options(config), moved=moved)
+            remember(store, study, target, explicit_options(config), moved=moved)
             return _search(store, study, work)
     except BaseException:
         with suppress(BitfrontError):  # the error that brought us here says more

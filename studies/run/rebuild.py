@@ -49,10 +49,13 @@ def find_or_rebuild(work: Work, now: Standing, row: int, *, other_level: bool) -
     if wanted and not lacking:
         return record.id, ""
     why = lacking if wanted else f"its engine was not built at optimization level {work.ledger.knobs[_LEVEL]}"
-    found, digest = _place(work, {"rebuild_of": plain, **_own_biases(work, assignment)})
+    earlier_id, digest = _place(work, {"rebuild_of": plain, **_own_biases(work, assignment)})
     trial = int(now.table.trial[row])
-    if found is not None:
-        return found, f"trial {trial}: {why}; evaluation {found}, built for an earlier export, takes its place"
+    if earlier_id is not None:
+        return (
+            earlier_id,
+            f"trial {trial}: {why}; evaluation {earlier_id}, built for an earlier export, takes its place",
+        )
     work.events.note(f"trial {trial}: {why}; building, auditing and measuring it again")
     number, evaluation = _evaluate(work, assignment, digest, trial)
     return number, f"trial {trial}: {why}; it was built again as evaluation {number}{_disobeying_text(evaluation)}"

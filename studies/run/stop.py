@@ -94,9 +94,9 @@ class Stop:
             return f"every one of the {size} assignments{' that can be built' * bool(refused)} has been evaluated"
         if not in_time:
             # Say once how long an evaluation takes here, and which time limit leaves time for the others.
-            work, told = self._work, self.stopped_by == TIME_LIMIT
+            work, is_repeat = self._work, self.stopped_by == TIME_LIMIT
             self.stopped_by = TIME_LIMIT
-            if not told and done and work.crew.rank() == 0:
+            if not is_repeat and done and work.crew.rank() == 0:
                 work.events.note(
                     f"the time limit leaves no time for more: {limit_advice(work, now, self.trials - done)}"
                 )
@@ -192,10 +192,10 @@ def refuse_late(pace: Pace, study: str, storage: str) -> None:
 def _float_misses(now: Standing, storage: str, limit: Limit, value: float, bound: float) -> str:
     metric, option = now.metric, f"--{limit.option}"
     side = "at least" if limit.sign(now.metric.higher_is_better) < 0 else "at most"
-    reached, asked = limit.format(value, metric), limit.format(bound, metric)
+    reached, required = limit.format(value, metric), limit.format(bound, metric)
     way = suggestions.command("resume", now.study.name, option, limit.metavar, storage=storage)
     return (
         f"searching study {now.study.name!r}: FP32 itself misses {option}. It reaches {metric.name} {reached} on the "
-        f"search samples, and {side} {asked} is required, so no mix of lower precisions can be expected to keep "
+        f"search samples, and {side} {required} is required, so no mix of lower precisions can be expected to keep "
         f"it. Nothing else is evaluated. Continue with a limit that FP32 keeps: {way}"
     )

@@ -64,8 +64,8 @@ class RegainedClaims:
     def _left(self, now: Standing) -> list[int]:
         if not self._work.pace.allows_evaluation(now):
             return []
-        found = [int(now.table.id[row]) for row in np.flatnonzero(now.judgement.regainable)]
-        return [number for number in found if number not in self._claimed]
+        numbers = [int(now.table.id[row]) for row in np.flatnonzero(now.judgement.regainable)]
+        return [number for number in numbers if number not in self._claimed]
 
     def _hold(self, number: int) -> _Held | None:
         """None where another worker evaluates it, or has just completed it."""
@@ -99,15 +99,15 @@ class RegainedClaims:
         ledger, worker = self._work.ledger, self._work.crew.name
         engine = engine_to_keep(evaluation, self._work.problem.config.keep_engines)
         try:
-            found = ledger.complete(stopped, evaluation, engine, worker=worker)
+            record = ledger.complete(stopped, evaluation, engine, worker=worker)
         except LostEvaluationError:
             note = f"evaluation {stopped.id}: meanwhile another worker has scored it on all samples"
             self._work.events.note(note)
             return
         trial = -1 if stopped.trial is None else stopped.trial
-        text = outcome_text(found, ledger.read_standing().metric)
+        text = outcome_text(record, ledger.read_standing().metric)
         self._work.events.note(f"trial {trial}, now scored on all samples: {text}")
-        self._tell_again(found)
+        self._tell_again(record)
 
     def _tell_again(self, record: StoredEvaluation) -> None:
         """Tell Optuna the result in the trial that was enqueued for it, because a finished trial cannot be changed.
@@ -115,9 +115,9 @@ class RegainedClaims:
         Those that a killed worker left before it in line are told first, and what is no repetition is put back.
         """
         for _ in range(_MOST_ASKED):
-            trial, asked = self._proposals.ask()
-            mine = asked == record.evaluation.assignment
-            known = record if mine else self._work.ledger.find(asked)
+            trial, assignment = self._proposals.ask()
+            mine = assignment == record.evaluation.assignment
+            known = record if mine else self._work.ledger.find(assignment)
             if known is None or known.status == RUNNING:
                 self._proposals.put_back(trial)
                 return

@@ -30,8 +30,8 @@ def renewed_mixes(work: Work) -> list[Assignment]:
 def front_mixes(store: Store, now: Standing) -> dict[int, Assignment]:
     """Row → assignment of the front and the picks, the fastest first."""
     rows = [int(row) for row in now.measures.fastest_first(front_and_picks(now))]
-    found = store.evaluations.assignments(now.target.id, [int(now.table.id[row]) for row in rows])
-    return {row: found[int(now.table.id[row])] for row in rows}
+    assignments = store.evaluations.assignments(now.target.id, [int(now.table.id[row]) for row in rows])
+    return {row: assignments[int(now.table.id[row])] for row in rows}
 
 
 def count_trials(store: Store, now: Standing) -> int:

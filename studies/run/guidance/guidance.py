@@ -86,12 +86,12 @@ class _Disobeyed:
         disobeying = tuple(t.id[t.not_obeyed > 0].tolist())
         if disobeying != self._read[0]:
             assignments = store.evaluations.assignments(target, disobeying)
-            found = [
+            pairs = [
                 pair
                 for pair, ids in sorted(store.engines.never_obeyed(target).items())
                 if self._is_sure(pair[0], [assignments[number] for number in ids])
             ]
-            self._read = disobeying, self._avoidable(found)
+            self._read = disobeying, self._avoidable(pairs)
         return self._read[1]
 
     def _is_sure(self, group: str, assignments: Sequence[Assignment]) -> bool:
@@ -100,11 +100,11 @@ class _Disobeyed:
 
     def _avoidable(self, pairs: Sequence[tuple[str, Precision]]) -> frozenset[tuple[str, Precision]]:
         kept = self._ledger.unbuildable()
-        found: frozenset[tuple[str, Precision]] = frozenset()
+        avoidable: frozenset[tuple[str, Precision]] = frozenset()
         for pair in pairs:
-            if self._space.size_without(kept | found | {pair}):
-                found |= {pair}
-        return found
+            if self._space.size_without(kept | avoidable | {pair}):
+                avoidable |= {pair}
+        return avoidable
 
 
 def _measured_noise(ledger: Ledger, layout: Layout) -> NoisePrior | None:
@@ -112,15 +112,15 @@ def _measured_noise(ledger: Ledger, layout: Layout) -> NoisePrior | None:
     return _noise_of(layout, ledger.store.spaces.sensitivities(ledger.target.id))
 
 
-def _noise_of(layout: Layout, found: sensitivities.Errors) -> NoisePrior | None:
-    """Of the output errors by group and precision; None without any."""
-    if not found:
+def _noise_of(layout: Layout, output_errors: sensitivities.Errors) -> NoisePrior | None:
+    """What errors of the outputs by group and precision say of noise, before anything is measured; None without any."""
+    if not output_errors:
         return None
     errors = np.full((len(layout.groups), len(layout.palette)), np.nan)
     errors[:, layout.places[REFERENCE]] = 0.0
-    finite = [error for error in found.values() if np.isfinite(error)]
+    finite = [error for error in output_errors.values() if np.isfinite(error)]
     worst = 10 * max([*finite, 0.1])  # outputs that are not finite: worse than anything that was measured
-    for (group, precision), error in found.items():
+    for (group, precision), error in output_errors.items():
         errors[layout.groups.index(group), layout.places[precision]] = min(error, worst)
     return noise_prior(layout, errors)
 
@@ -132,8 +132,8 @@ class _Source:
         self._work = work
         self._layout = layout
         self._noise = noise
-        found = {group.id: group.multiply_adds for group in work.problem.model.groups}
-        self._work_of = np.array([found[name] for name in layout.groups])
+        multiply_adds = {group.id: group.multiply_adds for group in work.problem.model.groups}
+        self._work_of = np.array([multiply_adds[name] for name in layout.groups])
         self._elsewhere = go_without(
             "learning from another target of the study",
             work.events.note,

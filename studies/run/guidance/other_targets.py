@@ -64,13 +64,13 @@ def elsewhere(
     Args:
         multiply_adds: (groups,) to share latencies by where profiles say nothing.
     """
-    found: list[tuple[TargetRecord, Elsewhere]] = []
+    candidates: list[tuple[TargetRecord, Elsewhere]] = []
     for other in others:
         rows = _rows(work.ledger, other, layout, multiply_adds)
-        found += [] if rows is None else [(other, rows)]
-    if not found:
+        candidates += [] if rows is None else [(other, rows)]
+    if not candidates:
         return None
-    other, made = max(found, key=lambda pair: _likeness(work.ledger.target.target, *pair))
+    other, made = max(candidates, key=lambda pair: _likeness(work.ledger.target.target, *pair))
     work.events.note(
         f"the forecasts start from {len(made.ms)} evaluations on another target, "
         f"{other.target.fingerprint[:PREFIX]}: {other.target.backend} on {other.target.device}"

@@ -68,11 +68,11 @@ def take(work: Work, others: Sequence[TargetRecord]) -> Errors:
 
     spaces, target = work.ledger.store.spaces, work.ledger.target.id
     known = spaces.sensitivities(target)
-    found = () if known else known_sensitivities(work, others)
-    if not found:
+    errors_elsewhere = () if known else known_sensitivities(work, others)
+    if not errors_elsewhere:
         return known
     work.events.note("sensitivity: taken over from another target of the study, which rounds in the same way")
-    spaces.set_sensitivities(target, found, replace=False)
+    spaces.set_sensitivities(target, errors_elsewhere, replace=False)
     return spaces.sensitivities(target)
 
 
@@ -112,24 +112,24 @@ def run(
 def _run_pass(
     keeper: EvaluatorProcess, space: Space, seconds: float, progress: SearchEvents
 ) -> tuple[tuple[GroupError, ...], tuple[str, ...], tuple[int, ...]]:
-    """`run`; and the samples on which the float model is not finite."""
+    """What `run` gives, and the samples on which the float model is not finite."""
     pairs = space.lower_pairs()
     if not pairs:
         return (), (), ()
     progress.step("sensitivity of the groups", 0, len(pairs))
     try:
         line = keeper.ask(on_progress=partial(progress.step, "sensitivity of the groups"))
-        found = line.diagnoses.measure_sensitivity(seconds, pairs)
+        sensitivity_pass = line.diagnoses.measure_sensitivity(seconds, pairs)
     except ProcessDiedError as death:
         raise EvaluatorError(failure_text(str(death))) from death
-    for note in found.notes:
+    for note in sensitivity_pass.notes:
         progress.detail(f"sensitivity: {note}")
-    return tuple(found.rows), tuple(found.notes), tuple(found.not_finite)
+    return tuple(sensitivity_pass.rows), tuple(sensitivity_pass.notes), tuple(sensitivity_pass.not_finite)
 
 
-def failure_text(told: str) -> str:
+def failure_text(reason: str) -> str:
     """What to say where the pass failed: why, and what to do."""
-    return f"measuring the sensitivity of the groups: {told.rstrip('.')}. If memory is short, take a smaller --batch."
+    return f"measuring the sensitivity of the groups: {reason.rstrip('.')}. If memory is short, take a smaller --batch."
 
 
 def seconds_for(config: SearchConfig, expected_s: float | None) -> float:
@@ -185,9 +185,9 @@ def of_study(
         study = store.studies.load(name)
         target = choose(store.targets.of_study(study.id), wanted, name)
         config = change_config(config_of(study, target, url), changes)
-        found = None if again else _load_stored(store, study, target, thresholds)
-    if found is not None and found.rows:
-        return found
+        sensitivities = None if again else _load_stored(store, study, target, thresholds)
+    if sensitivities is not None and sensitivities.rows:
+        return sensitivities
     with Store.open(url) as store:
         measured, notes = _measure_study(store, study, target, config, progress, again=again)
         return replace(_load_stored(store, study, measured, thresholds), notes=notes)
@@ -244,8 +244,8 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
         ranges, record = calibrate_recovered(good, progress)
         adopt_ranges(good.keeper, good.folder, ranges)
         space = good.space_under(ranges)
-        found = of_checked(good, space, thresholds, progress)
-        return found if record is None else replace(found, recovery=record)
+        sensitivities = of_checked(good, space, thresholds, progress)
+        return sensitivities if record is None else replace(sensitivities, recovery=record)
 
 
 def of_checked(good: Checked, space: Space, thresholds: Thresholds, progress: SearchEvents) -> Sensitivities:

@@ -114,10 +114,12 @@ class SensitivityBeside:
             process, lambda line: line.diagnoses.measure_sensitivity(seconds, pairs, placement), self._store
         )
 
-    def _store(self, found: SensitivityPass) -> tuple[str, ...]:
-        """Store what was found, as soon as it is; the notes on it."""
-        self._work.ledger.store.spaces.set_sensitivities(self._work.ledger.target.id, found.rows, replace=False)
-        return tuple(found.notes)
+    def _store(self, sensitivity_pass: SensitivityPass) -> tuple[str, ...]:
+        """Store the sensitivities as soon as they are there; returns the notes on them."""
+        self._work.ledger.store.spaces.set_sensitivities(
+            self._work.ledger.target.id, sensitivity_pass.rows, replace=False
+        )
+        return tuple(sensitivity_pass.notes)
 
 
 class SensitivityHook(Hook):

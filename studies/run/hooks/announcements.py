@@ -33,15 +33,15 @@ def tell_resolution(store: Store, now: Standing, events: Events) -> bool:
     Returns:
         Whether that is known.
     """
-    found = find_resolutions(now)
-    if found:
-        detail, warning = resolution_text(found, now), coarse_text(found, now)
+    resolutions = find_resolutions(now)
+    if resolutions:
+        detail, warning = resolution_text(resolutions, now), coarse_text(resolutions, now)
         warned = store.targets.details(now.target.id).get(_TOLD, ["", ""])[1]
         if store.targets.add_details(now.target.id, **{_TOLD: [detail, warning or warned]}):
             events.detail(detail)
             if warning and not warned:
                 events.note(f"WARNING: {warning}")
-    return bool(found) and is_measured(now)
+    return bool(resolutions) and is_measured(now)
 
 
 class ResolutionNote(Hook):
@@ -129,14 +129,14 @@ class ForecastNotes(Hook):
         if self._proposals.poor == self._poor:
             return
         self._poor = self._proposals.poor
-        found = self._proposals.quality()
-        if found is not None and found.latency is not None:
-            good = f"forecasts are good again: {quality_text(found.latency)}"
-            self._events.detail(poor_text(found) if self._poor else good)
+        accuracy = self._proposals.quality()
+        if accuracy is not None and accuracy.latency is not None:
+            good = f"forecasts are good again: {quality_text(accuracy.latency)}"
+            self._events.detail(poor_text(accuracy) if self._poor else good)
 
     def conclude(self) -> None:
-        found = self._proposals.quality()
-        for name, each in (("latency", found.latency), ("loss", found.loss)) if found is not None else ():
+        accuracy = self._proposals.quality()
+        for name, each in (("latency", accuracy.latency), ("loss", accuracy.loss)) if accuracy is not None else ():
             if each is not None:
                 self._events.detail(f"forecasts of the {name}: {quality_text(each)}")
 

@@ -70,8 +70,8 @@ def rows_that_matter(now: Standing) -> list[int]:
 def doubtful_rows(store: Store, now: Standing, rows: Sequence[int]) -> dict[int, tuple[str, ...]]:
     """Those of the rows whose latency is doubtful, with what is."""
     ids = {int(now.table.id[row]): row for row in rows}
-    found = store.measurements.doubts(list(ids), now.table.reference_ms)
-    return {ids[number]: doubts for number, doubts in sorted(found.items())}
+    doubts_by_id = store.measurements.doubts(list(ids), now.table.reference_ms)
+    return {ids[number]: doubts for number, doubts in sorted(doubts_by_id.items())}
 
 
 def rows_of_trials(store: Store, now: Standing, trials: Sequence[int]) -> list[int]:
@@ -114,11 +114,11 @@ def settle_doubts(work: Work) -> None:
     many = "one doubtful latency" if len(rows) == 1 else f"{len(rows)} doubtful latencies"
     about_s = max(1, round(work.pace.timing_s(now, len(rows))))
     work.events.note(f"measuring {many} again, which takes about {format_duration_s(about_s)} each time")
-    for row, found in zip(rows, measure_again(work, now, rows, 1 if limited else TRIES), strict=True):
-        if found.tries:
-            work.events.note(change_text(trial_text(now, row), found))
-            if len(found.doubts) > _MOST_REASONS:
-                work.events.detail(f"{trial_text(now, row)} is still doubtful: {', '.join(found.doubts)}")
+    for row, change in zip(rows, measure_again(work, now, rows, 1 if limited else TRIES), strict=True):
+        if change.tries:
+            work.events.note(change_text(trial_text(now, row), change))
+            if len(change.doubts) > _MOST_REASONS:
+                work.events.detail(f"{trial_text(now, row)} is still doubtful: {', '.join(change.doubts)}")
 
 
 @time_spent("measuring again")
@@ -151,8 +151,10 @@ def measure_again(work: Work, now: Standing, rows: Sequence[int], most: int | No
         left = [number for number in numbers if number in after and tries[number]]
         if not left:
             break
-    found = _by_number(now), _by_number(later)
-    return [Remeasured(*found[0][n], found[1][n][1], tries[n], before.get(n, ()), after.get(n, ())) for n in numbers]
+    latencies = _by_number(now), _by_number(later)
+    return [
+        Remeasured(*latencies[0][n], latencies[1][n][1], tries[n], before.get(n, ()), after.get(n, ())) for n in numbers
+    ]
 
 
 def _by_number(now: Standing) -> dict[int, tuple[int | None, float]]:
@@ -177,8 +179,8 @@ def _latencies(work: Work, now: Standing, numbers: Sequence[int]) -> dict[int, L
         work.events.step("engines to measure again", done, len(numbers))
         engines[str(number)] = engine_of(work, now, int(np.flatnonzero(now.table.id == number)[0]))
     line = work.bench.keeper.ask("measuring latencies again")
-    found = line.timings.time_together(engines, _ROUNDS, now.table.reference_ms)
-    return {int(label): latency for label, latency in found.items()}
+    latencies = line.timings.time_together(engines, _ROUNDS, now.table.reference_ms)
+    return {int(label): latency for label, latency in latencies.items()}
 
 
 # -- on request --------------------------------------------------------------------------------------------------------
@@ -227,12 +229,12 @@ def _choose_rows(store: Store, now: Standing, trials: Sequence[int], *, every: b
     return list(doubtful_rows(store, now, rows))
 
 
-def change_text(name: str, found: Remeasured) -> str:
+def change_text(name: str, change: Remeasured) -> str:
     """`trial 7: 1.21 ms before, 1.18 ms now`, and what is still doubtful."""
-    if not found.tries:
+    if not change.tries:
         return f"{name}: not measured again, because the time limit leaves no time"
-    before = _latency_text(found.before_ms, found.doubts_before)
-    return f"{name}: {before} before, {_latency_text(found.after_ms, found.doubts)} now{_doubts_text(found.doubts)}"
+    before = _latency_text(change.before_ms, change.doubts_before)
+    return f"{name}: {before} before, {_latency_text(change.after_ms, change.doubts)} now{_doubts_text(change.doubts)}"
 
 
 def _latency_text(latency_ms: float, doubts: Sequence[str]) -> str:

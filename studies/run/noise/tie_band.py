@@ -245,9 +245,9 @@ class TieBand(Hook):
         work = self._work
         repeats = self._read_repeats()
         now = work.ledger.read_standing()
-        found = spreads(self._first(now, self._row(now, repeats)), repeats)
+        ranges = spreads(self._first(now, self._row(now, repeats)), repeats)
         work.ledger.store.targets.settle(
-            work.ledger.target.id, details=found, latency_band=max(LEAST_BAND, *found.values())
+            work.ledger.target.id, details=ranges, latency_band=max(LEAST_BAND, *ranges.values())
         )
         band = work.ledger.reload_target().latency_band
         self.close()

@@ -307,11 +307,11 @@ class _HeldAtLatency:
 
 def _drain(waiting: queue.Queue[_Item | None]) -> list[_Item]:
     """What nobody has taken of a queue."""
-    found: list[_Item] = []
+    items: list[_Item] = []
     with suppress(queue.Empty):
         while (item := waiting.get_nowait()) is not None:
-            found.append(item)
-    return found
+            items.append(item)
+    return items
 
 
 def _check_alike(builder: EvaluatorProcess, measurer: EvaluatorProcess) -> None:

@@ -136,15 +136,15 @@ class PickBiases:
         record = self._work.ledger.store.evaluations.load(int(now.table.id[row]))
         name = trial_text(now, row)
         self._work.events.detail(f"{name}: correcting biases for its mix")
-        found = self._fit(name, record.evaluation.assignment, seconds)
-        step = found if isinstance(found, StepRecord) else found.record.steps[0]
+        correction = self._fit(name, record.evaluation.assignment, seconds)
+        step = correction if isinstance(correction, StepRecord) else correction.record.steps[0]
         before = _loss_of(record.evaluation.accuracy)
         try:
-            if isinstance(found, StepRecord) or not step.kept:
+            if isinstance(correction, StepRecord) or not step.kept:
                 bias = MixBias(step, False, step.reason, before)
                 self._work.ledger.store.claims.set_mix_bias(record.id, bias)
             else:
-                bias = self._try_engine(record, step, found.ranges.recovery.means, self._most_ms(now, row))
+                bias = self._try_engine(record, step, correction.ranges.recovery.means, self._most_ms(now, row))
         except LostEvaluationError:
             self._adopt({})
             self._work.events.note(f"{name}: meanwhile another worker has corrected its biases")

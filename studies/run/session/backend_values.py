@@ -25,8 +25,8 @@ def check_backend_options(config: SearchConfig) -> None:
     kind = backend_kind(config)
     backend = kind.name
     table = option_table()
-    given = [table[name] for name in config.given if name in table]
-    foreign = [option for option in given if option.backend not in ("", backend)]
+    options = [table[name] for name in config.given if name in table]
+    foreign = [option for option in options if option.backend not in ("", backend)]
     if foreign:
         names = ", ".join(option.shown for option in foreign)
         auto = ", which --backend auto stands for here" if config.backend == "auto" else ""
@@ -84,11 +84,11 @@ def _backend_values(config: SearchConfig) -> dict[BackendOption, Any]:
     """
     kind = backend_kind(config)
     own = {option.key for option in builder_options() if option.backend == kind.name}
-    given = read_values(kind, config.backend_options)
-    if twice := [row.option for row in kind.options if row.keyword in own & given.keys()]:
+    values = read_values(kind, config.backend_options)
+    if twice := [row.option for row in kind.options if row.keyword in own & values.keys()]:
         raise ConfigError(f"--backend-option: {', '.join(twice)} has an option of its own. Use that one.")
     return {
-        row: config.builder_option(row.keyword) if row.keyword in own else given.get(row.keyword, row.default)
+        row: config.builder_option(row.keyword) if row.keyword in own else values.get(row.keyword, row.default)
         for row in kind.options
     }
 

@@ -52,14 +52,14 @@ def calibrate_target(
             return CalibrationRecord(target.ranges_digest, target.recovery)
         progress.note("recovery goes on, because it ran out of time and no mix rests on it yet")
         return _Calibration(store, artifacts, good, progress, longer=True).find()
-    found = _Calibration(store, artifacts, good, progress).find()
-    _tell_own_scales(found.recovery, progress)
-    if target.ranges_digest not in (None, found.ranges_digest):
+    calibration = _Calibration(store, artifacts, good, progress).find()
+    _tell_own_scales(calibration.recovery, progress)
+    if target.ranges_digest not in (None, calibration.ranges_digest):
         raise StudyError(
             "resuming: the study's INT8 ranges were removed from its artifacts, and new ones differ from them, because "
             "the calibration cache, the version of bitfront or the time for recovery is another one. Start a new study."
         )
-    return found
+    return calibration
 
 
 def is_cut(record: RecoveryRecord | None) -> bool:
@@ -116,11 +116,11 @@ class _Calibration:
         if kept is not None:
             self._progress.note(_TAKEN_OVER.format("calibration and recovery"))
             return CalibrationRecord(self._keep(kept[0], None), kept[1], key)
-        found = recover(self._good, self._plain(plain), self._steps, self._progress, longer=self._longer)
-        record = replace(found.record, again=self._longer)
-        if (found.record.steps or found.record.formats) and not is_cut(found.record):
-            self._kept.keep(key, found.ranges, record)
-        return CalibrationRecord(self._keep(found.ranges, None), record, key)
+        recovery = recover(self._good, self._plain(plain), self._steps, self._progress, longer=self._longer)
+        record = replace(recovery.record, again=self._longer)
+        if (recovery.record.steps or recovery.record.formats) and not is_cut(recovery.record):
+            self._kept.keep(key, recovery.ranges, record)
+        return CalibrationRecord(self._keep(recovery.ranges, None), record, key)
 
     def _plain(self, key: str) -> Ranges:
         """Ranges without recovery, from which it starts: those of an earlier study, else new ones."""
@@ -146,13 +146,13 @@ class _Calibration:
 
     def _calibrate(self, key: str) -> Ranges:
         line = self._good.keeper.ask("calibrating", partial(self._progress.step, "calibrating"))
-        found = line.calibrations.calibrate(self._good.config.calibration, self._cache)
-        for note in found.notes:
+        calibration = line.calibrations.calibrate(self._good.config.calibration, self._cache)
+        for note in calibration.notes:
             self._progress.detail(f"calibration: {note}")
-        for text in found.mismatches:
+        for text in calibration.mismatches:
             self._progress.note(f"calibration: {text}")
-        self._kept.keep(key, found.ranges)
-        return found.ranges
+        self._kept.keep(key, calibration.ranges)
+        return calibration.ranges
 
     def _keep(self, ranges: Ranges, key: str | None) -> str:
         data = json.dumps(ranges.to_json(), sort_keys=True).encode()
@@ -198,17 +198,17 @@ def recover(good: Checked, ranges: Ranges, steps: str, progress: Events, *, long
     if longer:
         seconds *= _LONGER
     try:
-        found = line.calibrations.recover(ranges, config.calibration, steps, seconds, wall_s)
+        recovery = line.calibrations.recover(ranges, config.calibration, steps, seconds, wall_s)
     except (EvaluatorError, InputError) as error:
         if steps != BY_DEFAULT:
             raise
         progress.note(f"recovery is left out, because it failed: {error}")
         return Recovered(ranges, RecoveryRecord(steps, notes=(f"it failed: {error}",)))
-    for step in (*found.record.steps, *found.record.formats):
+    for step in (*recovery.record.steps, *recovery.record.formats):
         progress.detail(f"recovery: {step_text(step)}")
-    for note in found.record.notes:
+    for note in recovery.record.notes:
         progress.detail(f"recovery: {note}")
-    return found
+    return recovery
 
 
 def calibrate_recovered(good: Checked, progress: Events) -> tuple[Ranges, RecoveryRecord | None]:
@@ -223,9 +223,9 @@ def calibrate_recovered(good: Checked, progress: Events) -> tuple[Ranges, Recove
     ranges, steps = calibrate(good, good.config.calibration), steps_for(good.config)
     if steps == "none":
         return ranges, None
-    found = recover(good, ranges, steps, progress)
-    _tell_own_scales(found.record, progress)
-    return found.ranges, found.record
+    recovery = recover(good, ranges, steps, progress)
+    _tell_own_scales(recovery.record, progress)
+    return recovery.ranges, recovery.record
 
 
 def _tell_own_scales(record: RecoveryRecord | None, progress: Events) -> None:

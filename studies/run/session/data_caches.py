@@ -26,8 +26,8 @@ _PARTIAL = ".partial-*"
 def function_sources(config: SearchConfig) -> tuple[str, ...]:
     """The data of a configuration that are functions of the user's."""
     sources = (config.data, config.calibration_data, config.final_data)
-    found = [source for source in sources if source and not Path(source).exists() and names_function(source)]
-    return tuple(dict.fromkeys(found))
+    functions = [source for source in sources if source and not Path(source).exists() and names_function(source)]
+    return tuple(dict.fromkeys(functions))
 
 
 def study_cache(config: SearchConfig) -> Path | None:
@@ -56,15 +56,15 @@ def read_sources(
         return {}
     from evaluators.data.reading.read_source import Told, write_function
 
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for source in sources:
         key = digest_of([absolute_reference(source), config.max_samples])[:16]
-        found[source] = str(folder / f"{_PREFIX}{key}")
+        folders[source] = str(folder / f"{_PREFIX}{key}")
         with _alone(folder, events) if shared else _make_folder(folder):
-            if not Path(found[source]).is_dir():
-                told = Told(events.note, events.step)
-                write_function(source, inputs, Path(found[source]), most=config.max_samples, told=told)
-    return found
+            if not Path(folders[source]).is_dir():
+                callbacks = Told(events.note, events.step)
+                write_function(source, inputs, Path(folders[source]), most=config.max_samples, told=callbacks)
+    return folders
 
 
 def forget_samples(folder: Path) -> None:

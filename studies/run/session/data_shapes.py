@@ -33,21 +33,21 @@ def with_shapes_of_data(config: SearchConfig, folders: Mapping[str, str] | None 
     unknown = _unknown_shapes(config, inputs)
     if not unknown or not config.data:
         return config
-    found = _read_spans(config, list(inputs), folders or {})
+    spans = _read_spans(config, list(inputs), folders or {})
     known = {
-        name: found[name] for name, dims in unknown.items() if name in found and len(found[name].least) == len(dims) - 1
+        name: spans[name] for name, dims in unknown.items() if name in spans and len(spans[name].least) == len(dims) - 1
     }
     without = [name for name in known if config.batch is None and not isinstance(unknown[name][0], int)]
     if without:
-        told = ", ".join(f"{name} {'x'.join(map(str, found[name].most))}" for name in without)
+        sizes = ", ".join(f"{name} {'x'.join(map(str, spans[name].most))}" for name in without)
         ranges = " ".join(
-            f"--shape {name}:{_batches_text(8, found[name].least, found[name].most, found[name].most)}"
+            f"--shape {name}:{_batches_text(8, spans[name].least, spans[name].most, spans[name].most)}"
             for name in without
         )
         raise ModelError(
             f"loading {config.model}: expected a size for the batch, which is dynamic in the input"
             f"{'s' * (len(without) > 1)} {', '.join(without)}. Give it with --batch 8, or as a range with {ranges}; "
-            f"the other sizes are those of the data: {told}."
+            f"the other sizes are those of the data: {sizes}."
         )
     shapes = [_shape_of(name, unknown[name], span, config.batch) for name, span in known.items()]
     return replace(config, shapes=(*config.shapes, *shapes))
@@ -63,14 +63,14 @@ def open_inputs(config: SearchConfig, inputs: Sequence[TensorSpec]) -> list[Tens
     return [_open_sizes(spec, unknown[spec.name]) if spec.name in unknown else spec for spec in inputs]
 
 
-def range_text(model: Model, given: SearchConfig) -> str:
+def range_text(model: Model, config: SearchConfig) -> str:
     """At which shape latency is measured, where the data have several; empty where they have one, or it was given."""
-    named = {shape.name for shape in given.shapes}
-    found = [(name, *shapes) for name, shapes in model.profiles.items() if name not in named]
-    if not found:
+    named = {shape.name for shape in config.shapes}
+    profiles = [(name, *shapes) for name, shapes in model.profiles.items() if name not in named]
+    if not profiles:
         return ""
-    spans = ", ".join(f"{name} {_shape_text(low)} to {_shape_text(high)}" for name, low, _, high in found)
-    options = " ".join(f"--shape {name}:{':'.join(map(_shape_text, shapes))}" for name, *shapes in found)
+    spans = ", ".join(f"{name} {_shape_text(low)} to {_shape_text(high)}" for name, low, _, high in profiles)
+    options = " ".join(f"--shape {name}:{':'.join(map(_shape_text, shapes))}" for name, *shapes in profiles)
     return (
         f"the data have samples of several shapes, {spans}. Each is scored at its own shape. Latency is measured at "
         f"the largest, because it is the slowest. To measure another one, change the middle shape of {options}"
@@ -84,11 +84,11 @@ def _unknown_shapes(config: SearchConfig, inputs: Mapping[str, Dims]) -> Mapping
 
 
 def _read_spans(config: SearchConfig, names: Sequence[str], folders: Mapping[str, str]) -> Mapping[str, Span]:
-    """Of all data sets; those of files and folders, and of functions for those of `--data`, whose calls take long."""
+    """The spans of all data sets; of those from functions, whose calls take long, only that of `--data`."""
     more = [source for source in (config.calibration_data, config.final_data) if source]
     sources = [config.data, *(source for source in more if Path(source).exists() or source in folders)]
-    found = [read_row_spans(folders.get(source, source), names) for source in sources]
-    shapes = [(name, span) for part in found for name, span in part.items()]
+    spans_of_sources = [read_row_spans(folders.get(source, source), names) for source in sources]
+    shapes = [(name, span) for part in spans_of_sources for name, span in part.items()]
     return join_spans({name: shape} for name, span in shapes for shape in (span.least, span.most))
 
 
@@ -141,39 +141,41 @@ def frozen_batch_text(model: Model, config: SearchConfig) -> str:
         right, several = f"{sizes}. {right} and these sizes", "batches and sizes"
         words = ", with your own numbers for MIN, OPT and MAX"
     hint = f"Hint: an engine for several {several} comes from a search with {ways}{words}."
-    if all(isinstance(found[0], int) for found in dims.values()):
+    if all(isinstance(axes[0], int) for axes in dims.values()):
         dynamic = f"dynamic_axes={{'{spec.name}': {{0: 'batch'}}}}"
         return (
             f"{head} the model file fixes the batch. {right}. For others, export the model with a dynamic first axis "
             f"(in torch.onnx.export: {dynamic}). {hint}"
         )
-    given = f"--batch {config.batch}" if config.batch is not None else f"--shape {spec.name}"
-    return f"{head} {given} fixes the batch. {right}. {hint}"
+    option_text = f"--batch {config.batch}" if config.batch is not None else f"--shape {spec.name}"
+    return f"{head} {option_text} fixes the batch. {right}. {hint}"
 
 
 def _closed_sizes(specs: Sequence[TensorSpec], dims: Mapping[str, Dims]) -> dict[str, dict[int, str]]:
     """By input, axis → name of each size besides the batch that is dynamic in the file, and one number in engines."""
-    batches, found = {own[0] for own in dims.values()} - {""}, {}  # a state may have its batch behind another axis
+    batches, by_input = {own[0] for own in dims.values()} - {""}, {}  # a state may have its batch behind another axis
     for spec in specs:
         ends = zip(
             dims[spec.name], spec.least or spec.shape, spec.most or spec.shape, strict=False
         )  # a number has none
-        found[spec.name] = {
+        by_input[spec.name] = {
             axis: str(dim or f"axis {axis}")
             for axis, (dim, least, most) in enumerate(ends)
             if axis and not isinstance(dim, int) and dim not in batches and least == most
         }
-    return found
+    return by_input
 
 
 def _closed_text(specs: Sequence[TensorSpec], closed: Mapping[str, Mapping[int, str]]) -> str:
     """Which sizes samples must have; empty if no size is dynamic in the file alone."""
-    names = list(dict.fromkeys(name for found in closed.values() for name in found.values()))
+    names = list(dict.fromkeys(name for axes in closed.values() for name in axes.values()))
     if not names:
         return ""
-    told = ", ".join(f"{_sample_text(spec)} ({spec.name})" for spec in specs if closed[spec.name])
+    samples_text = ", ".join(f"{_sample_text(spec)} ({spec.name})" for spec in specs if closed[spec.name])
     are = "are" if len(names) > 1 else "is"
-    return f"Samples must also have the sizes {told}, although {', '.join(names)} {are} dynamic in the model file"
+    return (
+        f"Samples must also have the sizes {samples_text}, although {', '.join(names)} {are} dynamic in the model file"
+    )
 
 
 def _has_open_batch(model: Model, name: str) -> bool:

@@ -89,10 +89,10 @@ def join_study(
 def target_of(store: Store, study: StudyRecord, good: Checked) -> TargetRecord:
     """The study's target that this process works on; StudyError where it is none of them."""
     targets = store.targets.of_study(study.id)
-    found = own(targets, good.target)
-    if found is None:
+    target = own(targets, good.target)
+    if target is None:
         raise foreign(study.name, targets, good.target, store.url)
-    return found
+    return target
 
 
 def _is_settled(target: TargetRecord) -> bool:

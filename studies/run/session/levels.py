@@ -43,8 +43,8 @@ class LevelChoice:
 
 def first_level(config: SearchConfig, target: TargetRecord) -> int:
     """The level of the first build: the target's, the one that is asked for, or the one to choose by."""
-    asked: int | None = config.builder_option(_KEY)
-    known = target.optimization_level if target.optimization_level is not None else asked
+    option_level: int | None = config.builder_option(_KEY)
+    known = target.optimization_level if target.optimization_level is not None else option_level
     return START_LEVEL if known is None else known
 
 
@@ -59,9 +59,11 @@ def settle_level(work: Work) -> None:
     """
     if _KEY not in work.bench.keeper.job.options:
         return
-    asked = work.problem.config.builder_option(_KEY)
+    option_level = work.problem.config.builder_option(_KEY)
     ledger = work.ledger
-    work.crew.once(_TASK, lambda: ledger.reload_target().optimization_level is not None, lambda: _choose(work, asked))
+    work.crew.once(
+        _TASK, lambda: ledger.reload_target().optimization_level is not None, lambda: _choose(work, option_level)
+    )
     check_level(work.ledger.study.name, work.ledger.reload_target(), work.problem.config)
     assert work.ledger.target.optimization_level is not None
     _build_at(work, work.ledger.target.optimization_level)
@@ -73,13 +75,12 @@ def check_level(study: str, target: TargetRecord, config: SearchConfig) -> None:
     Raises:
         StudyError: naming both.
     """
-    level, asked = target.optimization_level, config.builder_option(_KEY)
-    if level is not None and asked not in (None, level):
+    level, option_level = target.optimization_level, config.builder_option(_KEY)
+    if level is not None and option_level not in (None, level):
         raise StudyError(
-            f"resuming study {study!r} at --optimization-level {asked}: its engines on this target are built at level "
-            f"{level}, and latencies of two levels cannot be compared. Leave the option out, start a new study, or "
-            "give "
-            "--final-optimization-level to build exports at another level."
+            f"resuming study {study!r} at --optimization-level {option_level}: its engines on this target are built at "
+            f"level {level}, and latencies of two levels cannot be compared. Leave the option out, start a new study, "
+            "or give --final-optimization-level to build exports at another level."
         )
 
 
@@ -97,8 +98,8 @@ def choose_level(first_s: float, time_s: float) -> LevelChoice:
     return LevelChoice(START_LEVEL, f"{took}; level {HIGH_LEVEL} would take about three times as long")
 
 
-def _choose(work: Work, asked: int | None) -> None:
-    choice = _by_first_build(work) if asked is None else LevelChoice(asked, "as asked for")
+def _choose(work: Work, option_level: int | None) -> None:
+    choice = _by_first_build(work) if option_level is None else LevelChoice(option_level, "as asked for")
     details = {"level_reason": choice.reason}
     work.ledger.store.targets.settle(work.ledger.target.id, details=details, optimization_level=choice.level)
     work.events.note(level_texts(work.ledger.reload_target())[0])

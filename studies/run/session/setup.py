@@ -74,16 +74,16 @@ class Checked:
     @property
     def data(self) -> dict[str, Any]:
         """Digests and sizes of the data, as the study's row has them."""
-        found = self.keeper.description.data
-        assert found is not None  # it opens more than builds
-        return asdict(found)
+        data = self.keeper.description.data
+        assert data is not None  # it opens more than builds
+        return asdict(data)
 
     @property
     def metric(self) -> dict[str, Any]:
         """The metric, as the study's row has it."""
-        found = self.keeper.description.metric
-        assert found is not None
-        row = asdict(found)
+        metric = self.keeper.description.metric
+        assert metric is not None
+        row = asdict(metric)
         del row["undeclared"]  # what it turned out to be counts
         return row
 
@@ -117,7 +117,7 @@ def check_inputs(
         InputError: naming what cannot be used.
         EvaluatorError: the evaluator process does not start.
     """
-    given = config
+    user_config = config
     check_trusted(config)
     with held_folder() as folder, ExitStack() as stack:
         builders: tuple[EvaluatorProcess, ...] = ()
@@ -129,12 +129,14 @@ def check_inputs(
                 builders = stack.enter_context(prepared_builders(config, keeper.job, folder))
         config, model = load_checked(config, more)
         place = cache or folder / "samples"
-        if function_sources(config) and config.shapes != given.shapes:  # of a function only one batch was looked at
-            open_specs = open_inputs(given, model.inputs)
+        if (
+            function_sources(config) and config.shapes != user_config.shapes
+        ):  # of a function only one batch was looked at
+            open_specs = open_inputs(user_config, model.inputs)
             read = read_sources(config, open_specs, place, events or Quiet(), shared=cache is not None)
-            config = with_shapes_of_data(given, read)
+            config = with_shapes_of_data(user_config, read)
             model = load_model(config)
-        if events is not None and (text := range_text(model, given)):
+        if events is not None and (text := range_text(model, user_config)):
             events.note(text)
         caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
         for text in model_notes(model):
@@ -174,11 +176,11 @@ def _tell_doing(events: Events, known: set[str], doing: str, holder: str) -> Non
 
 def _check_choice(config: SearchConfig, keeper: EvaluatorProcess) -> None:
     """Refuse `--calibration-select` of more samples than there are to choose from."""
-    found, choice = keeper.description.data, SampleChoice.parse(config.calibration_select)
-    assert found is not None
-    if choice is not None and choice.count > found.calibration:
+    data, choice = keeper.description.data, SampleChoice.parse(config.calibration_select)
+    assert data is not None
+    if choice is not None and choice.count > data.calibration:
         raise ConfigError(
-            f"--calibration-select {config.calibration_select}: expected at most {found.calibration} samples, as many "
+            f"--calibration-select {config.calibration_select}: expected at most {data.calibration} samples, as many "
             "as there are to calibrate with. Choose fewer, or give more with --calibration-data."
         )
 

@@ -104,11 +104,11 @@ def resolve_config(config: SearchConfig) -> dict[str, Any]:
     return {**data, "backend": choose_backend(config.backend, device_of(config))}
 
 
-def given_options(config: SearchConfig) -> dict[str, Any]:
+def explicit_options(config: SearchConfig) -> dict[str, Any]:
     """Those fields of `resolve_config` that this run was given, not only defaulted or stored."""
     table = option_table()
-    given = {table[name].key for name in config.given}
-    return {name: value for name, value in resolve_config(config).items() if name in given}
+    keys = {table[name].key for name in config.given}
+    return {name: value for name, value in resolve_config(config).items() if name in keys}
 
 
 def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | None) -> None:
@@ -168,10 +168,10 @@ def add_target(store: Store, study: StudyRecord, good: Checked, progress: Search
     others = store.targets.of_study(study.id)
     known = own(others, good.target)
     if known is None:
-        told = resolve_config(good.config)
+        values = resolve_config(good.config)
         if "optimization-level" not in good.config.given:  # that of another target is no matter of this one
-            told["optimization_level"] = study.config.get("optimization_level")
-        options = options_of(study, told)
+            values["optimization_level"] = study.config.get("optimization_level")
+        options = options_of(study, values)
         name = optuna_name(study.name, good, others)
         store.targets.add(study.id, good.target, name, capability=good.capability, options=options)
     else:

@@ -43,10 +43,10 @@ def take_names_again(config: SearchConfig, stored: SearchConfig, metric: str) ->
     options = {row.key: row for row in option_rows()}
     problems = []
     for field in NAMED_AGAIN:
-        given, known = getattr(config, field), getattr(stored, field) or (metric if field == "metric" else None)
-        if options[field].name in config.given and absolute_reference(given) != absolute_reference(known or ""):
+        value, known = getattr(config, field), getattr(stored, field) or (metric if field == "metric" else None)
+        if options[field].name in config.given and absolute_reference(value) != absolute_reference(known or ""):
             problems.append(
-                f"{options[field].shown} {given}: study {config.study!r} was made with {known or 'none'}, which cannot "
+                f"{options[field].shown} {value}: study {config.study!r} was made with {known or 'none'}, which cannot "
                 "change. Give the same or leave the option out; start a new study for another."
             )
     raise_mistakes(problems)
@@ -133,11 +133,11 @@ def _read_allowed(config: SearchConfig) -> set[Function]:
 def _parse(line: str) -> list[str]:
     """One line of the list; what is none allows nothing."""
     try:
-        found = json.loads(line)
+        parts = json.loads(line)
     except ValueError:
-        found = None
-    whole = isinstance(found, list) and len(found) == 4 and all(isinstance(each, str) for each in found)
-    return found if whole else ["", "", "", ""]
+        parts = None
+    whole = isinstance(parts, list) and len(parts) == 4 and all(isinstance(each, str) for each in parts)
+    return parts if whole else ["", "", "", ""]
 
 
 def _key(config: SearchConfig) -> list[str]:

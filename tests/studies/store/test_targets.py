@@ -21,7 +21,7 @@ from search.values import Target
 from studies.judging.rounding import latency_text
 from studies.options.read_options import change_config, read_changes
 from studies.run.guidance.other_targets import rounding_key
-from studies.run.session.study_rows import given_options
+from studies.run.session.study_rows import explicit_options
 from studies.store import target_names, target_options
 from studies.store.records import TargetRecord
 from studies.store.store import Store
@@ -285,7 +285,7 @@ def test_a_run_stores_what_it_was_told_and_no_more(tmp_path: Path) -> None:
         store.studies.add_options(study.id, {"trials": 500})
 
         def run(target: TargetRecord, *, moved: bool = True, **options: str) -> dict[str, Any]:
-            given = given_options(change_config(target_options.config_of(study, target), read_changes(options)))
+            given = explicit_options(change_config(target_options.config_of(study, target), read_changes(options)))
             target_options.remember(store, study, target, given, moved=moved)
             return store.studies.load("demo").config
 
@@ -317,7 +317,7 @@ def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path:
         def run(place: int, **options: str) -> None:
             """As it was read before anybody stored anything."""
             told = change_config(target_options.config_of(study, known[place]), read_changes(options))
-            target_options.remember(store, study, known[place], given_options(told))
+            target_options.remember(store, study, known[place], explicit_options(told))
 
         known = store.targets.of_study(study.id)
         for place, now in ((0, "60"), (1, "70")):
