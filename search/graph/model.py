@@ -27,6 +27,7 @@ from search.graph.element_types import settle_types
 from search.graph.floats.half_precision import cast_ends, every_node, uses_halves, widen_halves
 from search.graph.floats.own_scales import OwnScales
 from search.graph.floats.quantized_file import Unquantized, is_quantized_op, take_out_quantization
+from search.graph.fused.own_domain import put_own_ops_back, set_own_ops_apart
 from search.graph.grouping import BOTH_ACTIVATIONS, WEIGHTED, Edge, Group, find_groups
 from search.graph.opset_upgrade import at_least_opset
 from search.graph.other_layers import LeftOut, find_left_out
@@ -226,7 +227,10 @@ def _read_shaped(
     _refuse_sequences(proto, path)
     fix_inputs(proto, read_input_values(proto, values, path))
     with onnx_file.refuse_inconsistent(path):
-        graph = onnx_file.to_graph(at_least_opset(proto, path), path)
+        with set_own_ops_apart(proto):
+            proto = at_least_opset(proto, path)
+        put_own_ops_back(proto)
+        graph = onnx_file.to_graph(proto, path)
         return graph, fix_shapes(graph, request, batch, path)
 
 

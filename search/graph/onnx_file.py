@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import external_data_helper
 
 from search.errors import BitfrontError, ModelError
+from search.graph.fused.own_domain import refuse_layouts, set_own_ops_apart
 from search.graph.opset_upgrade import nodes, sort_nodes
 from search.graph.shapes import ShapeRequest
 from search.graph.sizes import check_growth, put_batch_first
@@ -54,6 +55,7 @@ def read(path: Path) -> onnx.ModelProto:
             folder, or the ONNX checker refuses it.
     """
     proto = _parse(path)
+    refuse_layouts(proto, path)
     sort_nodes(proto.graph)
     check_growth(proto, path)
     total = _check_external_data(proto, path)
@@ -82,7 +84,8 @@ def check(proto: onnx.ModelProto, what: str) -> None:
         for tensor, _ in _external(bare):
             tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     try:
-        onnx.checker.check_model(bare)
+        with set_own_ops_apart(bare):
+            onnx.checker.check_model(bare)
     except (onnx.checker.ValidationError, ValueError) as error:
         text = _deprecated_op(proto) if "is deprecated" in str(error) else _first_line(error)
         raise ModelError(f"checking {what}: the ONNX checker reports an error: {text}") from error

@@ -6,18 +6,19 @@ product of an activation and a constant stays as it is, and so does what is in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from search.graph.element_types import is_float
 from search.graph.floats.quantized_file import COMPUTES_ON_CODES
+from search.graph.fused.attention import write_out_attention
+from search.graph.fused.node_parts import MICROSOFT, NodeParts
+from search.graph.fused.norms_and_gates import ORDINARY, write_out_norm_or_gate
 from search.graph.grouping import TRANSPARENT, WEIGHTED, Group, is_constant
 
-_FUSED = "com.microsoft"
 _ACTIVATION_PARTS = ("activation_alpha", "activation_beta", "activation_gamma")
 # Attributes of an activation, in the order of its parameters in a fused op.
 _PARAMETERS = {
@@ -37,25 +38,32 @@ _PLAIN = frozenset({"Relu", "Tanh", "Sigmoid", "Softplus", "Softsign"})
 
 
 def write_out_ops(model: ir.Model) -> None:
-    """Replace FusedConv, FusedGemm, FusedMatMul and Einsums that are one matrix product, in place.
+    """Replace the fused ops of ONNX Runtime's optimizer, and Einsums that are one matrix product, in place.
 
     What an op has that ordinary ops do not have, or a rank that is not known, leaves it as it is.
     """
     for graph in model.graphs():
         for node in list(graph):
-            parts = _Parts(node)
+            parts = NodeParts(node, model.opset_imports.get("", 1))
             made = _write_out(parts)
             if made is not None:
-                ir.convenience.replace_nodes_and_values(graph, node, [node], parts.nodes, node.outputs[:1], [made])
+                pairs = {node.outputs[0]: made, **parts.others}
+                ir.convenience.replace_nodes_and_values(
+                    graph, node, [node], parts.nodes, list(pairs), list(pairs.values())
+                )
 
 
-def _write_out(parts: _Parts) -> ir.Value | None:
+def _write_out(parts: NodeParts) -> ir.Value | None:
     """The value that the ordinary ops make; None for an op that stays."""
     node = parts.node
     if node.op_type == "Einsum" and not node.domain:
         return _einsum(parts)
-    if node.domain != _FUSED:
+    if node.op_type in ORDINARY.get(node.domain, ()):
+        return write_out_norm_or_gate(parts)
+    if node.domain != MICROSOFT:
         return None
+    if node.op_type == "Attention":
+        return write_out_attention(parts)
     if node.op_type == "FusedMatMul":
         return _fused_matmul(parts)
     if node.op_type in ("FusedConv", "FusedGemm"):
@@ -63,38 +71,7 @@ def _write_out(parts: _Parts) -> ir.Value | None:
     return None
 
 
-class _Parts:
-    """Collects the ordinary ops of one node."""
-
-    def __init__(self, node: ir.Node) -> None:
-        self.node = node
-        self.nodes: list[ir.Node] = []
-
-    def add(self, op: str, inputs: Sequence[ir.Value | None], name: str = "", **attributes: Any) -> ir.Value:
-        """One more op; without a name it has that of the node, by which the user knows the layer."""
-        full = f"{self.node.name}/{name}" if name else self.node.name
-        made = ir.node(op, inputs, {k: v for k, v in attributes.items() if v is not None}, name=full)
-        self.nodes.append(made)
-        made.outputs[0].name = f"{self.node.outputs[0].name}/{name or 'product'}"
-        made.outputs[0].type = self.node.outputs[0].type
-        return made.outputs[0]
-
-    def constant(self, name: str, array: np.typing.NDArray[np.generic]) -> ir.Value:
-        value = ir.Value(
-            name=f"{self.node.outputs[0].name}/{name}",
-            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-            shape=ir.Shape(array.shape),
-        )
-        value.const_value = ir.tensor(array, name=value.name)
-        assert self.node.graph is not None
-        self.node.graph.register_initializer(value)
-        return value
-
-    def transpose(self, value: ir.Value, order: Sequence[int], name: str) -> ir.Value:
-        return value if list(order) == sorted(order) else self.add("Transpose", [value], name, perm=list(order))
-
-
-def _fused_activation(parts: _Parts) -> ir.Value | None:
+def _fused_activation(parts: NodeParts) -> ir.Value | None:
     """A Conv or Gemm, what is added to it, and its activation."""
     node, op = parts.node, parts.node.op_type.removeprefix("Fused")
     own = {name: attribute.value for name, attribute in node.attributes.items() if not name.startswith("activation")}
@@ -116,7 +93,7 @@ def _fused_activation(parts: _Parts) -> ir.Value | None:
     return parts.add(kind, [made], "activation", **named)
 
 
-def _fused_matmul(parts: _Parts) -> ir.Value | None:
+def _fused_matmul(parts: NodeParts) -> ir.Value | None:
     attributes = parts.node.attributes
     if any(attributes.get_int(name) for name in ("transBatchA", "transBatchB")):
         return None
@@ -137,7 +114,7 @@ def _fused_matmul(parts: _Parts) -> ir.Value | None:
     )
 
 
-def _einsum(parts: _Parts) -> ir.Value | None:
+def _einsum(parts: NodeParts) -> ir.Value | None:
     """A MatMul between Transposes, and Reshapes where several axes are multiplied or made at once."""
     found = _read_equation(parts.node)
     if found is None:
