@@ -19,7 +19,7 @@ _SOON_S = 0.01  # once the finalizer that dropped one is over
 
 
 class _Now:
-    """Of the main thread, the only one that signals interrupt.
+    """The state of the main thread, the only one that signals interrupt.
 
     Attributes:
         depth: how many blocks it is in that hold interrupts back.

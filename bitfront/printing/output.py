@@ -125,7 +125,7 @@ def print_json(verb: str, value: Mapping[str, Any]) -> None:
 
 
 def print_json_line(verb: str, value: Mapping[str, Any]) -> None:
-    """The same in one line, of what is printed again and again."""
+    """Print a value as JSON in one line, for what is printed again and again."""
     sys.stdout.write(json_line(verb, value) + "\n")
 
 

@@ -24,7 +24,7 @@ class Crew(Protocol):
 
     @property
     def name(self) -> str:
-        """Of this worker, unique in the database."""
+        """The name of this worker, unique in the database."""
 
     @property
     def steady(self) -> bool:

@@ -40,7 +40,7 @@ class ProcessTimes:
 
     @property
     def tie(self) -> float:
-        """The same of two engines that are equal."""
+        """The logarithm of the ratio between the latencies of the baseline and its copy, which are equal engines."""
         return math.log(self.copy_ms) - math.log(self.baseline_ms)
 
 

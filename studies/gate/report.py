@@ -41,7 +41,7 @@ class GateReport:
 
     @property
     def verdict(self) -> GateVerdict:
-        """Of the gate as a whole."""
+        """The verdict of the gate as a whole."""
         return combine_verdicts(self.checks)
 
     def show(self, check: GateCheck, value: float | None) -> str:

@@ -213,7 +213,7 @@ class Guard:
         return answer
 
     def _offer_sample(self, inputs: Inputs, outputs: Arrays, engine: str) -> Arrays:
-        """The same outputs; a share of the requests is handed to the comparison."""
+        """Hand a share of the requests to the comparison; returns the outputs as they are."""
         resting = engine == SAFE and self._keeper.breaker.state is not BreakerState.HALF_OPEN
         taken = not resting and self._random.random() < self._options.share
         if self._options.share and not self._sampled_first and not resting:  # it tells the names of the safe outputs

@@ -215,7 +215,7 @@ class Point(EvaluationRecord):
 
     @property
     def loss_interval(self) -> LossEstimate | None:
-        """The same where scoring stopped early too."""
+        """The loss with its interval, also where scoring stopped early; None without a loss."""
         return _estimate(self, self.loss_low, self.loss_high, 0)
 
     @property

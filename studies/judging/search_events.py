@@ -42,7 +42,7 @@ class SearchEvents(Events, Protocol):
         """How long the run has gone on, and how long it is expected to; told at its start and after evaluations."""
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedEvaluation]) -> None:
-        """Of many workers: where they and the study stand, and which evaluations ended since the last time."""
+        """Where a study of many workers stands, and which evaluations ended since the last call."""
 
     def wants_end(self) -> bool:
         """Whether whoever listens wants no further evaluation to begin; what was measured is confirmed as usual."""

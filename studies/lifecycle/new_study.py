@@ -113,7 +113,7 @@ def _forget_killed(config: SearchConfig) -> None:
 
 @contextmanager
 def _samples_taken_back(config: SearchConfig) -> Iterator[None]:
-    """Of a study that is not made after all no samples are kept."""
+    """Remove the samples of a study that is not made after all."""
     try:
         yield
     except BaseException:

@@ -253,7 +253,7 @@ def option_rows() -> Iterator[Option]:
 
 
 def option_table() -> Mapping[str, Option]:
-    """The same by name, as files and the command line of `search` name them."""
+    """The rows of `option_rows` by name, as files and the command line of `search` name them."""
     return {row.name: row for row in option_rows()}
 
 

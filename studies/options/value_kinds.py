@@ -178,7 +178,7 @@ def _read_patience(text: str, option: str) -> int | str:
 
 
 def or_auto(kind: ValueKind) -> ValueKind:
-    """The same kind, or the word `auto`, which is None."""
+    """A kind of value that also takes the word `auto`, which is None."""
 
     def read(text: str, option: str) -> Any:
         if text == "auto":

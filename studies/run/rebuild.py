@@ -21,7 +21,7 @@ _LEVEL = "optimization_level"
 
 
 def at_final_level(work: Work, options: Mapping[str, Any]) -> Work:
-    """The same work with an evaluator process that builds at the final optimization level."""
+    """The work with an evaluator process that builds at the final optimization level."""
     if options.get(_LEVEL) == work.bench.keeper.job.options.get(_LEVEL):
         return work
     work.bench.keeper.reopen(options=dict(options))

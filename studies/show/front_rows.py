@@ -36,7 +36,7 @@ def front_csv(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
 
 
 def points_csv(now: Standing, points: Sequence[Point], mixes: Mapping[int, str]) -> list[dict[str, Any]]:
-    """The same of some evaluations, in this order."""
+    """Rows for CSV of some evaluations, in this order, with columns for each optimization level of exports."""
     levels, rows = levels_of(point.final_levels for point in points), []
     for point in points:
         row = evaluation_row(now, point, mixes)

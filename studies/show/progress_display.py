@@ -159,7 +159,7 @@ class Lines:
 
 
 class Notes(Lines):
-    """Of a worker whose parent tells of finished candidates: the rest."""
+    """Lines of a worker whose parent prints finished candidates: everything else."""
 
     def evaluation(self, record: StoredEvaluation, standing: Standing, total: int) -> None: ...
 

@@ -156,7 +156,7 @@ def finished_lines(now: StudyStatus, finished: Sequence[FinishedEvaluation]) -> 
 
 
 def draw_status(now: StudyStatus, width: int) -> Text:
-    """The same for a terminal that redraws it."""
+    """The status of a study for a terminal that redraws it."""
     return Text("\n").join(styled_lines(now, width))
 
 
@@ -227,7 +227,7 @@ def study_values(study: StudySummary, targets: Sequence[TargetRecord]) -> dict[s
 
 
 def studies_table(rows: Sequence[tuple[StudySummary, Sequence[TargetRecord]]]) -> TextTable:
-    """The same for people. Names are whole at every width, as commands are given them."""
+    """The studies of a database for people. Names are whole at every width, as commands take them."""
     columns = [
         Column("name"),
         Column("state"),

@@ -92,7 +92,7 @@ class DetailColumn(NDArrayOperatorsMixin):
         self._details, self._name, self._ids = details, name, ids
 
     def only(self, rows: NDArray[np.bool_]) -> DetailColumn:
-        """The same detail of some of the rows, not read yet."""
+        """The column of some of the rows, not read yet."""
         return DetailColumn(self._details, self._name, self._ids[rows])
 
     def __len__(self) -> int:

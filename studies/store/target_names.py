@@ -79,7 +79,7 @@ def list_targets(targets: Sequence[TargetRecord]) -> list[str]:
 
 
 def rows(targets: Sequence[TargetRecord]) -> list[dict[str, Any]]:
-    """The same as plain values, for JSON."""
+    """The targets of a study as plain values, for JSON."""
     shown = names([record.target for record in targets])
     return [
         {"number": n, "fingerprint": t.target.fingerprint, "name": name, **t.target.to_json()}

@@ -101,7 +101,7 @@ class Ledger:
         return self.store.evaluations.find(self.target.id, self.digest(assignment))
 
     def find_missing(self, assignments: Iterable[Assignment]) -> set[Assignment]:
-        """Those of which there is no evaluation as they are built now, running or finished."""
+        """The assignments that no evaluation, running or finished, has built as they are built now."""
         digests = {assignment: self.digest(assignment) for assignment in assignments}
         known = self.store.evaluations.known(self.target.id, list(digests.values()))
         return {assignment for assignment, digest in digests.items() if digest not in known}

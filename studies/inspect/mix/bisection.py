@@ -132,7 +132,7 @@ class _Search:
 
 
 def _fewest(trials: Iterable[BisectionStep]) -> BisectionStep | None:
-    """Of the trials that undo the loss the one with the fewest groups in float, the earliest of several."""
+    """The trial that undoes the loss with the fewest groups in float, the earliest of several; None without one."""
     return min((trial for trial in trials if trial.undone), key=lambda trial: len(trial.kept), default=None)
 
 

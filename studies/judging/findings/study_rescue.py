@@ -76,7 +76,7 @@ def _mix(now: Standing, best: Point) -> RescuedPick:
 
 
 def _int8_row(now: Standing) -> int | None:
-    """Of uniform INT8, which has all that was kept; None if it was not evaluated."""
+    """The row of uniform INT8, which has all kept corrections; None if it was not evaluated."""
     return next(iter(now.measures.quantized_rows), None)
 
 

@@ -69,7 +69,7 @@ def table_of(workers: Iterable[WorkerTime]) -> TimeTable:
 
 
 def _merge_spans(spans: Iterable[tuple[datetime, datetime]]) -> Iterator[tuple[datetime, datetime]]:
-    """The same stretches of time without overlaps; they come in order of their starts."""
+    """Merge stretches of time that overlap; they come in order of their starts."""
     current: tuple[datetime, datetime] | None = None
     for start, end in spans:
         if current is None or start > current[1]:

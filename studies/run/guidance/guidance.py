@@ -53,7 +53,7 @@ def make_guidance(work: Work) -> Guidance:
 
 
 def measure_noise(work: Work, guidance: Guidance) -> Guidance:
-    """The same with what each group adds to the error, measured now where that is not known; one worker does it.
+    """The guidance with what each group adds to the error, measured now where it is not known; one worker does it.
 
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
@@ -113,7 +113,7 @@ def _measured_noise(ledger: Ledger, layout: Layout) -> NoisePrior | None:
 
 
 def _noise_of(layout: Layout, output_errors: sensitivities.Errors) -> NoisePrior | None:
-    """What errors of the outputs by group and precision say of noise, before anything is measured; None without any."""
+    """The prior of the noise from the errors of the outputs by group and precision; None without any errors."""
     if not output_errors:
         return None
     errors = np.full((len(layout.groups), len(layout.palette)), np.nan)

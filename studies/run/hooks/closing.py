@@ -69,7 +69,7 @@ class Closing:
         return sum(step.seconds for step in self.plan(now, repeats, math.inf))
 
     def plan(self, now: Standing, repeats: Mapping[str, int], left_s: float) -> tuple[Step, Step, Step]:
-        """The same steps within so many seconds: finalists come first, then doubtful latencies, then the tie band."""
+        """The closing steps within so many seconds: finalists first, then doubtful latencies, then the tie band."""
         finalists = self.of_finalists(now, left_s)
         doubts = self.of_doubts(now, left_s - finalists.seconds)
         return self.of_band(now, repeats, left_s - finalists.seconds - doubts.seconds), doubts, finalists

@@ -68,7 +68,7 @@ def rows_that_matter(now: Standing) -> list[int]:
 
 
 def doubtful_rows(store: Store, now: Standing, rows: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    """Those of the rows whose latency is doubtful, with what is."""
+    """The rows whose latency is doubtful, each with what is doubtful."""
     ids = {int(now.table.id[row]): row for row in rows}
     doubts_by_id = store.measurements.doubts(list(ids), now.table.reference_ms)
     return {ids[number]: doubts for number, doubts in sorted(doubts_by_id.items())}

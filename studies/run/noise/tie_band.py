@@ -135,14 +135,14 @@ class TieBand(Hook):
         return [row for row in now.measures.baselines if now.table.status[row] == OK]
 
     def _row(self, now: Standing, repeats: Sequence[RepeatRecord]) -> int:
-        """Of the baseline that is measured again: the one that was so far, else INT8 where there is one."""
+        """The row of the baseline to measure again: the one that was so far, else INT8 where there is one."""
         known = {repeat.evaluation_id for repeat in repeats}
         rows = [now.measures.row_of(BASELINE + label) for label in self._work.problem.space.baselines]
         built = [row for row in rows if row is not None and row in self._built_rows(now)]
         return next((row for row in built if int(now.table.id[row]) in known), built[-1])
 
     def _next_kind(self, now: Standing) -> str:
-        """Of the next repetition; the cheapest where none can be or is to be taken."""
+        """The kind of the next repetition; the cheapest where none can be or is to be taken."""
         if not self._can_begin(now):
             return REOPEN
         repeats = self._read_repeats()

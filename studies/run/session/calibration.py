@@ -97,7 +97,7 @@ class _Calibration:
         self._steps = steps_for(good.config)
 
     def find(self) -> CalibrationRecord:
-        """Those of an earlier study, else new ones."""
+        """The calibration of an earlier study where it fits, else a new one."""
         if self._cache is not None and self._steps != self._good.config.recover:
             self._progress.note(
                 "recovery: no step is tried, because the ranges of --calibration-cache are kept unchanged"

@@ -105,7 +105,7 @@ def resolve_config(config: SearchConfig) -> dict[str, Any]:
 
 
 def explicit_options(config: SearchConfig) -> dict[str, Any]:
-    """Those fields of `resolve_config` that this run was given, not only defaulted or stored."""
+    """The fields of `resolve_config` that this run was given, not only defaulted or stored."""
     table = option_table()
     keys = {table[name].key for name in config.given}
     return {name: value for name, value in resolve_config(config).items() if name in keys}

@@ -79,7 +79,7 @@ class CompletedAnswers:
         return next(str(row["study_name"]) for row in json.loads(body)["study_summaries"] if row["study_id"] == number)
 
     def _marks(self, optuna_study: str) -> TrialMarks | None:
-        """Of the target whose trials an Optuna study has; None of one that is not ours."""
+        """The marks of the target whose trials an Optuna study has; None if bitfront did not make that study."""
         for summary in self._store.studies.summaries():
             study = self._store.studies.load(summary.name).id
             for place, target in enumerate(self._store.targets.of_study(study), 1):

@@ -127,7 +127,7 @@ class FittedTable:
             yield f"Columns without room: {', '.join(self.left_out)}. A wider terminal or --json shows them."
 
     def without(self, column: Column) -> FittedTable:
-        """The same without a column."""
+        """The table without a column."""
         at = self.columns.index(column)
         return replace(
             self,
@@ -166,7 +166,7 @@ class FittedTable:
         return replace(self, headers=headers, rows=rows, below=(*full_texts, *self.below))
 
     def squeeze(self, width: int) -> FittedTable:
-        """The same with the middle of long cells left out, as far as the columns allow."""
+        """The table with the middle of long cells left out, as far as the columns allow."""
         widths, over = self.widths, self.width - width
         while over > 0:
             places = [at for at, column in enumerate(self.columns) if column.least and widths[at] > column.least]

@@ -80,7 +80,7 @@ class Base:
         return {name: value for name, value in vars(self).items() if name in self.__table__.c}
 
     def with_values(self, **values: Any) -> Self:
-        """The same row with other values."""
+        """A copy of the row with other values."""
         return type(self)(**{**vars(self), **values})
 
     def __eq__(self, other: object) -> bool:

@@ -130,7 +130,7 @@ class RetriedStorage(RDBStorage):
         return sorted([*own, *(t for t in read if t._trial_id in others)], key=lambda trial: trial._trial_id)
 
     def _own_trials(self, study_id: int, unfinished: set[int], later: int) -> tuple[list[FrozenTrial], set[int]]:
-        """Of trials with these ids and all later ones: those that are known here as they are, and ids of the others."""
+        """Split trials with these ids and all later ones: those that memory has as they are, and ids of the others."""
         trial = models.TrialModel
         wanted = or_(trial.trial_id > later, trial.trial_id.in_(unfinished)) if unfinished else trial.trial_id > later
         query = select(trial.trial_id, trial.state).where(trial.study_id == study_id, wanted)

@@ -131,7 +131,7 @@ _KINDS = (REBUILD, PROCESS, REOPEN)
 
 
 def _values(first: float, repeats: Sequence[RepeatRecord]) -> tuple[list[float], list[float], list[float]]:
-    """Of engines built again, the first one included, of one engine in fresh processes, and of it opened again."""
+    """Latencies of engines built again with the first one, of one in fresh processes, and of it opened again."""
     of = {kind: [scale_repeat(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in _KINDS}
     return [first, *of[REBUILD]], of[PROCESS], of[REOPEN]
 

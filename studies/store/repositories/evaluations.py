@@ -55,7 +55,7 @@ class Evaluations(Repository):
             return None if evaluation_id is None else read_evaluation(connection, evaluation_id)
 
     def known(self, study_target_id: int, digests: Sequence[str]) -> frozenset[str]:
-        """Those of these digests that a target has an evaluation of, running ones too."""
+        """The digests among these that a target has an evaluation of, running ones too."""
         e = tables.EvaluationRecord
         of_target = select(e.digest).where(e.study_target_id == study_target_id)
         matches = (self._database.rows(of_target.where(e.digest.in_(chunk))) for chunk in table_rows.chunks(digests))

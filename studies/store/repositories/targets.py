@@ -122,7 +122,7 @@ class Targets(Repository):
     def add_options(
         self, study_target_id: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any] | None = None
     ) -> None:
-        """The same of what a target was told that the study was not."""
+        """Store the options of a target that differ from its study's, as `merge_options` says."""
         t = tables.TargetRecord
         with self._database.begin_write("store the options of a target") as connection:
             locked = select(t.options).where(t.id == study_target_id).with_for_update(key_share=True)
