@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import ConfigError
-from search.space.capability_rules import LEAST_SIZES, MOST_ROWS, OPS, SYMMETRIC, WITHOUT, CapabilityRules
+from search.space.capability_rules import OPS, SYMMETRIC, WITHOUT, CapabilityRules, keys_of
 from search.values import ATTENTION, FREE, REFERENCE, Precision
 
 OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul", ATTENTION, *FREE)
@@ -87,15 +87,12 @@ def _problems(data: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _table_problems(label: str, table: Mapping[str, Any]) -> Iterable[str]:
-    checks: dict[str, Callable[[Any], str]] = {OPS: _ops_problem, WITHOUT: _ops_problem}
-    if label in _INTEGERS:
-        checks |= {SYMMETRIC: _switch_problem, **dict.fromkeys(LEAST_SIZES, _size_problem)}
-    if Precision.parse(label).blocks:
-        checks |= {MOST_ROWS: _size_problem}
+    keys = keys_of(Precision.parse(label))
+    checks: dict[str, Callable[[Any], str]] = {OPS: _ops_problem, WITHOUT: _ops_problem, SYMMETRIC: _switch_problem}
     for key, value in table.items():
-        if key not in checks:
-            yield f"{key}: expected {', '.join(checks)}{_near(key, checks)}"
-        elif problem := checks[key](value):
+        if key not in keys:
+            yield f"{key}: the keys of {label.upper()} are {', '.join(keys)}{_near(key, keys)}"
+        elif problem := checks.get(key, _size_problem)(value):
             yield f"{key}: {problem}"
     if {OPS, WITHOUT} <= table.keys():
         yield f"{OPS} and {WITHOUT}: both were given; give either all op types that are run or those that are not"

@@ -7,15 +7,25 @@ user's file can only restrict that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from search.errors import ConfigError
 from search.values import Capability, Precision, digest_of
 
 OPS, WITHOUT, SYMMETRIC = "ops", "without", "symmetric"
-LEAST_SIZES, MOST_ROWS = ("min_channels", "min_matmul_size"), "most_rows"
-_SIZES = (*LEAST_SIZES, MOST_ROWS)
+MIN_CHANNELS, MIN_MATMUL_SIZE, MOST_ROWS = _SIZES = ("min_channels", "min_matmul_size", "most_rows")
+
+
+def keys_of(precision: Precision) -> tuple[str, ...]:
+    """The keys that the table of a precision may have: those that say something of what can run in it."""
+    return (
+        *(OPS, WITHOUT),
+        *([SYMMETRIC] if precision.recovered else []),
+        *([MIN_CHANNELS] if precision.calibrated or not precision.quantized else []),  # the others are for products
+        MIN_MATMUL_SIZE,
+        *([MOST_ROWS] if precision.blocks else []),
+    )
 
 
 @dataclass(frozen=True)
@@ -24,8 +34,8 @@ class CapabilityRules:
 
     Attributes:
         name: the name of the target that it describes, or of the file.
-        tables: the table of each precision by label: `ops` or `without` (lists of op types), and for INT8 also
-            `symmetric` (bool), `min_channels` and `min_matmul_size`, for weights alone `most_rows` (whole numbers).
+        tables: the table of each precision by label: `ops` or `without` (lists of op types), and what else
+            `keys_of` has for it: `symmetric` (bool), and sizes (whole numbers), which hold for that precision alone.
     """
 
     name: str
@@ -39,19 +49,17 @@ class CapabilityRules:
     @property
     def symmetric(self) -> bool | None:
         """Whether INT8 activations have the zero point 0; None if the file does not say."""
-        found: bool | None = self._quantized_table.get(SYMMETRIC)
-        return found
+        return next((table[SYMMETRIC] for table in self.tables.values() if SYMMETRIC in table), None)
 
     @property
-    def _quantized_table(self) -> Mapping[str, Any]:
-        """The keys of the tables of quantized precisions, of which the coarsest counts."""
-        tables = [self.tables.get(precision.label, {}) for precision in sorted(Precision) if precision.quantized]
-        return {key: value for table in tables for key, value in table.items()}
+    def _sizes(self) -> dict[Precision, dict[str, int]]:
+        own = {label: {key: table[key] for key in _SIZES if key in table} for label, table in self.tables.items()}
+        return {Precision.parse(label): sizes for label, sizes in own.items() if sizes}
 
     def whole(self) -> Capability:
         """The capability of a target that the file describes completely: what it does not name is not run."""
         ops = {Precision.parse(label): frozenset(table[OPS]) for label, table in self.tables.items()}
-        return Capability(ops, **{key: self._quantized_table[key] for key in _SIZES if key in self._quantized_table})
+        return Capability(ops, sizes=self._sizes)
 
     def narrow(self, capability: Capability, target: str) -> Capability:
         """Restrict a capability by the rules: what the file does not name stays unchanged.
@@ -78,8 +86,9 @@ class CapabilityRules:
             if left != runs:  # a precision without any op stays, so that the reason is told
                 ops[precision] = left
                 withheld[precision] = withheld.get(precision, frozenset()) | (runs - left)
-        sizes = {key: self._quantized_table.get(key, getattr(capability, key)) for key in _SIZES}
-        return Capability(ops, **sizes, withheld=withheld, withheld_by=self.name)
+        own = self._sizes
+        sizes = {p: {**capability.sizes.get(p, {}), **own.get(p, {})} for p in sorted({*capability.sizes, *own})}
+        return replace(capability, ops=ops, sizes=sizes, withheld=withheld, withheld_by=self.name)
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "tables": {label: dict(table) for label, table in self.tables.items()}}

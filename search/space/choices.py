@@ -17,7 +17,17 @@ from search.errors import ConfigError
 from search.graph.element_types import is_float
 from search.graph.model import Group, Model
 from search.space.rules import KeepRule
-from search.values import ATTENTION, RECOVERED_FIRST, REFERENCE, Assignment, Capability, Precision, Ranges, digest_of
+from search.values import (
+    ATTENTION,
+    FREE,
+    RECOVERED_FIRST,
+    REFERENCE,
+    Assignment,
+    Capability,
+    Precision,
+    Ranges,
+    digest_of,
+)
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -180,6 +190,7 @@ def _choice(group: Group, precision: Precision, model: Model, capability: Capabi
         reason = _why_not_quantized(precision, group, model, capability, ranges)
     else:
         reason = _why_not_held(precision, group, model, ranges)
+    reason = reason or _why_too_small(precision, group, model, capability)
     return Choice(precision, not reason, reason)
 
 
@@ -210,21 +221,29 @@ def _why_not_quantized(
         return f"its weight is no matrix, but has {len(group.weight_shape)} axes"
     if precision.calibrated and not precision.recovered and (reason := _why_not_narrow(group)):
         return reason
-    if precision.blocks and (reason := _why_not_in_blocks(precision, group, model, capability.most_rows)):
+    if precision.blocks and (reason := _why_not_in_blocks(precision, group, model, capability)):
         return reason
     if precision.calibrated and ranges is not None:
         missing = [name for name in (*group.inputs, *group.skips, group.output) if name not in ranges.tensors]
         if missing:
             return f"calibration has no range for tensor {missing[0]}"
+    return ""
+
+
+def _why_too_small(precision: Precision, group: Group, model: Model, capability: Capability) -> str:
+    """Why a product or a convolution is too small for a precision to gain anything; empty if it is not."""
+    if precision is REFERENCE or group.op in FREE:
+        return ""
     if group.op in ("Gemm", "MatMul"):
         # A product of activations has its K in the last axis of the first of them.
         sizes = [*group.weight_shape[-2:]] or [*model.shapes.get(group.inputs[0], ())[-1:], *group.shape[-1:]]
-        smallest, limit, what = min(sizes, default=0), capability.min_matmul_size, "K or N"
+        limit, what = capability.size(precision, "min_matmul_size"), "K or N"
     else:
         # Of the whole tensors: a depthwise kernel has one channel per group, and as many groups as channels.
-        sizes = [*model.shapes.get(group.inputs[0], ())[1:2], *group.shape[1:2]] or [group.weight_shape[0]]
-        smallest, limit, what = min(sizes), capability.min_channels, "channels"
-    return f"{smallest} {what} is below {limit}, where INT8 gains nothing on this target" if smallest < limit else ""
+        sizes = [*model.shapes.get(group.inputs[0], ())[1:2], *group.shape[1:2]] or [*group.weight_shape[:1]]
+        limit, what = capability.size(precision, "min_channels"), "channels"
+    smallest, name = min(sizes, default=0), precision.label.upper()
+    return f"{smallest} {what} is below {limit}, where {name} gains nothing on this target" if smallest < limit else ""
 
 
 def _why_not_narrow(group: Group) -> str:
@@ -235,7 +254,7 @@ def _why_not_narrow(group: Group) -> str:
     return f"convolutions of up to {_FEW_CHANNELS} channels or more than {_MOST_VOLUME} places have no fast kernel"
 
 
-def _why_not_in_blocks(precision: Precision, group: Group, model: Model, most_rows: int) -> str:
+def _why_not_in_blocks(precision: Precision, group: Group, model: Model, capability: Capability) -> str:
     """Why weights alone in blocks are of no use to a product; empty if they may be."""
     attributes = model.graph.graph.node(group.anchors[0]).attributes
     depth, width = group.weight_shape[::-1] if attributes.get_int("transB", 0) else group.weight_shape
@@ -243,7 +262,7 @@ def _why_not_in_blocks(precision: Precision, group: Group, model: Model, most_ro
         return "its first factor is transposed, which kernels for blocks do not take"
     if not precision.block(depth):
         return f"blocks of {' or '.join(map(str, precision.blocks))} do not divide its K of {depth}"
-    rows = math.prod(group.shape) // width
+    rows, most_rows = math.prod(group.shape) // width, capability.size(precision, "most_rows")
     if rows <= most_rows:
         return ""
     return f"it multiplies {rows} rows at once, and above {most_rows} its weights are not what takes time"

@@ -21,9 +21,10 @@ class Capability:
     Attributes:
         ops: op types with a native kernel, per precision below FP32; FP32 runs everything. `ATTENTION` among those of a
             quantized one stands for MatMul of two activations.
-        min_channels: fewest input and output channels of a Conv that INT8 is worth on this target.
-        min_matmul_size: fewest K and N of a Gemm/MatMul that INT8 is worth.
+        min_channels: fewest input and output channels of a Conv that quantized precisions are worth on this target.
+        min_matmul_size: fewest K and N of a Gemm/MatMul that they are worth.
         most_rows: of a product with weights alone in integers, beyond which reading weights is not most of the work.
+        sizes: such sizes by the names above where a precision has its own, which count instead; floats have only these.
         withheld: op types that the target runs natively and that the user's capabilities file takes away.
         withheld_by: name of that file; empty without one.
     """
@@ -32,6 +33,7 @@ class Capability:
     min_channels: int = 1
     min_matmul_size: int = 1
     most_rows: int = 16
+    sizes: Mapping[Precision, Mapping[str, int]] = field(default_factory=dict)
     withheld: Mapping[Precision, frozenset[str]] = field(default_factory=dict)
     withheld_by: str = ""
 
@@ -47,13 +49,20 @@ class Capability:
             return f"the capabilities file {self.withheld_by} offers no {precision.label.upper()} to {op}"
         return f"the target has no {precision.label.upper()} kernel for {op}"
 
+    def size(self, precision: Precision, name: str) -> int:
+        """`min_channels`, `min_matmul_size` or `most_rows` as it holds for a precision."""
+        of_all: int = getattr(self, name) if precision.quantized else 0
+        return self.sizes.get(precision, {}).get(name, of_all)
+
     def to_json(self) -> dict[str, Any]:
-        native = {
+        native: dict[str, Any] = {
             "ops": _label_ops(self.ops),
             "min_channels": self.min_channels,
             "min_matmul_size": self.min_matmul_size,
             "most_rows": self.most_rows,
         }
+        if self.sizes:
+            native["sizes"] = {precision.label: dict(own) for precision, own in sorted(self.sizes.items())}
         if not self.withheld_by:
             return native
         return {**native, "withheld": _label_ops(self.withheld), "withheld_by": self.withheld_by}
@@ -65,6 +74,7 @@ class Capability:
             min_channels=data["min_channels"],
             min_matmul_size=data["min_matmul_size"],
             most_rows=data["most_rows"],
+            sizes={Precision.parse(label): own for label, own in data.get("sizes", {}).items()},
             withheld=_by_precision(data.get("withheld", {})),
             withheld_by=data.get("withheld_by", ""),
         )

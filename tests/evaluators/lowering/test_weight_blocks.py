@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.backends.openvino.backend import OpenVinoBackend
+from evaluators.backends.registry import open_backend
 from evaluators.diagnose.distributions import weight_divergence
 from evaluators.engine_files.onnx_layers import read_layers
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
 from evaluators.lowering.weight_blocks import block_scales, codes_in_blocks
 from search.graph.model import Model, load
+from search.space.capability_file import read_capability_rules
 from search.space.choices import make_space
 from search.values import Answer, Assignment, Precision
 from tests.support.command_line import invoke, ok
@@ -206,3 +208,13 @@ def test_other_tools_get_it_as_floats(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "1 of the layers run in w4 in the mix, and are handed over as fp32" in told
     layers = json.loads(Path("engine/handover/qat/qat.json").read_text())["layers"]
     assert [layer["precision"] for layer in layers] == ["fp32", "int8", "int8"]
+
+
+def test_a_file_that_leaves_w8_fewer_rows_leaves_w4_as_it_was(tmp_path: Path) -> None:
+    model = load(save(one_product("plain", rows=4), tmp_path / "model.onnx"))
+    rules = read_capability_rules("[w8]\nmost_rows = 1\n[int8-dynamic]\nmin_matmul_size = 64\n", "npu", "npu.toml")
+    backend = open_backend("onnxruntime", "cpu", {}, rules)
+    reasons = {choice.precision: choice.reason for choice in make_space(model, backend.capability()).choices["g000"]}
+    assert reasons[W8].startswith("it multiplies 4 rows at once, and above 1 its weights")
+    assert reasons[Precision.INT8_DYNAMIC] == "48 K or N is below 64, where INT8-DYNAMIC gains nothing on this target"
+    assert (reasons[W4], reasons[INT8]) == ("", "")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from search.errors import ConfigError
 from search.space.capability_file import read_capability_file, read_capability_rules
-from search.space.capability_rules import CapabilityRules
+from search.space.capability_rules import CapabilityRules, keys_of
 from search.values import Capability, Precision
 
 FP16, INT8 = Precision.FP16, Precision.INT8
@@ -30,11 +31,33 @@ def test_a_file_leaves_less_and_what_it_does_not_name_stays() -> None:
     rules = rules_of('name = "our NPU"\n[int8]\nwithout = ["MatMul"]\nsymmetric = true\nmin_channels = 16\n')
     left = rules.narrow(NATIVE, "backend a on b")
     assert left.ops == {INT8: {"Conv", "Gemm"}}
-    assert (left.min_channels, left.min_matmul_size, rules.symmetric) == (16, 4, True)
+    assert (left.size(INT8, "min_channels"), left.size(INT8, "min_matmul_size"), rules.symmetric) == (16, 4, True)
     assert left.why_not(INT8, "MatMul") == "the capabilities file our NPU offers no INT8 to MatMul"
     assert left.why_not(INT8, "ConvTranspose") == "the target has no INT8 kernel for ConvTranspose"
     assert left.why_not(INT8, "Conv") == ""
     assert Capability.from_json(json.loads(json.dumps(left.to_json()))) == left
+
+
+def test_sizes_hold_for_the_format_of_their_table_alone() -> None:
+    native = replace(NATIVE, sizes={Precision.W4: {"min_matmul_size": 32}})
+    rules = rules_of("[w8]\nmost_rows = 1\n[w4]\nmost_rows = 8\n[fp8]\nmin_channels = 64\n[fp16]\nmin_channels = 8\n")
+    left = rules.narrow(native, "backend a on b")
+    rows = [left.size(precision, "most_rows") for precision in (Precision.W8, Precision.W4)]
+    channels = [left.size(precision, "min_channels") for precision in (Precision.FP8, FP16, Precision.BF16, INT8)]
+    assert (rows, channels, left.size(Precision.W4, "min_matmul_size")) == ([1, 8], [64, 8, 0, 1], 32)
+    assert Capability.from_json(json.loads(json.dumps(left.to_json()))) == left
+
+
+def test_the_keys_of_a_format_are_those_that_say_something_of_it() -> None:
+    sizes = {
+        key: {p for p in Precision if key in keys_of(p)} - {Precision.FP32} for key in ("min_channels", "most_rows")
+    }
+    assert sizes["most_rows"] == {Precision.W8, Precision.W4}
+    assert sizes["min_channels"] == {FP16, Precision.BF16, INT8, Precision.FP8}
+    for precision in set(Precision) - {Precision.FP32}:
+        assert rules_of(f"[{precision.label}]\nmin_matmul_size = 2\n").tables == {
+            precision.label: {"min_matmul_size": 2}
+        }
 
 
 def test_a_list_of_ops_may_be_empty_and_the_reason_is_told() -> None:
@@ -74,9 +97,14 @@ def test_json_says_the_same_and_the_digest_is_of_the_content_alone() -> None:
         ("int8 = 3\n", "int8: expected a table, got 3; write [int8] and its keys below"),
         (
             "[int8]\nwithuot = []\n",
-            "[int8] withuot: expected ops, without, symmetric, min_channels, min_matmul_size",
+            "[int8] withuot: the keys of INT8 are ops, without, symmetric, min_channels, min_matmul_size; did you mean",
         ),
-        ("[fp16]\nsymmetric = true\n", "[fp16] symmetric: expected ops, without"),
+        (
+            "[fp16]\nsymmetric = true\n",
+            "[fp16] symmetric: the keys of FP16 are ops, without, min_channels, min_matmul_size",
+        ),
+        ("[w4]\nmin_channels = 2\n", "[w4] min_channels: the keys of W4 are ops, without, min_matmul_size, most_rows"),
+        ("[fp8]\nmost_rows = 2\n", "[fp8] most_rows: the keys of FP8 are ops, without, min_channels, min_matmul_size"),
         ('[int8]\nops = "Conv"\n', "[int8] ops: expected a list of op types, got 'Conv'; write it like"),
         ('[int8]\nwithout = ["Convv"]\n', "got 'Convv'; did you mean Conv?"),
         ('[int8]\nsymmetric = "yes"\n', "[int8] symmetric: expected true or false without quotes, got 'yes'"),
