@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from search.errors import ConfigError, ModelError
 from search.graph import onnx_file
 from search.graph.model import Model
 from search.space.choices import make_space
-from search.values import Ranges
+from search.values import REFERENCE, Ranges
 from studies.events import Events
 from studies.export.explicit import explicit_graph
 from studies.export.folder import check_onnx, staged_folder
 from studies.inspect.mix.old_plans import is_cache
-from studies.inspect.mix.read_mix import read_mix
+from studies.inspect.mix.read_mix import TargetMix, read_mix
 from studies.options.config import SearchConfig
 from studies.options.read_options import check_config
 from studies.run.session.setup import check_inputs, load_model
@@ -61,13 +61,11 @@ def export_mix(config: SearchConfig, assign: str, out: Path, events: Events) -> 
     Raises:
         InputError: the model, the data or the mix cannot be used, or a range is missing.
     """
-    weak = ["tensorrt-weak"] if is_cache(Path(assign)) else []  # only weakly typed networks read a cache
-    if weak and config.calibration_cache is None:
+    if is_cache(Path(assign)) and config.calibration_cache is None:
         config = config.with_values({"calibration_cache": assign})
     config = check_config(config, needs_data=False)
     model, ranges = _with_ranges(config, events)
-    capability = shipped_capability("tensorrt", *weak)
-    mix = read_mix(assign, model.groups, make_space(model, capability, None, config.keep))
+    mix = _read_weak_or_strong(assign, model, config.keep)
     try:
         graph = explicit_graph(model, mix.assignment, ranges)
     except ModelError as error:
@@ -80,6 +78,18 @@ def export_mix(config: SearchConfig, assign: str, out: Path, events: Events) -> 
         (staging / MIX_FILE).write_text(json.dumps(precision, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         check_onnx(staging)
     return WrittenMix(out, precision, mix.notes)
+
+
+def _read_weak_or_strong(assign: str, model: Model, keep: Sequence[str]) -> TargetMix:
+    """The mix as weakly typed networks run it, unless it asks for a format that they do not have.
+
+    A layer that cannot be INT8 there is FP16, and not BF16, which stands nearer to INT8 among all formats.
+    """
+    every, weak = (shipped_capability("tensorrt", *layers) for layers in ((), ("tensorrt-weak",)))
+    mix = read_mix(assign, model.groups, make_space(model, every, None, keep))
+    if any(precision is not REFERENCE and not weak.ops.get(precision) for precision in mix.wanted.values()):
+        return mix
+    return read_mix(assign, model.groups, make_space(model, weak, None, keep))
 
 
 def _with_ranges(config: SearchConfig, events: Events) -> tuple[Model, Ranges]:

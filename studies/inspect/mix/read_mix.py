@@ -33,10 +33,12 @@ class TargetMix:
 
     Attributes:
         assignment: of every group.
+        wanted: what was asked for, by group; FP32 for the others.
         notes: which groups cannot run as wanted, and what they run in.
     """
 
     assignment: Assignment
+    wanted: Mapping[str, Precision]
     notes: tuple[str, ...]
 
 
@@ -63,7 +65,7 @@ def read_mix(text: str, groups: Sequence[Group], space: Space) -> TargetMix:
     else:
         raise ConfigError(f"--assign {text}: it is neither a file nor a rule; {_FORMS}.")
     assignment = space.nearest(wanted)
-    return TargetMix(assignment, (*notes, *_notes(wanted, assignment, groups, space)))
+    return TargetMix(assignment, wanted, (*notes, *_notes(wanted, assignment, groups, space)))
 
 
 def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:

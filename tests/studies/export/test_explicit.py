@@ -71,6 +71,19 @@ def test_a_cache_alone_says_where_int8_is_and_with_what_scale() -> None:
 
 
 @pytest.mark.parametrize(
+    ("assign", "label"),
+    [("all=int8", "fp16"), ("old.cache", "fp16"), ("all=int8,stem=bf16", "bf16"), ("all=int8,fc=fp32", "fp32")],
+)
+def test_a_layer_that_cannot_be_int8_is_what_weakly_typed_networks_have(assign: str, label: str) -> None:
+    """The last Gemm, whose N is 10; BF16 only in a mix that itself asks for what weak typing does not have."""
+    said = json.loads(ok(*MODEL, "--assign", assign, "--calibration-cache", "old.cache", "--json"))
+    assert said["precision"]["fc"] == label
+    assert said["precision"]["block.0/conv1"] == "int8"
+    if label == "fp16":
+        assert "run in fp16 instead of int8: 10 K or N is below 16" in said["notes"][-1]
+
+
+@pytest.mark.parametrize(
     ("more", "words"),
     [
         (("--assign", "all=int8"), "Give a --calibration-cache that has this range, or --data"),
