@@ -156,6 +156,7 @@ class BackendKind(ABC):
         later_builds: the share of the first build of a model that later ones take, because the builder keeps what it
             has learnt; 1 if it learns nothing.
         rival: another backend that may be faster on the same processor; empty for none.
+        rival_merit: what was measured of it, as the end of a sentence after its name.
     """
 
     name: ClassVar[str]
@@ -172,6 +173,7 @@ class BackendKind(ABC):
     caution: ClassVar[str] = ""
     later_builds: ClassVar[float] = 1.0
     rival: ClassVar[str] = ""
+    rival_merit: ClassVar[str] = ""
 
     @abstractmethod
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:

@@ -96,8 +96,13 @@ def _automatic(device: str | None) -> list[BackendKind]:
 def choice_text(name: str, device: str | None = None) -> str:
     """The backend that `choose_backend` gives, and of `auto` why it is that one; raises as that."""
     chosen = choose_backend(name, device)
+    if name != "auto":
+        return chosen
+    kind = kind_named(chosen)
+    if kind.rival_merit and not kind.runs_on_gpu(device) and not kind_named(kind.rival).explain_missing():
+        return f"{chosen}, by a fixed order; {kind.rival} {kind.rival_merit} (take it by --backend {kind.rival})"
     order = ", ".join(kind.name for kind in _automatic(device))
-    return f"{chosen}, the first of {order} that can run here" if name == "auto" else chosen
+    return f"{chosen}, the first of {order} that can run here"
 
 
 def open_backend(

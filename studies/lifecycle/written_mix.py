@@ -16,6 +16,7 @@ from search.errors import ConfigError, ModelError
 from search.graph import onnx_file
 from search.graph.model import Model
 from search.space.choices import make_space
+from search.space.rules import KeepRule
 from search.values import REFERENCE, Ranges
 from studies.events import Events
 from studies.export.explicit import explicit_graph
@@ -80,7 +81,7 @@ def export_mix(config: SearchConfig, assign: str, out: Path, events: Events) -> 
     return WrittenMix(out, precision, mix.notes)
 
 
-def _read_weak_or_strong(assign: str, model: Model, keep: Sequence[str]) -> TargetMix:
+def _read_weak_or_strong(assign: str, model: Model, keep: Sequence[KeepRule]) -> TargetMix:
     """The mix as weakly typed networks run it, unless it asks for a format that they do not have.
 
     A layer that cannot be INT8 there is FP16, and not BF16, which stands nearer to INT8 among all formats.

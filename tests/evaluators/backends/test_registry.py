@@ -38,7 +38,12 @@ def test_the_first_with_a_device(
 ) -> None:
     machine(monkeypatch, *installed, gpu=gpu)
     assert choose_backend("auto") == chosen
-    assert choice_text("auto") == f"{chosen}, the first of tensorrt, onnxruntime, openvino that can run here"
+    both = {"onnxruntime", "openvino"} <= {*installed}
+    why = (
+        "by a fixed order; openvino took 0.33" if both else "the first of tensorrt, onnxruntime, openvino that can run"
+    )
+    assert choice_text("auto").startswith(f"{chosen}, {why}")
+    assert choice_text("auto").endswith("(take it by --backend openvino)") is both
     assert choice_text("fake") == "fake"
 
 
@@ -51,6 +56,11 @@ def test_for_a_processor_none_is_chosen_that_needs_a_gpu(device: str, monkeypatc
     }[device]
     assert choose_backend("auto", device) == chosen
     assert choice_text("auto", device) == f"{chosen}, the first of {order} that can run here"
+
+
+def test_on_a_gpu_the_other_engine_of_the_processor_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, "onnxruntime", "openvino", gpu=True)
+    assert choice_text("auto", "cuda") == "onnxruntime, the first of tensorrt, onnxruntime, openvino that can run here"
 
 
 def test_threads_that_would_wait_for_each_other_are_refused() -> None:
