@@ -246,7 +246,7 @@ def _print_mix(report: MixReport) -> None:
     from studies.judging.findings import rescue_table
 
     say(report.headline())
-    print_table(report.engine_texts(), mix_report.ENGINE_COLUMNS)
+    print_table(report.engine_texts(), report.engine_columns)
     if cells := report.rescue_cells():
         out.print()
         print_cells(rescue_table.rescue_header(report.metric), cells)
@@ -256,7 +256,7 @@ def _print_mix(report: MixReport) -> None:
     print_table(report.group_texts(), mix_report.GROUP_COLUMNS)
     if trials := report.trial_texts():
         out.print()
-        print_table(trials, mix_report.TRIAL_COLUMNS)
+        print_table(trials, tuple(trials[0]))
     out.print()
     for line in report.verdicts():
         say(line)

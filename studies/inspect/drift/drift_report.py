@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,12 +96,26 @@ def loss_text(loss: LossShift, metric: MetricScale) -> str:
     """The loss before and now in a sentence."""
     if loss.failure:
         return f"trial {loss.trial} cannot be scored on the fresh data: {loss.failure}."
-    one, two = (f"{metric.text(x[0])} [{metric.text(x[1])}, {metric.text(x[2])}]" for x in (loss.before, loss.now))
+    shown = (_values(loss, interval, metric) if metric.relative else interval for interval in (loss.before, loss.now))
+    before, now = (f"{metric.text(x[0])} [{metric.text(x[1])}, {metric.text(x[2])}]" for x in shown)
+    if metric.relative:  # FP32 has the best value there is
+        verdict = "worse than before, beyond chance" if loss.drifted else "not worse than before, beyond chance"
+        return (
+            f"trial {loss.trial} has {metric.name} {now} on {loss.samples} fresh samples, and had {before} on the "
+            f"study's final split: {verdict}."
+        )
     verdict = "more than before, beyond chance" if loss.drifted else "not more than before, beyond chance"
     return (
-        f"trial {loss.trial} loses {two} of {metric.name} against FP32 on {loss.samples} fresh samples, and lost {one} "
-        f"on the study's final split: {verdict}. FP32 itself has {metric.text(loss.fp32_value)}."
+        f"trial {loss.trial} loses {now} of {metric.name} against FP32 on {loss.samples} fresh samples, and lost "
+        f"{before} on the study's final split: {verdict}. FP32 itself has {metric.text(loss.fp32_value)}."
     )
+
+
+def _values(loss: LossShift, interval: Sequence[float], metric: MetricScale) -> tuple[float, float, float]:
+    """The values of the metric for a loss and its interval, the lower end of the values first."""
+    sign = -1 if metric.higher_is_better else 1
+    middle, *ends = (loss.fp32_value + sign * each for each in interval)
+    return middle, min(ends), max(ends)
 
 
 def _texts(shift: Shift) -> dict[str, Any]:

@@ -15,15 +15,22 @@ from studies.inspect.mix.bisection import Bisection, BisectionStep
 from studies.judging.findings.rescue_table import rescue_cells, rescue_notes, rescue_rows
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.judging.points import UNRELATED_BELOW
-from studies.judging.rounding import bounded_text, worst_text
+from studies.judging.rounding import bounded_text, estimate_text, score_name, score_verb, worst_text
 from studies.judging.sentences.cautions import caution_text, format_resemblance
 from studies.judging.sentences.evaluations import failure_text, mix_text
 from studies.options.limits import Limits, MetricScale
 from studies.options.quantities import format_ms
 
-ENGINE_COLUMNS = ("engine", "latency", "× fp32", "metric", "loss", "final_loss", "audit")
+_ENGINE_COLUMNS = ("engine", "latency", "× fp32", "metric", "loss", "final_loss", "audit")
+_RELATIVE_COLUMNS = (
+    "engine",
+    "latency",
+    "× fp32",
+    "metric",
+    "final",
+    "audit",
+)  # its value says all
 GROUP_COLUMNS = ("group", "node", "op", "asked", "got", "answer", "error", "flipped", "sqnr_db", "verdict")
-TRIAL_COLUMNS = ("kept_in_float", "groups", "loss", "undone")
 _ACCURACY = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
 _MOST_NAMED = 10
 _ERRORS = ("error", "flipped", "sqnr_db", "sensitive", "reasons", "causes")
@@ -189,6 +196,11 @@ class MixReport:
 
     # -- engines ---------------------------------------------------------------------------------------------------
 
+    @property
+    def engine_columns(self) -> tuple[str, ...]:
+        """The columns of `engine_texts`; a metric that compares with FP32 is shown as it is, without a loss."""
+        return _RELATIVE_COLUMNS if self.metric.relative else _ENGINE_COLUMNS
+
     def engine_texts(self) -> list[dict[str, str]]:
         """A row per engine, for people."""
         engines = {"fp32": self.fp32, mix_text(self.mix.evaluation.assignment): self.mix}
@@ -207,22 +219,33 @@ class MixReport:
             "engine": name,
             "latency": "" if engine.latency is None else format_ms(engine.latency.value_ms),
             "× fp32": "" if engine.speedup is None else f"{engine.speedup:.2f}",
-            "metric": "" if accuracy is None else self.metric.text(accuracy.value),
-            "loss": self._loss_text(accuracy),
-            "final_loss": "fails" if engine.final_failure else self._final_text(engine.final),
+            **dict(zip(self.engine_columns[3:-1], self._scores(accuracy, engine), strict=True)),
             "audit": failure_text(failure.stage.value, failure.kind.value) if failure else ", ".join(answers),
         }
 
-    def _loss_text(self, accuracy: Accuracy | None) -> str:
+    def _scores(self, accuracy: Accuracy | None, engine: EngineResult) -> tuple[str, ...]:
+        """The cells of the metric, of its loss where that is shown, and of the final split."""
+        final = "fails" if engine.final_failure else self._final_text(engine.final)
+        if self.metric.relative:
+            return self._score_text(accuracy), final
+        return "" if accuracy is None else self.metric.text(accuracy.value), self._score_text(accuracy), final
+
+    def _score_text(self, accuracy: Accuracy | None) -> str:
+        """A loss with half of its interval; of a metric that compares with FP32 its value with that."""
         if accuracy is None:
             return ""
+        middle = accuracy.value if self.metric.relative else accuracy.loss
         half = (accuracy.loss_high - accuracy.loss_low) / 2
         early = "" if accuracy.complete else " (stopped early)"
-        return f"{self.metric.text(accuracy.loss)} ± {self.metric.text(half, 2)}{early}"
+        return f"{estimate_text(middle, middle - half, middle + half, self.metric)}{early}"
 
     def _final_text(self, accuracy: Accuracy | None) -> str:
-        """A loss on the final split with the bound that limits are judged by."""
-        return "" if accuracy is None else bounded_text(accuracy.loss, _bound_of(accuracy), self.metric)
+        """A loss on the final split, or the value that stands for it, with the bound that limits are judged by."""
+        if accuracy is None:
+            return ""
+        if self.metric.relative:
+            return bounded_text(accuracy.value, next(iter(accuracy.value_bounds), None), self.metric)
+        return bounded_text(accuracy.loss, _bound_of(accuracy), self.metric)
 
     # -- sentences -------------------------------------------------------------------------------------------------
 
@@ -282,7 +305,7 @@ class MixReport:
             {
                 "kept_in_float": trial.name,
                 "groups": len(trial.kept),
-                "loss": trial.failure or self._loss_text(trial.accuracy),
+                score_name(self.metric): trial.failure or self._score_text(trial.accuracy),
                 "undone": "yes" if trial.undone else "no",
             }
             for trial in (self.explanation.bisection.trials if self.explanation is not None else ())
@@ -292,8 +315,9 @@ class MixReport:
         bisection, engine = explanation.bisection, explanation.engine
         count = f"{len(bisection.trials)} mixes were tried, without building engines"
         if bisection.lossless:
-            loss = self._loss_text(bisection.trials[0].accuracy)
-            yield f"there is no loss to explain: in emulation the mix loses {loss}, which may be chance"
+            score = self._score_text(bisection.trials[0].accuracy)
+            does = score_verb(self.metric)
+            yield f"there is no loss to explain: in emulation the mix {does} {score}, which may be chance"
         elif bisection.smallest is None or engine is None:
             yield f"no groups explain the loss: it remains even if all of them run in float; {count}"
         else:
@@ -310,8 +334,8 @@ class MixReport:
         """What the engine with the found groups in float says."""
         if engine.final is not None:
             said = "confirmed" if confirmed else "NOT CONFIRMED"
-            loss = self._final_text(engine.final)
-            return f"{said} by an engine with these groups in float: its loss on the final split is {loss}"
+            does, score = score_verb(self.metric), self._final_text(engine.final)
+            return f"{said} by an engine with these groups in float, which {does} {score} on the final split"
         failure = engine.evaluation.failure
         why = engine.final_failure if failure is None else failure.message
         return f"NOT CONFIRMED: the engine with these groups in float fails: {why}"

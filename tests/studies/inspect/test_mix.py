@@ -322,6 +322,12 @@ def test_sensitive_groups_are_kept_by_their_verdict(bisected: tuple[Path, dict[s
         f"{5 - len(report.kept)} int8, {len(report.kept)} fp32",
     ]
 
+    scale = replace(report.metric, name="sqnr", unit="dB", ratio=False, relative=True)
+    relative = replace(report, metric=scale)
+    assert relative.engine_columns == ("engine", "latency", "× fp32", "metric", "final", "audit")
+    assert all(tuple(row) == relative.engine_columns for row in relative.engine_texts())
+    assert all(" dB" in row["metric"] and " dB" in row["final"] for row in relative.engine_texts())
+
     kept = BisectionStep("a few", report.kept, None, "", undone=True)
     failed = replace(
         report.mix, final=None, evaluation=Evaluation(report.mix.evaluation.assignment, Failure(*REFUSED, "no kernel"))

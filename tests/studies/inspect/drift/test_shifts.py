@@ -9,6 +9,7 @@ import pytest
 
 from evaluators.calibration.sample_statistics import BINS, SampleStatistics
 from evaluators.measure.intervals import paired_interval
+from studies.inspect.drift.drift_report import loss_text
 from studies.inspect.drift.shifts import (
     LEVEL,
     DriftVerdict,
@@ -19,6 +20,7 @@ from studies.inspect.drift.shifts import (
     largest_difference,
     reject_by_holm,
 )
+from studies.options.limits import MetricScale
 
 NAMES = tuple(f"t{number}" for number in range(25))
 
@@ -125,6 +127,15 @@ def test_a_loss_that_shrinks_is_none(population: np.ndarray) -> None:
     assert compare_losses((0.01, 0.0, 0.02), (0.01, 0.0, 0.02), 150) == 0.5
     assert compare_losses((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), 150) == 1.0
     assert compare_losses((0.0, 0.0, 0.0), (0.1, 0.1, 0.1), 150) == 0.0
+
+
+def test_a_metric_that_compares_with_fp32_is_told_by_its_values() -> None:
+    metric = MetricScale("sqnr", "dB", relative=True)
+    shift = LossShift(3, (60.0, 58.0, 62.0), (64.0, 63.0, 66.0), 0.01, 36.0, 100.0, 1000, drifted=True)
+    assert loss_text(shift, metric) == (
+        "trial 3 has sqnr 36 dB [34 dB, 37 dB] on 1000 fresh samples, and had 40 dB [38 dB, 42 dB] on the study's "
+        "final split: worse than before, beyond chance."
+    )
 
 
 def test_losses_of_few_samples_are_no_alarm() -> None:
