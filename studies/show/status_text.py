@@ -121,7 +121,8 @@ def rate_text(target: TargetStatus) -> str:
         return "nothing is finished yet"
     since = "the last hour" if target.window_s >= 3600 else f"the last {format_duration_s(target.window_s)}"
     recent = f"{target.rate_recent:.0f} an hour in {since}, " if target.alive else ""
-    left = "" if target.left_s is None else f"; about {format_duration_s(target.left_s)} left"
+    how = "at most" if target.may_end else "about"
+    left = "" if target.left_s is None else f"; {how} {format_duration_s(target.left_s)} left"
     return f"{recent}{overall:.0f} an hour overall{left}"
 
 

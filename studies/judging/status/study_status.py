@@ -40,6 +40,7 @@ class TargetStatus:
         front: points on the front within the limits.
         picks: by name; absent where nothing keeps the limits.
         limit_left_s: seconds until the time limit of those that work now; None without one.
+        may_end: whether the search ends sooner where it finds that nothing more is to be had.
         only_fp32: whether nothing but FP32 was evaluated, so that the picks say nothing yet.
         deaths: evaluator processes that were replaced over an evaluation.
         times: where the time of its workers went.
@@ -59,6 +60,7 @@ class TargetStatus:
     times: TimeTable = field(default_factory=lambda: table_of(()))
     only_fp32: bool = False
     limit_left_s: float | None = None
+    may_end: bool = False
 
     @property
     def stopped_by(self) -> str:
@@ -224,6 +226,7 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
         times=time_table(store, target.id),
         only_fp32=only_fp32,
         limit_left_s=_limit_left_s(config, workers, tally.now),
+        may_end=config.patience is not None,
     )
 
 
