@@ -42,7 +42,7 @@ from search.graph.shapes import (
     measured_shapes,
     read_input_values,
 )
-from search.graph.sizes import check_sequences, moved_batches
+from search.graph.sizes import check_sequences, moved_batches, put_batch_first
 from search.values import ATTENTION, FREE, Recovery, digest_of
 
 __all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
@@ -226,6 +226,8 @@ def _read_shaped(
     _refuse_repeated_outputs(proto, path)
     _refuse_sequences(proto, path)
     fix_inputs(proto, read_input_values(proto, values, path))
+    if batch == 1:
+        put_batch_first(proto.graph, single=True)
     with onnx_file.refuse_inconsistent(path):
         with set_own_ops_apart(proto):
             proto = at_least_opset(proto, path)

@@ -143,15 +143,20 @@ def _load_external_data(proto: onnx.ModelProto, path: Path) -> None:
         tensor.data_location = onnx.TensorProto.DEFAULT
 
 
-def read_input_shapes(path: Path) -> dict[str, Dims]:
+def read_input_shapes(path: Path, batch: int | None = None) -> dict[str, Dims]:
     """Read the sizes of every input from a file: a number, or the name of a dynamic size.
 
     Inputs without a shape and constants are left out. Nothing else of the file is checked.
+
+    Args:
+        batch: how many samples are asked for, where that is known.
 
     Raises:
         ModelError: the file does not exist or is not ONNX.
     """
     graph = _parse(path).graph
+    if batch == 1:
+        put_batch_first(graph, single=True)
     constants = {each.name for each in graph.initializer}
     tensors = {each.name: each.type.tensor_type for each in graph.input if each.name not in constants}
     return {

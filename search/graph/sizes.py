@@ -66,18 +66,21 @@ def check_growth(proto: onnx.ModelProto, path: Path) -> None:
         )
 
 
-def put_batch_first(graph: onnx.GraphProto) -> None:
+def put_batch_first(graph: onnx.GraphProto, single: bool = False) -> None:
     """Let inputs and outputs have their batch on the first axis, in place, by a Transpose each: states of recurrent
     models have it on another.
 
     The batch is a size, by name or else by number, that another input begins with. Where no input has it elsewhere,
     outputs stay as they are.
+
+    Args:
+        single: whether there will be one sample in a batch, so that a size of one is that of the batch too.
     """
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     leading = [dims[0] for value in inputs if (dims := _dims_of(value))]
     named: list[int | str] = [dim for dim in leading if dim and isinstance(dim, str)]
-    batch = named or [dim for dim in leading[:1] if dim]
+    batch = [*(named or [dim for dim in leading[:1] if dim]), *[1] * single]
     moved = {value.name: axis for value in inputs if (axis := _batch_axis(_dims_of(value), batch))}
     if not moved:
         return
@@ -90,9 +93,10 @@ def put_batch_first(graph: onnx.GraphProto) -> None:
             graph.node.insert(0, _transpose(value.name, inner, order))
             _reorder(value, [axis, *(i for i in range(len(order)) if i != axis)])
     for value in graph.output:
-        axis = _batch_axis(_dims_of(value), batch, is_any_first=bool(named))
+        dims = _dims_of(value)
+        axis = _batch_axis(dims, batch, is_any_first=bool(named)) or _only_open_axis(dims, batch)
         if axis:
-            inner, rank = f"{value.name}/given", len(_dims_of(value))
+            inner, rank = f"{value.name}/given", len(dims)
             _rename(graph, value.name, inner)
             order = [axis, *(i for i in range(rank) if i != axis)]
             graph.node.append(_transpose(inner, value.name, order))
@@ -119,6 +123,12 @@ def _batch_axis(dims: Sequence[int | str], batch: Sequence[int | str], *, is_any
     if not dims or dims[0] in batch or not (is_any_first or isinstance(dims[0], int)):
         return 0
     return next((axis for axis, dim in enumerate(dims) if axis and dim in batch), 0)
+
+
+def _only_open_axis(dims: Sequence[int | str], batch: Sequence[int | str]) -> int:
+    """The only axis whose size is no number, where another number than the batch stands first; 0 elsewhere."""
+    is_open = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) or not dim]
+    return is_open[0] if len(is_open) == 1 and dims[0] not in batch else 0
 
 
 def _transpose(source: str, made: str, order: Sequence[int]) -> onnx.NodeProto:

@@ -12,6 +12,7 @@ from search.graph.model import Model, TensorSpec
 from search.graph.onnx_file import Dims, read_input_shapes
 from studies.options.config import SearchConfig
 from studies.options.quantities import ShapeSpec
+from studies.run.session.batch_check import check_batches
 
 _ANY = 2**31 - 1
 
@@ -29,7 +30,8 @@ def with_shapes_of_data(config: SearchConfig, folders: Mapping[str, str] | None 
         ModelError: the model cannot be read, or nothing says how large its batch is.
         DataError: a function that gives data fails.
     """
-    inputs = read_input_shapes(Path(config.model))
+    check_batches(config)
+    inputs = read_input_shapes(Path(config.model), config.batch)
     unknown = _unknown_shapes(config, inputs)
     if not unknown or not config.data:
         return config
@@ -59,7 +61,7 @@ def open_inputs(config: SearchConfig, inputs: Sequence[TensorSpec]) -> list[Tens
     Args:
         config: as it was given, so without shapes of the data.
     """
-    unknown = _unknown_shapes(config, read_input_shapes(Path(config.model)))
+    unknown = _unknown_shapes(config, read_input_shapes(Path(config.model), config.batch))
     return [_open_sizes(spec, unknown[spec.name]) if spec.name in unknown else spec for spec in inputs]
 
 
@@ -129,7 +131,7 @@ def frozen_batch_text(model: Model, config: SearchConfig) -> str:
     frozen = [spec for spec in model.inputs if not _has_open_batch(model, spec.name)]
     if not frozen:
         return ""
-    spec, size, inputs = frozen[0], model.batch, read_input_shapes(Path(config.model))
+    spec, size, inputs = frozen[0], model.batch, read_input_shapes(Path(config.model), config.batch)
     dims = {each.name: inputs.get(each.name) or ("",) for each in frozen}
     closed = _closed_sizes(frozen, dims) if any(map(_is_open, dims.values())) else {}
     ways = " ".join(f"--shape {each.name}:{_range_text(each, size, closed.get(each.name, {}))}" for each in frozen)

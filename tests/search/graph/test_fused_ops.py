@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ WIDTH = 16
 LEVELS = onnxruntime.GraphOptimizationLevel
 
 
-def optimized(proto: onnx.ModelProto, folder: Path, level: LEVELS = LEVELS.ORT_ENABLE_EXTENDED) -> onnx.ModelProto:
+def optimized(proto: onnx.ModelProto, folder: Path, level: Any = LEVELS.ORT_ENABLE_EXTENDED) -> onnx.ModelProto:
     """The file that ONNX Runtime's optimizer writes."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level, options.log_severity_level = level, 3
