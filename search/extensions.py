@@ -66,19 +66,21 @@ class Extensible(Generic[Kind]):
         what = self.noun or self.option.removeprefix("--")
         raise self.error(f"{self.option} {name}: there is no such {what}; known are {known}, and package.module:Class.")
 
-    def _instance(self, found: Any, name: str) -> Kind:
-        if not (isinstance(found, type) and issubclass(found, self.base)):
+    def _instance(self, candidate: Any, name: str) -> Kind:
+        if not (isinstance(candidate, type) and issubclass(candidate, self.base)):
             wanted = self.base.__name__
-            raise self.error(f"{self.option} {name}: expected a subclass of {wanted}, got {found!r}. Name its class.")
-        lacking = [fact for fact in self.facts if not getattr(found, fact, "")]
+            raise self.error(
+                f"{self.option} {name}: expected a subclass of {wanted}, got {candidate!r}. Name its class."
+            )
+        lacking = [fact for fact in self.facts if not getattr(candidate, fact, "")]
         try:
-            made = found()
+            made = candidate()
         except TypeError as error:
-            why = f"{found.__name__} cannot be made: {error}"
+            why = f"{candidate.__name__} cannot be made: {error}"
             raise self.error(f"{self.option} {name}: {why}. Correct the class.") from error
         if lacking:
             said = " and ".join(lacking)
-            raise self.error(f"{self.option} {name}: {found.__name__} does not define {said}. Add them.")
+            raise self.error(f"{self.option} {name}: {candidate.__name__} does not define {said}. Add them.")
         return made
 
 

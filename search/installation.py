@@ -25,16 +25,16 @@ def install_command(extra: str) -> str:
     Args:
         extra: of pyproject.toml: `cpu`, `gpu`, `tensorrt`, `dashboard`, ….
     """
-    found = _distribution()
-    if found is None:  # run from its source without being installed
+    distribution = _distribution()
+    if distribution is None:  # run from its source without being installed
         return f"pip install {shlex.quote(f'{_ROOT}[{extra}]')}"
-    url, editable = _origin(found)
+    url, editable = _origin(distribution)
     path = _local_path(url)
     if path is not None and path.exists():
         return f"pip install {'-e ' if editable else ''}{shlex.quote(f'{path}[{extra}]')}"
     if url and path is None:
         return f"pip install {shlex.quote(f'bitfront[{extra}] @ {url}')}"
-    return f"pip install {' '.join(map(shlex.quote, _packages(found, extra)))}"
+    return f"pip install {' '.join(map(shlex.quote, _packages(distribution, extra)))}"
 
 
 def upgrade_advice() -> str:
@@ -43,8 +43,8 @@ def upgrade_advice() -> str:
     They differ with the origin: a folder with the source, a repository or a wheel. The advice leaves extras out,
     because what they installed stays.
     """
-    found = _distribution()
-    url, editable = _origin(found) if found is not None else (_ROOT.as_uri(), False)
+    distribution = _distribution()
+    url, editable = _origin(distribution) if distribution is not None else (_ROOT.as_uri(), False)
     path = _local_path(url)
     if path is not None and path.is_dir():
         shown = shlex.quote(str(path))
@@ -71,9 +71,9 @@ def _distribution() -> metadata.Distribution | None:
         return None
 
 
-def _origin(found: metadata.Distribution) -> tuple[str, bool]:
-    """Where pip took it from, and whether it is editable; an empty text where pip did not write that down."""
-    text = found.read_text("direct_url.json")
+def _origin(distribution: metadata.Distribution) -> tuple[str, bool]:
+    """Where pip took a distribution from, and whether it is editable; an empty text where pip did not note it."""
+    text = distribution.read_text("direct_url.json")
     if text is None:
         return "", False
     facts = json.loads(text)
@@ -82,8 +82,8 @@ def _origin(found: metadata.Distribution) -> tuple[str, bool]:
     return url, bool(facts.get("dir_info", {}).get("editable"))
 
 
-def _packages(found: metadata.Distribution, extra: str) -> list[str]:
-    """What an extra consists of, with versions."""
-    rows = [row.partition(";") for row in found.requires or ()]
+def _packages(distribution: metadata.Distribution, extra: str) -> list[str]:
+    """The packages of an extra, with their versions."""
+    rows = [row.partition(";") for row in distribution.requires or ()]
     marked = re.compile(rf"""extra\s*==\s*['"]{re.escape(extra)}['"]""")
     return [name.strip() for name, _, condition in rows if marked.search(condition)]

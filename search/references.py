@@ -61,10 +61,10 @@ def parse_call(text: str) -> Call:
     Raises:
         DataError: the text has another form, or an argument has no name, no value, or is given twice.
     """
-    found = _CALL.fullmatch(text)
-    if found is None:
+    match = _CALL.fullmatch(text)
+    if match is None:
         raise DataError(f"data {text!r} is not of the form package.module:function or file.py:function")
-    return Call(found["module"], found["function"], parse_arguments(found["arguments"] or "", f"data {text!r}"))
+    return Call(match["module"], match["function"], parse_arguments(match["arguments"] or "", f"data {text!r}"))
 
 
 def parse_arguments(text: str, doing: str) -> dict[str, Any]:
@@ -114,11 +114,11 @@ def import_function(reference: str, purpose: str) -> Callable[..., Any]:
         raise DataError(f"{purpose} {reference!r} is not of the form package.module:function or file.py:function")
     name, _, attribute = reference.rpartition(":")
     try:
-        found = import_module_here(name)
+        module = import_module_here(name)
     except Exception as error:
         instead = ", or write the samples into an .npz file and give that" if purpose == "data" else ""
         raise DataError(f"{purpose} {reference!r}: {import_failure(name, error, instead)}") from error
-    function = getattr(found, attribute, None)
+    function = getattr(module, attribute, None)
     if not callable(function):
         raise DataError(f"{purpose} {reference!r}: {_kind(name)} {name} has no function {attribute}")
     return function  # type: ignore[no-any-return]
@@ -145,8 +145,8 @@ def import_failure(name: str, error: Exception, instead: str = "") -> str:
 
 def _missing_import(name: str, error: Exception) -> str:
     """The module that is missing where it is one that the named module or file imports; else empty."""
-    found = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-    return "" if f"{name}.".startswith(f"{found}.") else found
+    module = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    return "" if f"{name}.".startswith(f"{module}.") else module
 
 
 def is_file(module: str) -> bool:
@@ -160,10 +160,10 @@ def _kind(module: str) -> str:
 
 def absolute_reference(text: str) -> str:
     """A reference with the path of its file made absolute; any other text unchanged."""
-    found = re.fullmatch(rf"(?P<file>{_FILE})(?P<rest>:.*)", text)
-    if found is None or not os.path.isfile(found["file"]):
+    match = re.fullmatch(rf"(?P<file>{_FILE})(?P<rest>:.*)", text)
+    if match is None or not os.path.isfile(match["file"]):
         return text
-    return os.path.abspath(found["file"]) + found["rest"]
+    return os.path.abspath(match["file"]) + match["rest"]
 
 
 def import_module_here(name: str) -> ModuleType:
@@ -207,8 +207,8 @@ def _is_free(name: str, path: Path) -> bool:
     if name in sys.modules:
         return getattr(sys.modules[name], "__file__", None) == str(path)
     others = [folder for folder in sys.path if folder and os.path.abspath(folder) != str(path.parent)]
-    found = importlib.machinery.PathFinder.find_spec(name, others)
-    return found is None or found.origin is None
+    spec = importlib.machinery.PathFinder.find_spec(name, others)
+    return spec is None or spec.origin is None
 
 
 @contextmanager

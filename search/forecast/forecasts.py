@@ -106,11 +106,11 @@ def deciding_forecasts(trials: Sequence[FrozenTrial], since: int, band: float) -
     from optuna.trial import TrialState
 
     done = [t for t in trials if t.state is TrialState.COMPLETE]
-    told = [
+    forecasts = [
         (t, Predicted.from_json(t.user_attrs[FORECAST])) for t in done if t.number >= since and FORECAST in t.user_attrs
     ]
     count = max(_FEWEST, len(done) // _QUARTER)
-    last = [(t, each) for t, each in told if each.how == "gain"][-count:]
+    last = [(t, each) for t, each in forecasts if each.how == "gain"][-count:]
     if len(last) < count or any(each.promising for _, each in last):
         return 0
     missed = np.array([_is_missed(t, each, band) for t, each in last])
@@ -119,15 +119,15 @@ def deciding_forecasts(trials: Sequence[FrozenTrial], since: int, band: float) -
     return count if right else 0
 
 
-def _is_missed(trial: FrozenTrial, told: Predicted, band: float) -> tuple[bool, bool]:
+def _is_missed(trial: FrozenTrial, forecast: Predicted, band: float) -> tuple[bool, bool]:
     """Whether latency and loss lie outside of their 90 % intervals by more than can be measured.
 
     A loss of some of the samples is another quantity than the one predicted, so it proves nothing wrong.
     """
     ms, loss = trial.values
     _, error, whole = trial.user_attrs.get(MEASURED, (0.0, 0.0, 1.0))
-    wrong_ms = abs(ms - told.ms) > max(NINETY * told.ms_std, band * told.ms)
-    return wrong_ms, bool(whole) and abs(loss - told.loss) > max(NINETY * told.loss_std, _Z95 * error)
+    wrong_ms = abs(ms - forecast.ms) > max(NINETY * forecast.ms_std, band * forecast.ms)
+    return wrong_ms, bool(whole) and abs(loss - forecast.loss) > max(NINETY * forecast.loss_std, _Z95 * error)
 
 
 def forecast_quality(
@@ -153,6 +153,6 @@ def forecast_quality(
 def _quality(trials: Sequence[FrozenTrial], name: str, place: int, scale: float | None = None) -> Quality | None:
     if not trials:
         return None
-    told = [t.user_attrs[FORECAST] for t in trials]
-    mean, std = (np.array([each[field] for each in told], dtype=float) for field in (name, f"{name}_std"))
+    forecasts = [t.user_attrs[FORECAST] for t in trials]
+    mean, std = (np.array([each[field] for each in forecasts], dtype=float) for field in (name, f"{name}_std"))
     return quality(mean, std, np.array([t.values[place] for t in trials], dtype=float), scale)

@@ -55,7 +55,7 @@ class History:
 
 
 class _Read(NamedTuple):
-    """What is read of a trial.
+    """What the models learn from a trial.
 
     Attributes:
         codes: a byte per decision.
@@ -88,16 +88,16 @@ class Historian:
             latencies: milliseconds by trial number, where a better value is known than the trial has.
         """
         # A trial that was asked for just now may not have all its parameters yet; one of others' may hold no codes.
-        read = [found for trial in trials if (found := self._read(trial)) is not None]
-        asked, built = [found.codes for found in read], [found.built for found in read]
+        read = [record for trial in trials if (record := self._read(trial)) is not None]
+        codes, built = [record.codes for record in read], [record.built for record in read]
         # What answered several trials counts once, by its latest word: it may be scored to the end by now.
-        done = {asked[place]: place for place, found in enumerate(read) if found.measured is not None}
+        done = {codes[place]: place for place, record in enumerate(read) if record.measured is not None}
         rows, known_ms = list(done.values()), latencies or {}
-        told = [read[place].measured for place in rows]
-        ms, loss, spread, loss_std, whole = np.array(told, dtype=float).reshape(-1, 5).T
+        values = [read[place].measured for place in rows]
+        ms, loss, spread, loss_std, whole = np.array(values, dtype=float).reshape(-1, 5).T
         numbers = [read[place].trial.number for place in rows]
         ms = np.array([known_ms.get(number, own) for number, own in zip(numbers, ms, strict=True)], dtype=float)
-        pending = [place for place, found in enumerate(read) if found.trial.state is TrialState.RUNNING]
+        pending = [place for place, record in enumerate(read) if record.trial.state is TrialState.RUNNING]
         return History(
             self._stack_precisions([built[place] for place in rows]),
             ms,
@@ -106,7 +106,7 @@ class Historian:
             loss_std,
             whole > 0,
             self._stack_precisions([built[place] for place in pending]),
-            frozenset(asked),
+            frozenset(codes),
         )
 
     def _stack_precisions(self, built: Sequence[bytes]) -> Precisions:
@@ -117,13 +117,13 @@ class Historian:
         kept = self._kept.get(trial.number)
         if kept is not None and kept[0] is trial:
             return kept[1]
-        named, found = codes_in(read_parameters(trial), self.layout.space), None
+        named, record = codes_in(read_parameters(trial), self.layout.space), None
         if named is not None:
             row = np.array([list(named.values())], dtype=np.int64)
-            found = _Read(trial, bytes(row[0].tolist()), self.layout.precisions(row).tobytes(), _read_values(trial))
+            record = _Read(trial, bytes(row[0].tolist()), self.layout.precisions(row).tobytes(), _read_values(trial))
         if trial.state.is_finished():
-            self._kept[trial.number] = trial, found
-        return found
+            self._kept[trial.number] = trial, record
+        return record
 
 
 def relevant(history: History) -> NDArray[np.int64]:
@@ -149,7 +149,7 @@ def relevant(history: History) -> NDArray[np.int64]:
 
 
 def _read_values(trial: FrozenTrial) -> tuple[float, ...] | None:
-    """Its values and what is known of their noise; None if it did not run as requested, or was not measured.
+    """A trial's values and what is known of their noise; None if it did not run as requested, or was not measured.
 
     Optuna accepts any values from a program that adds a trial.
     """

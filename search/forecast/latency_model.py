@@ -248,7 +248,7 @@ class Design:
         return Prior(mean, std)
 
     def similarity(self, kind: Kind) -> Similarity:
-        """Of mixes, by the time that groups can change."""
+        """How alike mixes are, by the time that groups can change."""
         return Similarity.of(self.layout, self._prior.nodes, kind)
 
     def typical(self, latency_ms: Floats) -> float:
@@ -258,16 +258,16 @@ class Design:
     def features(self, precisions: Precisions) -> Floats:
         """(n, groups) int8 to (n, coefficients) float64."""
         rows, groups = precisions.shape
-        found = np.zeros((rows, self.size))
-        found[:, self.base] = 1.0
+        features = np.zeros((rows, self.size))
+        features[:, self.base] = 1.0
         row, place = np.arange(rows)[:, None], np.arange(groups)[None]
-        found[row, self.nodes.start + place * self._count + precisions] = 1.0
-        found[:, self.mixed] = self.regions.features(precisions)
+        features[row, self.nodes.start + place * self._count + precisions] = 1.0
+        features[:, self.mixed] = self.regions.features(precisions)
         if not len(self.layout.edges):
-            return found
+            return features
         source, target = (precisions[:, ends] for ends in self.layout.edges.T)
         edge = np.arange(len(self.layout.edges))[None]
-        found[:, self.edges] = self._changes[edge, source, target]
+        features[:, self.edges] = self._changes[edge, source, target]
         pairs = self._count**2
         pair = row * pairs + source.astype(np.int64) * self._count + target
         changed = source != target
@@ -276,8 +276,8 @@ class Design:
             (self.moves, self._prior.moved[edge, source, target]),
         ):
             sums = np.bincount(pair[changed], cost[changed], rows * pairs)
-            found[:, part] = sums.reshape(rows, pairs)
-        return found
+            features[:, part] = sums.reshape(rows, pairs)
+        return features
 
     def costs(self, coefficients: Floats) -> Costs:
         """Coefficients as costs of the layout."""
@@ -364,6 +364,6 @@ def _tune_shared(
             for share in _OWN_SHARES:
                 noise = max(share * tuning.noise, repeat, 1e-3)
                 tried = replace(tuning, noise=noise, shared=size * tuning.noise, kind=kind)
-                found = score(tried, tried.shared**2 * alike)
-                best, most = (tried, found) if found > most else (best, most)
+                log_density = score(tried, tried.shared**2 * alike)
+                best, most = (tried, log_density) if log_density > most else (best, most)
     return best

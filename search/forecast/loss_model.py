@@ -201,9 +201,9 @@ class Fitted:
 
     def posterior(self, prior: Prior) -> Posterior:
         shared = None if self.errors is None else SharedErrors(self.errors)
-        found = Posterior(prior, self.jacobian, self.target, self.doubt, shared)
-        found.mean = self.at
-        return found
+        posterior = Posterior(prior, self.jacobian, self.target, self.doubt, shared)
+        posterior.mean = self.at
+        return posterior
 
 
 class LossProblem:
@@ -314,18 +314,18 @@ class LossProblem:
             before, (at, now) = now, better
             if before - now < _CONVERGED * (1 + now):
                 break
-        found = self._around(at, precisions, loss, doubt)
+        optimum = self._around(at, precisions, loss, doubt)
         if errors is None:
-            return found
-        return replace(found, errors=errors, sizes=sizes, weights=solve_covariance(weighing, loss - found.expected))
+            return optimum
+        return replace(optimum, errors=errors, sizes=sizes, weights=solve_covariance(weighing, loss - optimum.expected))
 
     def _errors(self, sizes: Floats, precisions: Precisions) -> Floats:
         """(n, n) covariance of the errors that rows share, of (n,) standard deviations."""
         return np.asarray(self.pairs.between(precisions, precisions) * np.outer(sizes, sizes))
 
     def _around(self, at: Floats, precisions: Precisions, loss: Floats, doubt: Floats) -> Fitted:
-        found, jacobian = self.linear(at, precisions)
-        return Fitted(at, jacobian, loss - found + jacobian @ at, doubt, precisions, found)
+        losses, jacobian = self.linear(at, precisions)
+        return Fitted(at, jacobian, loss - losses + jacobian @ at, doubt, precisions, losses)
 
     def share_errors(self, fitted: Fitted, loss: Floats, std: Floats) -> LossProblem:
         """The problem with pairs of groups if they predict held-out rows better, otherwise unchanged."""
@@ -344,8 +344,8 @@ class LossProblem:
         for shared in _SHARED:
             for misfit in {_MISFITS[0], self.tuning.misfit}:
                 tried = replace(self.tuning, misfit=misfit, shared=shared)
-                found = score(tried, shared**2 * errors)
-                best, most = (tried, found) if found > most else (best, most)
+                log_density = score(tried, shared**2 * errors)
+                best, most = (tried, log_density) if log_density > most else (best, most)
         return LossProblem(self._layout, self._noise, best, self._worst, self._kind)
 
     def tune(self, rough: Fitted, loss: Floats, std: Floats) -> LossProblem:

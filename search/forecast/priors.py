@@ -156,12 +156,12 @@ def noise_prior(layout: Layout, sensitivities: Floats | None = None) -> NoisePri
         return NoisePrior(usual, 1.0)
     if sensitivities.shape != shape:
         raise SurrogateError(f"sensitivities: expected an array of shape {shape}, got {sensitivities.shape}.")
-    found = np.where(np.isfinite(sensitivities), np.maximum(sensitivities, 0.0), np.nan)
-    worst = np.nansum(found, axis=0).max(initial=0.0)
+    noise = np.where(np.isfinite(sensitivities), np.maximum(sensitivities, 0.0), np.nan)
+    worst = np.nansum(noise, axis=0).max(initial=0.0)
     if not worst > 0:
         return NoisePrior(usual, 1.0)
-    found = np.where(np.isnan(found), usual, found / worst)
-    nodes = np.maximum(found, _LEAST_SENSITIVE * usual)
+    noise = np.where(np.isnan(noise), usual, noise / worst)
+    nodes = np.maximum(noise, _LEAST_SENSITIVE * usual)
     nodes[:, 0] = 0.0  # of FP32
     return NoisePrior(nodes, 0.7)
 
@@ -266,13 +266,13 @@ def _shares(layout: Layout, baselines: Sequence[Baseline], work: Floats | None) 
     """(groups,) shares of a latency, sum 1: from profiles if they show something, else from work, else equal."""
     shown = [_own(layout, baseline) for baseline in baselines if not _opaque(layout, baseline)]
     if shown:
-        found = np.sum([own / own.sum() for own in shown], axis=0)
-        if work is not None and np.sum(work[found > 0]) > 0:  # what no profile shows, by its work
-            found = np.where(found > 0, found, work * found.sum() / np.sum(work[found > 0]))
+        shares = np.sum([own / own.sum() for own in shown], axis=0)
+        if work is not None and np.sum(work[shares > 0]) > 0:  # what no profile shows, by its work
+            shares = np.where(shares > 0, shares, work * shares.sum() / np.sum(work[shares > 0]))
     else:
-        found = np.ones(len(layout.groups)) if work is None or not np.sum(work) > 0 else np.asarray(work, float)
-    found = found + 1e-3 * found.mean()
-    return np.asarray(found / found.sum())
+        shares = np.ones(len(layout.groups)) if work is None or not np.sum(work) > 0 else np.asarray(work, float)
+    shares = shares + 1e-3 * shares.mean()
+    return np.asarray(shares / shares.sum())
 
 
 # -- what a change of precision costs ----------------------------------------------------------------------------------
@@ -327,13 +327,13 @@ def _per_byte(layout: Layout, profiled: Sequence[Baseline], size: Floats) -> flo
     largest = np.zeros(len(layout.groups))
     np.maximum.at(largest, source, size)
     elements = np.maximum(elements + largest, size.min())
-    found = []
+    lowest_rates = []
     for baseline in profiled:
         width = _widths(layout)[baseline.precisions]
         own = _own(layout, baseline) * _scale(baseline)
         rates = (own / (elements * width))[own > 0]
-        found.append(np.quantile(rates, 0.1))
-    return float(np.median(found))
+        lowest_rates.append(np.quantile(rates, 0.1))
+    return float(np.median(lowest_rates))
 
 
 def _find_changes(layout: Layout, baseline: Baseline) -> NDArray[np.bool_]:

@@ -55,7 +55,7 @@ def quality(mean: Floats, std: Floats, measured: Floats, scale: float | None = N
     )
 
 
-def is_poor(found: Quality | None, band: float = 0.0) -> bool:
+def is_poor(forecast_quality: Quality | None, band: float = 0.0) -> bool:
     """Whether a search should not rely on such forecasts.
 
     With 8 rows or more, forecasts are poor if the median error is above 10 % and above `band`, if fewer than 60 % of
@@ -65,10 +65,12 @@ def is_poor(found: Quality | None, band: float = 0.0) -> bool:
     Args:
         band: the difference up to which two measurements count as equal, divided by the same scale as the error.
     """
-    if found is None or found.n < _ENOUGH:
+    if forecast_quality is None or forecast_quality.n < _ENOUGH:
         return False
-    unranked = found.resolution > _RESOLVED and not found.rank_correlation >= _POOR_RANKS
-    return bool(found.error > max(_POOR_ERROR, band) or found.coverage < _POOR_COVERAGE or unranked)
+    unranked = forecast_quality.resolution > _RESOLVED and not forecast_quality.rank_correlation >= _POOR_RANKS
+    return bool(
+        forecast_quality.error > max(_POOR_ERROR, band) or forecast_quality.coverage < _POOR_COVERAGE or unranked
+    )
 
 
 def rank_correlation(one: Floats, two: Floats) -> float:

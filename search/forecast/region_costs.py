@@ -87,7 +87,7 @@ class RegionCosts:
     def features(self, precisions: Precisions) -> Floats:
         """The (n, size) features of (n, groups) precisions."""
         rows = len(precisions)
-        found = [np.zeros((rows, 0))]
+        columns = [np.zeros((rows, 0))]
         took = self.nodes[np.arange(len(self.nodes)), precisions]
         for starts, regions in zip(self._starts, self._long, strict=True):
             highest, lowest = (
@@ -100,5 +100,5 @@ class RegionCosts:
             own = np.where(mixed, np.add.reduceat(took, starts, axis=1)[:, regions], 0.0)
             table = np.add.reduceat(self.nodes, starts, axis=0)[regions]
             whole = np.where(mixed, table[np.arange(len(regions)), highest], 0.0)
-            found += [(whole - own).sum(axis=1)[:, None], own.sum(axis=1)[:, None], own]
-        return np.concatenate(found, axis=1)
+            columns += [(whole - own).sum(axis=1)[:, None], own.sum(axis=1)[:, None], own]
+        return np.concatenate(columns, axis=1)

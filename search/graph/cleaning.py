@@ -301,14 +301,14 @@ def _spread_resizes(graph: ir.Graph) -> None:
 def _spread(graph: ir.Graph, node: ir.Node, axes: list[int]) -> None:
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
     for index in (2, 3):
-        given = node.inputs[index] if index < len(node.inputs) else None
-        if shape is None or given is None or given.const_value is None or not given.const_value.size:
+        operand = node.inputs[index] if index < len(node.inputs) else None
+        if shape is None or operand is None or operand.const_value is None or not operand.const_value.size:
             continue
         known = {axis % len(shape) for axis in axes}
         full = [1 if index == 2 or axis in known else size for axis, size in enumerate(shape)]
         if all(isinstance(size, int) for size in full):
-            array = np.array(full, given.const_value.numpy().dtype)
-            array[axes] = given.const_value.numpy()
+            array = np.array(full, operand.const_value.numpy().dtype)
+            array[axes] = operand.const_value.numpy()
             set_constant(graph, node, index, array)
             node.attributes.pop("axes", None)
 

@@ -287,20 +287,20 @@ def _edges(
 
 def _sources(value: ir.Value, owner: Mapping[ir.Node, str]) -> list[tuple[str | None, str]]:
     """Groups (or graph inputs) whose tensors reach `value` only through operators that change no values."""
-    found: list[tuple[str | None, str]] = []
+    sources: list[tuple[str | None, str]] = []
     stack, seen = [value], {value}
     while stack:
         current = stack.pop()
         node = current.producer()
         if node is None:
-            found.append((None, current.name or ""))
+            sources.append((None, current.name or ""))
         elif node in owner:
-            found.append((owner[node], current.name or ""))
+            sources.append((owner[node], current.name or ""))
         elif node.op_type in TRANSPARENT:
             new = [v for v in _dynamic_inputs(node) if v not in seen and _carries_float(v)]
             seen.update(new)
             stack += new
-    return found
+    return sources
 
 
 def _blocks(groups: list[Group], edges: Iterable[Edge]) -> list[str]:
@@ -348,5 +348,5 @@ def _chain_blocks(blocks: list[list[Group]]) -> list[list[Group]]:
 
 def _module(name: str) -> str:
     """`/features/features.3/conv/conv.0/Conv` → `/features/features.3`; empty when no part is numbered."""
-    found = _BLOCK_NAME.search(name)
-    return name[: found.end()] if found else ""
+    match = _BLOCK_NAME.search(name)
+    return name[: match.end()] if match else ""

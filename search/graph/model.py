@@ -141,12 +141,12 @@ class Model:
         return [name for name in tensors if name not in self.shapes]
 
     def with_shapes(self, measured: Mapping[str, Sequence[int]]) -> Model:
-        """The model with shapes that one run has told of tensors that inference knows nothing of, and its groups."""
-        told = {name: tuple(measured[name]) for name in self.unknown_shapes() if name in measured}
-        shapes = {**self.shapes, **told}
+        """The model, and its groups, with the shapes that one run measured where inference knows none."""
+        run_shapes = {name: tuple(measured[name]) for name in self.unknown_shapes() if name in measured}
+        shapes = {**self.shapes, **run_shapes}
         groups, edges = find_groups(self.graph.graph, shapes)
         outputs = tuple(replace(spec, shape=shapes.get(spec.name, ())) for spec in self.outputs)
-        return replace(self, shapes=shapes, groups=groups, edges=edges, outputs=outputs, measured=told)
+        return replace(self, shapes=shapes, groups=groups, edges=edges, outputs=outputs, measured=run_shapes)
 
     def save(self, path: Path) -> None:
         """Write the clean model to `path`, and weights beyond 2 GiB to `NAME.data` beside it."""
@@ -196,8 +196,8 @@ def load(
         digest = digest_of([digest, names])
     left_out = find_left_out(graph.graph, groups)
     own = OwnScales() if floats.codes is None else floats.codes.own_scales(graph.graph, groups)
-    found = Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out, own=own)
-    return replace(found, origin=_origin_text(floats, moved, found), folded=folded)
+    model = Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out, own=own)
+    return replace(model, origin=_origin_text(floats, moved, model), folded=folded)
 
 
 def load_as_given(
@@ -259,25 +259,25 @@ def _as_floats(model: ir.Model) -> tuple[ir.Model, _Floats]:
 
 def _origin_text(floats: _Floats, moved: Sequence[str], model: Model) -> str:
     """What was done to the file, as a sentence; empty for a float32 file."""
-    told = []
+    clauses = []
     if floats.halves:
-        told.append(
+        clauses.append(
             f"the file is in half precision: FP32 is the model with its {floats.halves} constants widened to float32, "
             f"exactly{', as its inputs and outputs are' if floats.half_inputs else ''}"
         )
     if floats.codes is not None:
         count = len(model.own_groups)
-        told.append(
+        clauses.append(
             f"the file is quantized: FP32 is the model without its Quantize and Dequantize, INT8 of {count} of "
             f"{len(model.groups)} groups has the file's own scales, which recovery leaves alone, and all others are "
             "calibrated"
         )
     if moved:
-        told.append(
+        clauses.append(
             f"{', '.join(moved)} of the file have their batch on another axis: here, and in exports, it is the first "
             "one, and what a state is for one sample is given as a sample of it"
         )
-    return "; ".join(told)
+    return "; ".join(clauses)
 
 
 def _refuse_repeated_outputs(proto: onnx.ModelProto, path: Path) -> None:
@@ -316,13 +316,13 @@ def _refuse_non_finite(model: ir.Model, groups: tuple[Group, ...], path: Path) -
 def _nothing_to_quantize(model: ir.Model, groups: tuple[Group, ...], path: Path) -> str:
     reasons = "; ".join(f"{group.name}: {group.pinned}" for group in groups[:3])
     ops = sorted({node.op_type for node in model.graph})
-    found = f"its weighted ops cannot be quantized ({reasons})" if groups else f"it has only {', '.join(ops[:12])}"
+    cause = f"its weighted ops cannot be quantized ({reasons})" if groups else f"it has only {', '.join(ops[:12])}"
     double = [node.name for node in model.graph if node.op_type in WEIGHTED and not groups]
     if double:
-        found = f"{double[0]!r} does not compute in float32 on an activation"
+        cause = f"{double[0]!r} does not compute in float32 on an activation"
     return (
         f"looking for layers in {path}: expected at least one Conv, ConvTranspose, Gemm or MatMul with constant "
-        f"weights, but {found}. There is no layer to choose a precision for."
+        f"weights, but {cause}. There is no layer to choose a precision for."
     )
 
 

@@ -113,8 +113,8 @@ def _complete_outputs(proto: onnx.ModelProto, path: Path) -> None:
         return
     with refuse_inconsistent(path):
         graph = onnx.shape_inference.infer_shapes(proto).graph
-    found = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output) if _is_typed(value)}
-    missing = [value.name for value in bare if value.name not in found]
+    value_infos = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output) if _is_typed(value)}
+    missing = [value.name for value in bare if value.name not in value_infos]
     if missing:
         raise ModelError(
             f"checking {path}: expected a type and a shape of every output, but {missing[0]!r} has none in the file, "
@@ -122,7 +122,7 @@ def _complete_outputs(proto: onnx.ModelProto, path: Path) -> None:
             "onnx.helper.make_tensor_value_info gives what the list of outputs takes."
         )
     for value in bare:
-        value.CopyFrom(found[value.name])
+        value.CopyFrom(value_infos[value.name])
 
 
 def _is_typed(value: onnx.ValueInfoProto) -> bool:
@@ -299,8 +299,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except DecodeError as error:
         damaged = bool(data) and data[0] == _IR_VERSION_TAG
-        found = "it is truncated or damaged: copy or export it again" if damaged else "it is not an ONNX file"
-        raise ModelError(f"loading {path}: expected an ONNX model, but {found}.") from error
+        problem = "it is truncated or damaged: copy or export it again" if damaged else "it is not an ONNX file"
+        raise ModelError(f"loading {path}: expected an ONNX model, but {problem}.") from error
     if not proto.graph.node or not proto.ir_version:
         raise ModelError(f"loading {path}: expected an ONNX model, but it is not an ONNX file or has no nodes.")
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):

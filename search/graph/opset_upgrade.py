@@ -97,22 +97,22 @@ def _with_flat_hardmax(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for graph in proto_graphs(copy.graph):
-        found: list[onnx.NodeProto] = []
+        new_nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             if node.op_type != "Hardmax" or node.domain not in ("", "ai.onnx"):
-                found.append(node)
+                new_nodes.append(node)
                 continue
             axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
             source, made = node.input[0], node.output[0]
             flat, shape, hard = (f"{made}/{part}" for part in ("flat", "shape", "hard"))
-            found += [
+            new_nodes += [
                 helper.make_node("Flatten", [source], [flat], f"{node.name}/flatten" if node.name else "", axis=axis),
                 helper.make_node("Hardmax", [flat], [hard], node.name, axis=1),
                 helper.make_node("Shape", [source], [shape], f"{node.name}/shape" if node.name else ""),
                 helper.make_node("Reshape", [hard, shape], [made], f"{node.name}/back" if node.name else ""),
             ]
         del graph.node[:]
-        graph.node.extend(found)
+        graph.node.extend(new_nodes)
     return copy
 
 
@@ -147,14 +147,14 @@ def _rounding_mode(scales: NDArray[np.float32] | None, node: onnx.NodeProto, ver
 
 def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[np.float32]]:
     """Float constants of up to eight values by name, as scales are."""
-    found: dict[str, NDArray[np.float32]] = {}
+    constants: dict[str, NDArray[np.float32]] = {}
     for inner in proto_graphs(graph):
         tensors = {tensor.name: tensor for tensor in inner.initializer}
         for node in inner.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
                 tensors[node.output[0]] = node.attribute[0].t
-        found |= {name: numpy_helper.to_array(tensor) for name, tensor in tensors.items() if _is_small(tensor)}
-    return found
+        constants |= {name: numpy_helper.to_array(tensor) for name, tensor in tensors.items() if _is_small(tensor)}
+    return constants
 
 
 def _is_small(tensor: onnx.TensorProto) -> bool:

@@ -76,8 +76,8 @@ def _fused_activation(parts: NodeParts) -> ir.Value | None:
     node, op = parts.node, parts.node.op_type.removeprefix("Fused")
     own = {name: attribute.value for name, attribute in node.attributes.items() if not name.startswith("activation")}
     kind = node.attributes.get_string("activation", "") or ""
-    given = node.attributes.get_floats("activation_params") if op == "Conv" else None
-    numbers = list(given or [node.attributes.get_float(name, 0.0) for name in _ACTIVATION_PARTS])
+    parameters = node.attributes.get_floats("activation_params") if op == "Conv" else None
+    numbers = list(parameters or [node.attributes.get_float(name, 0.0) for name in _ACTIVATION_PARTS])
     if kind not in _PLAIN and kind not in _PARAMETERS and kind not in ("Clip", ""):
         return None
     inputs = list(node.inputs)
@@ -116,10 +116,10 @@ def _fused_matmul(parts: NodeParts) -> ir.Value | None:
 
 def _einsum(parts: NodeParts) -> ir.Value | None:
     """A MatMul between Transposes, and Reshapes where several axes are multiplied or made at once."""
-    found = _read_equation(parts.node)
-    if found is None:
+    equation = _read_equation(parts.node)
+    if equation is None:
         return None
-    (x, left), (y, right), out = found
+    (x, left), (y, right), out = equation
     if x.const_value is not None:  # the constant is the second factor, as engines want it
         (x, left), (y, right) = (y, right), (x, left)
     batch = [axis for axis in left if axis in right and axis in out]

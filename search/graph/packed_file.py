@@ -44,10 +44,10 @@ def read_message(path: Path) -> onnx.ModelProto | None:
         if size is None:
             return None
         file.seek(-_END.size - size, 2)
-        found = onnx.ModelProto()
-        found.ParseFromString(file.read(size))
-    onnx_file.refer_to(found, path.name)
-    return found
+        message = onnx.ModelProto()
+        message.ParseFromString(file.read(size))
+    onnx_file.refer_to(message, path.name)
+    return message
 
 
 def copy_as_onnx(path: Path, out: Path) -> None:

@@ -71,7 +71,7 @@ def read_input_values(proto: onnx.ModelProto, texts: Sequence[str], path: Path) 
         ModelError: a text is of another form, there is no such input, or it is too large for one value.
     """
     inputs = {value.name: value.type.tensor_type for value in proto.graph.input}
-    found = {}
+    arrays = {}
     for text in texts:
         name, _, number = text.rpartition("=")
         if name not in inputs:
@@ -89,8 +89,8 @@ def read_input_values(proto: onnx.ModelProto, texts: Sequence[str], path: Path) 
             ) from None
         if math.prod(sizes) > _MOST_VALUES:
             raise ModelError(f"--input-value {text}: expected an input of few values, but it has {math.prod(sizes):,}.")
-        found[name] = np.full(sizes, value)
-    return found
+        arrays[name] = np.full(sizes, value)
+    return arrays
 
 
 def fix_inputs(proto: onnx.ModelProto, values: Mapping[str, NDArray[Any]]) -> None:
@@ -122,14 +122,14 @@ def fix_shapes(
     shapes = _ask_shapes(inputs, request, batch, path)
     several = _names_of_several_sizes(inputs, shapes)
     for name, value in inputs.items():
-        asked = shapes[name]
-        dims = list(value.shape) if value.shape is not None else [None] * len(asked.best)
+        shape = shapes[name]
+        dims = list(value.shape) if value.shape is not None else [None] * len(shape.best)
         free = [None if str(dim) in several else dim for dim in dims]
         value.shape = ir.Shape(
-            [low if low == high else dim for low, high, dim in zip(asked.low, asked.high, free, strict=True)]
+            [low if low == high else dim for low, high, dim in zip(shape.low, shape.high, free, strict=True)]
         )
-        if not asked.is_fixed:
-            profiles[name] = (asked.low, asked.best, asked.high)
+        if not shape.is_fixed:
+            profiles[name] = (shape.low, shape.best, shape.high)
     _forget_output_shapes(model)
     return profiles
 
@@ -141,7 +141,7 @@ def _names_of_several_sizes(inputs: Mapping[str, ir.Value], shapes: Mapping[str,
         for dim, size in zip(value.shape or (), shapes[name].best, strict=False):
             if not isinstance(dim, int):
                 sizes.setdefault(str(dim), set()).add(size)
-    return {name for name, found in sizes.items() if len(found) > 1}
+    return {name for name, numbers in sizes.items() if len(numbers) > 1}
 
 
 def _ask_shapes(
@@ -149,10 +149,10 @@ def _ask_shapes(
 ) -> dict[str, ShapeRequest]:
     """The shape of every input; raises ModelError naming all inputs without a shape or with a wrong one."""
     problems: list[str] = []
-    found = {name: _ask_shape(value, request.get(name), batch, path, problems) for name, value in inputs.items()}
+    shapes = {name: _ask_shape(value, request.get(name), batch, path, problems) for name, value in inputs.items()}
     if problems:
         raise ModelError("\n".join(problems))
-    return {name: asked for name, asked in found.items() if asked is not None}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def check_reshapes(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
@@ -167,10 +167,10 @@ def check_reshapes(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], path:
         wrong = written
     if wrong:
         node, target = wrong[0]
-        made, given = ("x".join(map(str, sizes)) for sizes in (target, shapes.get(_first_input(node), ())))
+        made, input_shape = ("x".join(map(str, sizes)) for sizes in (target, shapes.get(_first_input(node), ())))
         raise ModelError(
-            f"loading {path}: Reshape {node.name!r} makes {made} of {given or 'its input'}, so the batch of the export "
-            f"is written into the model. Give --batch {target[0]}, or export it with a dynamic batch."
+            f"loading {path}: Reshape {node.name!r} makes {made} of {input_shape or 'its input'}, so the batch of the "
+            f"export is written into the model. Give --batch {target[0]}, or export it with a dynamic batch."
         )
 
 
@@ -185,35 +185,35 @@ def _first_input(node: ir.Node) -> str:
 
 
 def _keeps_elements(node: ir.Node, target: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    given = shapes.get(_first_input(node))
-    if given is None or (0 in target and len(target) > len(given)):
+    input_shape = shapes.get(_first_input(node))
+    if input_shape is None or (0 in target and len(target) > len(input_shape)):
         return True
-    made = math.prod(size or given[axis] for axis, size in enumerate(target) if size >= 0)
-    return math.prod(given) % made == 0 if -1 in target else math.prod(given) == made
+    made = math.prod(size or input_shape[axis] for axis, size in enumerate(target) if size >= 0)
+    return math.prod(input_shape) % made == 0 if -1 in target else math.prod(input_shape) == made
 
 
 def _misses_weight(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether a product has an activation and a weight that do not fit each other."""
     weight = node.inputs[1] if node.op_type in ("MatMul", "Gemm") and not node.domain else None
-    given = shapes.get(_first_input(node)) if weight is not None else None
-    if weight is None or weight.const_value is None or not given or len(weight.const_value.shape) < 2:
+    input_shape = shapes.get(_first_input(node)) if weight is not None else None
+    if weight is None or weight.const_value is None or not input_shape or len(weight.const_value.shape) < 2:
         return False
     turned = node.op_type == "Gemm" and node.attributes.get_int("transB") == 1
     depth = weight.const_value.shape[-1 if turned else -2]
-    return bool(given[0 if node.op_type == "Gemm" and node.attributes.get_int("transA") == 1 else -1] != depth)
+    return bool(input_shape[0 if node.op_type == "Gemm" and node.attributes.get_int("transA") == 1 else -1] != depth)
 
 
 def _ask_shape(
-    value: ir.Value, asked: ShapeRequest | None, batch: int | None, path: Path, problems: list[str]
+    value: ir.Value, request: ShapeRequest | None, batch: int | None, path: Path, problems: list[str]
 ) -> ShapeRequest | None:
     """The shape of one input; adds to `problems` if it is wrong."""
     try:
-        found = asked or _from_batch(value, batch, path)
-        _check_fits(value, found, path)
+        shape = request or _from_batch(value, batch, path)
+        _check_fits(value, shape, path)
     except ModelError as error:
         problems.append(str(error))
         return None
-    return found
+    return shape
 
 
 def measured_shapes(
@@ -222,14 +222,14 @@ def measured_shapes(
     """Inputs and outputs of the clean graph at the measured shapes."""
     specs = []
     for values in (graph.inputs, graph.outputs):
-        found = []
+        tensors = []
         for value in values:
             name = value.name or ""
             if value.dtype is None:
                 raise ModelError(f"loading {path}: tensor {name!r} has no type; run ONNX shape inference on the file.")
             least, _, most = profiles.get(name, ((), (), ()))
-            found.append(TensorSpec(name, str(value.dtype.numpy()), tuple(shapes.get(name, ())), least, most))
-        specs.append(tuple(found))
+            tensors.append(TensorSpec(name, str(value.dtype.numpy()), tuple(shapes.get(name, ())), least, most))
+        specs.append(tuple(tensors))
     return specs[0], specs[1]
 
 
@@ -290,9 +290,9 @@ def _with_size(dims: Sequence[object], word: str) -> str:
     return "x".join(str(dim) if isinstance(dim, int) else word for dim in dims)
 
 
-def _check_fits(value: ir.Value, asked: ShapeRequest, path: Path) -> None:
-    dims = list(value.shape) if value.shape is not None else [None] * len(asked.best)
-    for shape in (asked.low, asked.best, asked.high):
+def _check_fits(value: ir.Value, request: ShapeRequest, path: Path) -> None:
+    dims = list(value.shape) if value.shape is not None else [None] * len(request.best)
+    for shape in (request.low, request.best, request.high):
         fits = len(shape) == len(dims) and all(
             not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True)
         )
@@ -304,7 +304,7 @@ def _check_fits(value: ir.Value, asked: ShapeRequest, path: Path) -> None:
             )
         if not all(size > 0 for size in shape):
             raise ModelError(f"--shape {value.name}:{'x'.join(map(str, shape))}: expected sizes of at least 1.")
-    if not all(a <= b <= c for a, b, c in zip(asked.low, asked.best, asked.high, strict=True)):
+    if not all(a <= b <= c for a, b, c in zip(request.low, request.best, request.high, strict=True)):
         raise ModelError(f"--shape {value.name}: expected MIN ≤ OPT ≤ MAX in every dimension.")
 
 

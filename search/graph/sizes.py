@@ -206,9 +206,9 @@ def propagate_shapes(proto: onnx.ModelProto, *, check_type: bool = False) -> onn
     """
     infer = onnx.shape_inference.infer_shapes
     if any(node.op_type in _GROWING or node.op_type == "Concat" for node in nodes(proto.graph)):
-        found = infer(proto, check_type=check_type)
-        if max(_lengths(found.graph), default=0) > _LONGEST_LIST:
-            return found
+        shapes_only = infer(proto, check_type=check_type)
+        if max(_lengths(shapes_only.graph), default=0) > _LONGEST_LIST:
+            return shapes_only
     return infer(proto, check_type=check_type, data_prop=True)
 
 

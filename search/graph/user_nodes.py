@@ -111,7 +111,7 @@ class _Constant:
         return cls.of_tensor(node.output[0], values[0]) if values else cls(node.output[0], None)
 
     def behind(self, node: onnx.NodeProto) -> _Constant:
-        """The same constant behind one more node."""
+        """This constant as it is behind one more node."""
         if self.axes is None or node.op_type not in _MOVING:
             return _Constant(self.name, None)
         turned = [attribute.ints for attribute in node.attribute if attribute.name == "perm"]
@@ -139,12 +139,12 @@ class _Counterparts:
         self._claimed: set[int] = set()
 
     def find(self) -> dict[str, tuple[UserNode, ...]]:
-        found = {}
+        counterparts = {}
         for node in self._graph:
             places = sorted(self._behind(node))
             self._claimed.update(places)
-            found[node.name or ""] = tuple(self._every[place] for place in places)
-        return found
+            counterparts[node.name or ""] = tuple(self._every[place] for place in places)
+        return counterparts
 
     def _data_nodes(self, reached: set[str]) -> set[int]:
         """Indices of the nodes that depend on inputs; in a file, nodes are in topological order."""
@@ -161,16 +161,16 @@ class _Counterparts:
         start = next(
             (self._makers[name] for name in outputs if name in self._makers), self._places.get(node.name or "")
         )
-        found = set[int]()
+        places = set[int]()
         waiting = [] if start is None else [start]
         while waiting:
             place = waiting.pop()
-            if place in found or place in self._claimed or place not in self._carrying:
+            if place in places or place in self._claimed or place not in self._carrying:
                 continue
-            found.add(place)
+            places.add(place)
             others = [name for name in self._reads[place] if name not in self._made]
             waiting += [self._makers[name] for name in others if name in self._makers]
-        return found
+        return places
 
 
 def _all_inputs(node: onnx.NodeProto) -> list[str]:

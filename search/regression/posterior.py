@@ -62,13 +62,13 @@ class Posterior:
             self._gram = gram(self._rows) if self._errors is None else gram(self._rows) + self._errors
             self._factor = _cholesky(self._gram + np.eye(len(features)))
             self._solved = _solve(self._factor, residual)
-            found = self._rows.T @ self._solved
+            shift = self._rows.T @ self._solved
             self._chosen = np.unique(np.linspace(0, len(features) - 1, _INDUCING).astype(int))
             self._reduced = self._through_chosen() if len(features) > _INDUCING else None
         else:
             self._factor = _cholesky(np.eye(len(prior.mean)) + self._rows.T @ self._rows)
-            found = _solve(self._factor, self._rows.T @ residual)
-        self.mean: Floats = prior.mean + prior.std * found
+            shift = _solve(self._factor, self._rows.T @ residual)
+        self.mean: Floats = prior.mean + prior.std * shift
 
     def under(self, prior: Prior) -> Posterior:
         """The posterior of the same rows under another prior."""

@@ -67,10 +67,10 @@ class Similarity:
         """(m, n) share of the cost in groups with the same precision; in single precision for many rows."""
         dtype = np.float32 if len(left) > _EXACT else np.float64
         weights = self.weights.astype(dtype)
-        found = np.zeros((len(left), len(right)), dtype)
+        shares = np.zeros((len(left), len(right)), dtype)
         for precision in range(len(self.layout.palette)):
-            found += (left == precision).astype(dtype) @ ((right == precision) * weights).T
-        return found.astype(np.float64)
+            shares += (left == precision).astype(dtype) @ ((right == precision) * weights).T
+        return shares.astype(np.float64)
 
     @cached_property
     def _joins_previous(self) -> NDArray[np.bool_]:
@@ -187,7 +187,7 @@ class Pairs:
         rows, (groups, palette) = len(precisions), self.nodes.shape
         noise = self.nodes[np.arange(groups), precisions]
         noise = noise / np.maximum(noise.sum(axis=1, keepdims=True), 1e-300)
-        found = np.zeros((rows, palette - 1, groups))
+        shares = np.zeros((rows, palette - 1, groups))
         for precision in range(1, palette):
-            found[:, precision - 1] = noise * (precisions == precision)
-        return found.reshape(rows, (palette - 1) * groups)
+            shares[:, precision - 1] = noise * (precisions == precision)
+        return shares.reshape(rows, (palette - 1) * groups)

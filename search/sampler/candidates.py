@@ -110,36 +110,36 @@ class Pool:
         every, scope = self._scopes(models)
         effort = _effort(every.layout, models)
         points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
-        found = [every.expand(self._stack_codes([point.codes for point in points], every.layout))]
-        points = [HullPoint(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
-        found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds))
+        candidates = [every.expand(self._stack_codes([point.codes for point in points], every.layout))]
+        points = [HullPoint(codes, *point[1:]) for codes, point in zip(candidates[0], points, strict=True)]
+        candidates.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds))
         if drawn:
-            found.append(self._draw_minima(scope, models, points, rng, effort))
+            candidates.append(self._draw_minima(scope, models, points, rng, effort))
             if bounds.strict:  # draws differ as much as bounds do, and every bound takes as long as all else
                 first = Bounds(bounds.ms[:1], bounds.noise[:1])
-                found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first))
+                candidates.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first))
         ties = self._ties(models)
-        found += self._whole(ties, models, effort, rng, drawn=drawn)
+        candidates += self._whole(ties, models, effort, rng, drawn=drawn)
         grown = self._best_measured(models, history, bounds)
-        ends = np.concatenate([self._thin_front(points), found[1], grown])
-        found.append(self._given_back(ends, models))
-        found.append(self._neighbours(grown, rng))
-        found.append(self._flip_regions(grown, ties, rng))
-        found.append(self._change_pairs(grown, rng))
-        codes, precisions = self.new(np.concatenate(found))
+        ends = np.concatenate([self._thin_front(points), candidates[1], grown])
+        candidates.append(self._given_back(ends, models))
+        candidates.append(self._neighbours(grown, rng))
+        candidates.append(self._flip_regions(grown, ties, rng))
+        candidates.append(self._change_pairs(grown, rng))
+        codes, precisions = self.new(np.concatenate(candidates))
         # Of a small space all that was good may have been tried.
         return (codes, precisions) if len(codes) else self.new(self._next_best(models, points))
 
     def beside(
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds
     ) -> tuple[Codes, Precisions]:
-        """The same, but only single, paired and region changes of the best measured mixes."""
+        """Collect only single, paired and region changes of the best measured mixes."""
         return self.around(self._best_measured(models, history, bounds), models, rng)
 
     def polish(
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, mixes: Precisions
     ) -> tuple[Codes, Precisions]:
-        """The same near the mix that will be exported: changes of measured mixes, and the best within bounds.
+        """Collect candidates near the mix that will be exported: changes of measured mixes, and the best within bounds.
 
         Args:
             mixes: (m, groups) precisions of the measured mixes.
@@ -147,12 +147,12 @@ class Pool:
         _, scope = self._scopes(models)
         grown = self._stack_codes([self._codes(precisions) for precisions in mixes])
         first = Bounds(bounds.ms[:1], bounds.noise[:1])
-        found = [
+        candidates = [
             self._within(scope, models.latency.mean(), models.loss.mean(), bounds),
             self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first),
         ]
-        found.append(self._given_back(np.concatenate([*found, grown]), models))
-        codes, precisions = self.new(np.concatenate([*found, self.around(grown, models, rng)[0]]))
+        candidates.append(self._given_back(np.concatenate([*candidates, grown]), models))
+        codes, precisions = self.new(np.concatenate([*candidates, self.around(grown, models, rng)[0]]))
         return (codes, precisions) if len(codes) else self.beside(models, history, rng, bounds)
 
     def around(self, codes: Codes, models: Models, rng: np.random.Generator) -> tuple[Codes, Precisions]:
@@ -205,15 +205,15 @@ class Pool:
         self, ties: list[Tied], models: Models, effort: _Effort, rng: np.random.Generator, *, drawn: bool
     ) -> list[Codes]:
         """The best mixes with one precision per region, under the models' means and under draws."""
-        found = []
+        candidates = []
         for tied in ties:
             latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
             points = _front(tied.layout, latency, noise, effort.points // 2)
-            found.append(tied.expand(self._stack_codes([point.codes for point in points], tied.layout)))
+            candidates.append(tied.expand(self._stack_codes([point.codes for point in points], tied.layout)))
             if drawn:
                 few = _Effort(effort.points, 1, effort.weights)
-                found.append(self._draw_minima(tied, models, points, rng, few))
-        return found
+                candidates.append(self._draw_minima(tied, models, points, rng, few))
+        return candidates
 
     def _flip_regions(self, grown: Codes, ties: list[Tied], rng: np.random.Generator) -> Codes:
         """Measured points with one region changed as a whole."""
@@ -226,31 +226,31 @@ class Pool:
         ]
         most = max(1, _FLIPPED // max(1, len(grown)))
         chosen = rng.permutation(len(moves))[:most] if len(moves) > most else range(len(moves))
-        found = np.repeat(grown, len(chosen), axis=0).reshape(len(grown), len(chosen), len(self.layout.members))
+        changes = np.repeat(grown, len(chosen), axis=0).reshape(len(grown), len(chosen), len(self.layout.members))
         for place, number in enumerate(chosen):
             decisions, row = moves[number]
-            found[:, place, decisions] = row
-        return np.asarray(found.reshape(-1, len(self.layout.members)))
+            changes[:, place, decisions] = row
+        return np.asarray(changes.reshape(-1, len(self.layout.members)))
 
     def _change_pairs(self, grown: Codes, rng: np.random.Generator) -> Codes:
         """Measured points with two decisions changed, drawn at random."""
         sizes = self.layout.entries.sizes
         if not len(grown) or len(sizes) < 2:
             return self._stack_codes([])
-        found = grown[rng.integers(len(grown), size=_PAIRED)].copy()
+        changes = grown[rng.integers(len(grown), size=_PAIRED)].copy()
         for _ in range(2):
             decisions = rng.integers(len(sizes), size=_PAIRED)
-            found[np.arange(_PAIRED), decisions] = (rng.random(_PAIRED) * sizes[decisions]).astype(np.int64)
-        return np.asarray(found)
+            changes[np.arange(_PAIRED), decisions] = (rng.random(_PAIRED) * sizes[decisions]).astype(np.int64)
+        return np.asarray(changes)
 
     def _within(self, scope: Tied, latency: Costs, noise: Costs, bounds: Bounds) -> Codes:
         """The best within each bound, which weighted sums may miss."""
         layout = scope.layout
         ms, errors = layout.pairwise(latency.plus(self.barred)), layout.pairwise(noise.plus(self.barred))
-        asked = [(errors, ms, limit) for limit in bounds.ms] + [(ms, errors, limit) for limit in bounds.noise]
-        looked_at = _LOOKED_AT // max(1, len(asked))
-        found = [within(objective, limited, limit, _GAP, looked_at) for objective, limited, limit in asked]
-        return scope.expand(self._stack_codes([each.codes for each in found if each is not None], layout))
+        problems = [(errors, ms, limit) for limit in bounds.ms] + [(ms, errors, limit) for limit in bounds.noise]
+        looked_at = _LOOKED_AT // max(1, len(problems))
+        solutions = [within(objective, limited, limit, _GAP, looked_at) for objective, limited, limit in problems]
+        return scope.expand(self._stack_codes([each.codes for each in solutions if each is not None], layout))
 
     def _draw_minima(
         self, scope: Tied, models: Models, points: list[HullPoint], rng: np.random.Generator, effort: _Effort
@@ -291,17 +291,17 @@ class Pool:
         if len(places) * len(grown) > _NEIGHBOURS:
             chosen = rng.permutation(len(places))[: max(1, _NEIGHBOURS // max(1, len(grown)))]
             places = [places[i] for i in chosen]
-        found = np.repeat(grown, len(places), axis=0).reshape(len(grown), len(places), -1)
+        neighbours = np.repeat(grown, len(places), axis=0).reshape(len(grown), len(places), -1)
         decisions, codes = np.array(places, dtype=np.int64).reshape(-1, 2).T
-        found[:, np.arange(len(places)), decisions] = codes
-        return found.reshape(-1, len(self.layout.members))
+        neighbours[:, np.arange(len(places)), decisions] = codes
+        return neighbours.reshape(-1, len(self.layout.members))
 
     def _next_best(self, models: Models, points: list[HullPoint]) -> Codes:
         """For all weights of the objectives, the best that was not tried yet."""
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
         weights = _weights(points, _effort(self.layout, models).weights) if len(points) > 1 else np.ones(1)
-        found = [best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen) for weight in weights]
-        return self._stack_codes([codes for codes in found if codes is not None])
+        mixes = [best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen) for weight in weights]
+        return self._stack_codes([codes for codes in mixes if codes is not None])
 
     def _best_measured(self, models: Models, history: History, bounds: Bounds) -> Codes:
         """The best measured mixes of the whole front, and of those that keep the limits."""
@@ -366,11 +366,11 @@ def _weights(points: list[HullPoint], most: int) -> NDArray[np.float64]:
 def _others(layout: Layout, fixed: Mapping[int, int]) -> set[tuple[str, Precision]]:
     """Pairs of group and precision that the fixed codes exclude."""
     return {
-        (layout.groups[group], layout.palette[given])
+        (layout.groups[group], layout.palette[other])
         for decision, code in fixed.items()
         for row in layout.effects[decision]
-        for group, given, wanted in zip(layout.members[decision], row, layout.effects[decision][code], strict=True)
-        if given != wanted
+        for group, other, wanted in zip(layout.members[decision], row, layout.effects[decision][code], strict=True)
+        if other != wanted
     }
 
 

@@ -41,11 +41,11 @@ def climb(
     for _ in range(min(_ROUNDS, _EFFORT // codes.shape[1])):
         best = np.argsort(-gains, kind="stable")[:_STARTS]
         codes, gains, before = codes[best], gains[best], gains[best[0]]
-        found, precisions = around(codes)
-        if not len(found):
+        neighbours, precisions = around(codes)
+        if not len(neighbours):
             break
         kept = shortlist(precisions)
-        codes, gains = np.concatenate([codes, found[kept]]), np.concatenate([gains, rate(precisions[kept])])
+        codes, gains = np.concatenate([codes, neighbours[kept]]), np.concatenate([gains, rate(precisions[kept])])
         if gains.max() < _RISE * before:
             break
     return np.asarray(codes[int(np.argmax(gains))])

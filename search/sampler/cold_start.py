@@ -20,14 +20,14 @@ def guesses(layout: Layout, noise: NoisePrior | None) -> Codes:
     `noise` is known, the most sensitive decisions in the higher precision.
     """
     graph = np.arange(len(layout.members))
-    found: list[Codes] = []
+    mixes: list[Codes] = []
     for high, low in combinations(layout.space.precisions, 2):
         above, below = (layout.codes_of(layout.space.uniform(precision)) for precision in (high, low))
-        found += [_cut(graph, above, below), _cut(graph, below, above)]
+        mixes += [_cut(graph, above, below), _cut(graph, below, above)]
         if noise is not None:
             harm = np.array([noise.nodes[members, layout.places[low]].sum() for members in layout.members])
-            found.append(_cut(np.argsort(-harm, kind="stable"), above, below))
-    return np.unique(np.concatenate(found), axis=0) if found else np.zeros((0, len(graph)), dtype=np.int64)
+            mixes.append(_cut(np.argsort(-harm, kind="stable"), above, below))
+    return np.unique(np.concatenate(mixes), axis=0) if mixes else np.zeros((0, len(graph)), dtype=np.int64)
 
 
 def _cut(order: NDArray[np.int64], first: NDArray[np.int64], rest: NDArray[np.int64]) -> Codes:

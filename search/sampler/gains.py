@@ -58,8 +58,8 @@ class Gain:
         if self.goal is Goal.FRONT:
             corner, draws = self._known.within(self._aim), np.random.default_rng(self._seeds[0])
             return acquisition.expected_gains(forecast, *self._known.front(), corner, draws)
-        found = self._at_goal(forecast)
-        return np.zeros(len(precisions)) if found is None else found
+        gains = self._at_goal(forecast)
+        return np.zeros(len(precisions)) if gains is None else gains
 
     def promises(self, precisions: Precisions) -> bool:
         """Whether any of (n, groups) precisions is expected to be better than what was found, see `is_improved`."""

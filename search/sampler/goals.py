@@ -192,8 +192,8 @@ def _average_gains(
     """(n,) gains over the possible bests; None if they are nothing beside the least difference that can be measured."""
     if not len(bests):
         return gains(None)
-    found = np.asarray(shares @ np.array([gains(float(best)) for best in bests]))
-    return found if found.max(initial=0.0) > _NOTHING * least else None
+    average = np.asarray(shares @ np.array([gains(float(best)) for best in bests]))
+    return average if average.max(initial=0.0) > _NOTHING * least else None
 
 
 def _draw_kept(mean: Floats, std: Floats, limit: float, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -209,8 +209,8 @@ def _bests(values: Floats, kept: NDArray[np.bool_], most: float) -> tuple[Floats
     """
     if not kept.any():
         return np.zeros(0), np.zeros(0)
-    found, counts = np.unique(np.where(kept, values, most).min(axis=1), return_counts=True)
-    return found, counts / len(kept)
+    bests, counts = np.unique(np.where(kept, values, most).min(axis=1), return_counts=True)
+    return bests, counts / len(kept)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Knee:
         """(n,) how much deeper each candidate is expected to be; None if nothing can be gained."""
         extent = self.most - self.least
         std = np.hypot(forecast.ms_std / (self.slow_ms - self.fast_ms), forecast.loss_std / extent)
-        found = acquisition.expected_improvement(
+        improvement = acquisition.expected_improvement(
             self.below(forecast.ms, forecast.loss) - self.depth, np.maximum(std, 1e-12)
         )
-        return found if found.max(initial=0.0) > _NOTHING * known.resolution / extent else None
+        return improvement if improvement.max(initial=0.0) > _NOTHING * known.resolution / extent else None

@@ -165,8 +165,8 @@ class GuidedSampler(BaseSampler):
 
     def _fixed_codes(self, trial: FrozenTrial) -> dict[int, int]:
         """The codes by decision that a trial was enqueued with; wrong codes were refused before."""
-        asked = trial.system_attrs.get("fixed_params", {})
-        return {i: int(asked[v.id]) for i, v in enumerate(self.layout.space.variables) if v.id in asked}
+        parameters = trial.system_attrs.get("fixed_params", {})
+        return {i: int(parameters[v.id]) for i, v in enumerate(self.layout.space.variables) if v.id in parameters}
 
     def _pairs(self, fixed: Mapping[int, int]) -> frozenset[tuple[str, Precision]]:
         """Groups with the precisions that codes of some decisions give them."""
@@ -227,16 +227,16 @@ class GuidedSampler(BaseSampler):
         scale = None if not len(rows) else float(worst) or float("inf")
         return forecast_quality(trials, scale, band)
 
-    def forecast_mix(self, trials: Sequence[FrozenTrial], asked: Assignment) -> Predicted | None:
+    def forecast_mix(self, trials: Sequence[FrozenTrial], mix: Assignment) -> Predicted | None:
         """The forecast of an enqueued mix; None for uniform assignments, and before any of them was measured."""
-        if asked in self.layout.space.baselines.values():
+        if mix in self.layout.space.baselines.values():
             return None
         history = self.history(trials)
         with threadpool_limits(1, "blas"):
             models = self._fit_models(history)
             if models is None:
                 return None
-            forecast = models.forecast(self.layout.precisions_of([asked]))
+            forecast = models.forecast(self.layout.precisions_of([mix]))
             return Predicted.of(forecast, 0, "asked", self._judge_forecasts(trials, history).poor)
 
     def least_ms(self, trials: Sequence[FrozenTrial]) -> float | None:

@@ -275,13 +275,13 @@ def kinds_of(layout: Layout, groups: Sequence[Group]) -> Ints:
         return np.zeros(len(layout.space.variables), dtype=np.int64)
     known = {group.id: group for group in groups}
     kinds: dict[tuple[str, int, int], int] = {}
-    found = []
+    numbers = []
     for variable in layout.space.variables:
         group = max((known[name] for name in variable.groups), key=lambda each: each.multiply_adds)
         work, weights = group.multiply_adds, max(1.0, float(math.prod(group.weight_shape)))
         key = group.op, int(math.log2(work)) // _OCTAVES, int(math.log2(weights)) // _OCTAVES
-        found.append(kinds.setdefault(key, len(kinds)))
-    return np.array(found, dtype=np.int64)
+        numbers.append(kinds.setdefault(key, len(kinds)))
+    return np.array(numbers, dtype=np.int64)
 
 
 def _episode(walk: Walk, table: Floats, budget_ms: float, explored: float, rng: np.random.Generator) -> Codes:

@@ -38,10 +38,10 @@ class Tied:
 
     def expand(self, codes: Codes) -> Codes:
         """(n, ties) codes to (n, decisions)."""
-        found = np.zeros((len(codes), sum(len(tie) for tie in self.decisions)), dtype=np.int64)
+        decision_codes = np.zeros((len(codes), sum(len(tie) for tie in self.decisions)), dtype=np.int64)
         for column, (tie, table) in enumerate(zip(self.decisions, self.tables, strict=True)):
-            found[:, tie] = table[codes[:, column]]
-        return found
+            decision_codes[:, tie] = table[codes[:, column]]
+        return decision_codes
 
 
 def tie_decisions(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> Tied:
@@ -68,8 +68,8 @@ def _join_effects(layout: Layout, tie: NDArray[np.int64], table: Codes) -> tuple
     """What the codes of a tie give its groups, (codes, groups), and the (groups,) themselves."""
     if len(tie) == 1:
         return layout.effects[tie[0]][table[:, 0]], layout.members[tie[0]]
-    given = [layout.effects[d][codes] for d, codes in zip(tie, table.T, strict=True)]
-    return np.concatenate(given, axis=1), np.concatenate([layout.members[d] for d in tie])
+    precisions = [layout.effects[d][codes] for d, codes in zip(tie, table.T, strict=True)]
+    return np.concatenate(precisions, axis=1), np.concatenate([layout.members[d] for d in tie])
 
 
 def _tables(layout: Layout, ties: Sequence[NDArray[np.int64]], forbidden: NDArray[np.bool_]) -> Iterator[Codes]:
@@ -128,8 +128,8 @@ def taken_apart(
 def _apart(owners: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     """Numbers in which each decision of the chosen ties has its own."""
     alone = np.isin(owners, chosen)
-    found = np.where(alone, len(owners) + np.arange(len(owners)), owners)
-    return np.unique(found, return_inverse=True)[1].astype(np.int64)
+    numbers = np.where(alone, len(owners) + np.arange(len(owners)), owners)
+    return np.unique(numbers, return_inverse=True)[1].astype(np.int64)
 
 
 def _weights(points: Sequence[HullPoint]) -> list[tuple[float, float]]:

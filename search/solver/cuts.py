@@ -72,15 +72,15 @@ class Cutter:
 
     def rank(self, terms: Terms) -> Iterator[tuple[Codes, float]]:
         """Yield a good minimum of one cost, then its single changes, the cheapest first, with their costs."""
-        (found,), (value,) = self.minimize(terms[None])
+        (minimum,), (value,) = self.minimize(terms[None])
         if not np.isfinite(value):
             return
-        yield found, float(value)
-        owners = np.repeat(np.arange(len(found)), self._sizes)
+        yield minimum, float(value)
+        owners = np.repeat(np.arange(len(minimum)), self._sizes)
         others = np.concatenate([np.arange(size) for size in self._sizes])
-        changes = np.repeat(found[None], len(owners), axis=0)
+        changes = np.repeat(minimum[None], len(owners), axis=0)
         changes[np.arange(len(owners)), owners] = others
-        changes = np.asarray(changes[others != found[owners]])
+        changes = np.asarray(changes[others != minimum[owners]])
         values = self.structure.sums(terms, changes)
         for place in np.argsort(values, kind="stable"):
             if not np.isfinite(values[place]):

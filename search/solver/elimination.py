@@ -81,17 +81,17 @@ class Eliminator:
         if not math.isfinite(value):
             return
         ranking = _Ranking([_Choices.of(batch, table[..., 0]) for batch, table in self._backwards(tables)])
-        found = ranking.decode(np.zeros(len(self.structure.sizes), dtype=np.int64), (0, 0), value)
+        deviations = ranking.decode(np.zeros(len(self.structure.sizes), dtype=np.int64), (0, 0), value)
         numbers = itertools.count()  # of equal values, the one that was found first comes first
         heap: list[tuple[float, int, _Deviations, int]] = []
-        yield found.codes, value
-        _push(heap, numbers, found, 0)
+        yield deviations.codes, value
+        _push(heap, numbers, deviations, 0)
         while heap:
             value, _, known, place = heapq.heappop(heap)
-            found = ranking.follow(known, place)
-            yield found.codes, value
+            deviations = ranking.follow(known, place)
+            yield deviations.codes, value
             _push(heap, numbers, known, place + 1)
-            _push(heap, numbers, found, 0)
+            _push(heap, numbers, deviations, 0)
 
     def _minimize_part(self, terms: Terms) -> tuple[Codes, Terms]:
         tables, least = self._tables(terms)
@@ -159,10 +159,12 @@ class _Deviations:
     values: Terms
 
 
-def _push(heap: list[tuple[float, int, _Deviations, int]], numbers: Iterator[int], found: _Deviations, at: int) -> None:
+def _push(
+    heap: list[tuple[float, int, _Deviations, int]], numbers: Iterator[int], deviations: _Deviations, at: int
+) -> None:
     """Put a change into the heap, if there is one at that place: those behind it are no cheaper and may wait."""
-    if at < len(found.values):
-        heapq.heappush(heap, (float(found.values[at]), next(numbers), found, at))
+    if at < len(deviations.values):
+        heapq.heappush(heap, (float(deviations.values[at]), next(numbers), deviations, at))
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,12 @@ class EliminationBatch:
 
     @property
     def end(self) -> int:
-        """Where its results end in the pool."""
+        """Where the results of this batch end in the pool."""
         return self.start + math.prod(self.shape[1:]) * len(self.decisions)
 
     @property
     def entries(self) -> int:
-        """Of all its tables."""
+        """How many entries all tables of this batch have."""
         return math.prod(self.shape) * len(self.decisions)
 
 
@@ -103,9 +103,7 @@ def elimination_order(structure: Structure, most_entries: int) -> tuple[int, ...
         best = min(scores.values())
         if math.isinf(best[0]):
             return None
-        chosen = _select_independent(
-            near, [i for i, found in scores.items() if found == best or _is_easy(near[i], found)]
-        )
+        chosen = _select_independent(near, [i for i, cost in scores.items() if cost == best or _is_easy(near[i], cost)])
         changed = {j for i in chosen for j in _remove_decision(near, i)}.difference(chosen)
         order += chosen
         for i in chosen:
@@ -119,7 +117,7 @@ def _is_easy(neighbours: set[int], score: tuple[float, float]) -> bool:
 
 
 def _select_independent(near: Sequence[set[int]], decisions: Sequence[int]) -> list[int]:
-    """Those of the decisions, in order, that are no neighbours of one before."""
+    """Choose decisions, in order, that are no neighbours of one chosen before."""
     chosen, touched = [], set[int]()
     for i in decisions:
         if i not in touched:
@@ -164,7 +162,7 @@ def _steps(structure: Structure, order: Sequence[int]) -> list[_Step]:
         first, second, places = (i, j, table) if rank[i] < rank[j] else (j, i, table.T)
         terms[rank[first]].append(((first, second), places.ravel()))
         scopes[rank[first]].add(second)
-    found: list[_Step] = []
+    steps: list[_Step] = []
     for number, decision in enumerate(order):
         scope = sorted(scopes[number], key=rank.__getitem__)
         if scope:
@@ -173,9 +171,9 @@ def _steps(structure: Structure, order: Sequence[int]) -> list[_Step]:
         whole = (decision, *scope)
         axis = {each: place for place, each in enumerate(whole)}
         own = tuple((tuple(axis[each] for each in about), places) for about, places in terms[number])
-        sent = tuple((tuple(axis[each] for each in found[s].decisions[1:]), s) for s in senders[number])
-        found.append(_Step(whole, own, sent))
-    return found
+        sent = tuple((tuple(axis[each] for each in steps[s].decisions[1:]), s) for s in senders[number])
+        steps.append(_Step(whole, own, sent))
+    return steps
 
 
 def _batches(structure: Structure, order: Sequence[int]) -> list[EliminationBatch]:
@@ -202,14 +200,14 @@ def _batches(structure: Structure, order: Sequence[int]) -> list[EliminationBatc
 
 
 def _summands(steps: Sequence[_Step], shape: tuple[int, ...], results: dict[int, Places]) -> tuple[Summand, ...]:
-    """What the tables of like steps are sums of."""
+    """The summands of the tables of steps with the same shape, which are eliminated together."""
     rows = []
     for step in steps:
         parts = [*step.terms, *((axes, results[sender]) for axes, sender in step.senders)]
         rows.append(sorted(parts, key=lambda part: (len(part[0]), part[0])))
-    found = []
+    summands = []
     for column in zip(*rows, strict=True):
         axes = column[0][0]
         sizes = tuple(size if axis in axes else 1 for axis, size in enumerate(shape))
-        found.append(Summand(np.stack([places for _, places in column], axis=1).ravel(), (*sizes, len(steps))))
-    return tuple(found)
+        summands.append(Summand(np.stack([places for _, places in column], axis=1).ravel(), (*sizes, len(steps))))
+    return tuple(summands)

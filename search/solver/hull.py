@@ -72,19 +72,19 @@ def width(gap: tuple[HullPoint, HullPoint], extent: Terms) -> float:
 
 def corners(points: list[HullPoint], extent: Terms) -> list[HullPoint]:
     """The points that are corners of the lower left convex hull, sorted by the first cost."""
-    found: list[HullPoint] = []
+    hull: list[HullPoint] = []
     for point in sorted(points, key=lambda point: (point.first, point.second)):
-        while found and _is_covered(found, point, extent):
-            found.pop()
-        if not found or (found[-1].second - point.second) / extent[1] > NEGLIGIBLE:
-            found.append(point)
-    return found
+        while hull and _is_covered(hull, point, extent):
+            hull.pop()
+        if not hull or (hull[-1].second - point.second) / extent[1] > NEGLIGIBLE:
+            hull.append(point)
+    return hull
 
 
-def _is_covered(found: list[HullPoint], point: HullPoint, extent: Terms) -> bool:
-    """Whether the last point of `found` is no longer a corner when `point` follows."""
-    across, down = (costs(point) - costs(found[-1])) / extent * (1, -1)
-    if down <= NEGLIGIBLE or len(found) == 1:
+def _is_covered(hull: list[HullPoint], point: HullPoint, extent: Terms) -> bool:
+    """Whether the last point of `hull` is no longer a corner when `point` follows."""
+    across, down = (costs(point) - costs(hull[-1])) / extent * (1, -1)
+    if down <= NEGLIGIBLE or len(hull) == 1:
         return bool(down > 0 and across <= NEGLIGIBLE)
-    before_across, before_down = (costs(found[-1]) - costs(found[-2])) / extent * (1, -1)
+    before_across, before_down = (costs(hull[-1]) - costs(hull[-2])) / extent * (1, -1)
     return bool(across <= NEGLIGIBLE or before_down * across - before_across * down <= NEGLIGIBLE**2)

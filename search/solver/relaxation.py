@@ -63,21 +63,21 @@ class Relaxation:
         cheapest, inside = self._minima([self.terms, np.where(np.isinf(self.terms), np.inf, self.limited)])
         if np.isinf(self._costs(cheapest)[0]) or self._costs(inside)[1] > self.limit:
             return Relaxed(None, np.inf, np.inf)
-        found = Relaxed(None, np.inf, self._costs(cheapest)[0])
+        solution = Relaxed(None, np.inf, self._costs(cheapest)[0])
         weight = 0.0
         if self._costs(cheapest)[1] > self.limit:
-            weight = self._bracket_limit(found, cheapest, inside)
-        self._look(found, weight, gap)
-        return found
+            weight = self._bracket_limit(solution, cheapest, inside)
+        self._look(solution, weight, gap)
+        return solution
 
-    def _bracket_limit(self, found: Relaxed, beyond: Codes, inside: Codes) -> float:
+    def _bracket_limit(self, solution: Relaxed, beyond: Codes, inside: Codes) -> float:
         """The weights with the highest bound, for which the corners on both sides of the limit are equally good.
 
         Every step tries the weight at which two corners are equally good, and others between those of the corners.
         """
         best, low, high = 0.0, 0.0, np.inf
         for _ in range(STEPS):
-            self._consider(found, inside)
+            self._consider(solution, inside)
             (value, excess), (other, room) = self._costs(beyond), self._costs(inside)
             weight = max(0.0, (other - value) / (excess - room))
             weights = _between(low, weight, high, self.chosen.lanes)
@@ -85,8 +85,8 @@ class Relaxation:
             for each, codes in zip(weights, corners, strict=True):
                 reached = self._costs(codes)
                 bound = reached[0] + each * (reached[1] - self.limit)
-                if bound > found.bound:
-                    found.bound, best = bound, each
+                if bound > solution.bound:
+                    solution.bound, best = bound, each
                 if each == weight and bound >= value + weight * (excess - self.limit) - 1e-12 * abs(value):
                     return best
                 if reached[1] > self.limit:
@@ -95,23 +95,23 @@ class Relaxation:
                     high, inside = each, codes
         return best
 
-    def _look(self, found: Relaxed, weight: float, gap: float) -> None:
+    def _look(self, solution: Relaxed, weight: float, gap: float) -> None:
         """Enumerate codes by rising relaxed cost until no later one can be better."""
         offset = self.base - weight * self.limit
         most, looked = self.looked_at // max(1, len(self.chosen.structure.sizes)), 0
         for codes, relaxed in islice(self.chosen.rank(self.terms + weight * self.limited), most):
-            found.bound = min(found.value, max(found.bound, relaxed + offset))
-            if found.proven(gap):
+            solution.bound = min(solution.value, max(solution.bound, relaxed + offset))
+            if solution.proven(gap):
                 return
-            self._consider(found, codes)
+            self._consider(solution, codes)
             looked += 1
         if looked < most:  # that was all there is
-            found.bound = found.value
+            solution.bound = solution.value
 
-    def _consider(self, found: Relaxed, codes: Codes) -> None:
+    def _consider(self, solution: Relaxed, codes: Codes) -> None:
         value, limited = self._costs(codes)
-        if value < found.value and limited <= self.limit:
-            found.codes, found.value = codes, value
+        if value < solution.value and limited <= self.limit:
+            solution.codes, solution.value = codes, value
 
     def _minima(self, terms: Sequence[Terms]) -> Codes:
         return self.chosen.minimize(np.array(terms))[0]

@@ -135,13 +135,13 @@ def _cheapest_change(cost: Pairwise, tried: list[Codes], seen: Collection[tuple[
     structure = Structure.of(cost)
     terms = structure.terms(cost)
     for codes in tried:
-        found = [
+        rows = [
             [*codes[:i], code, *codes[i + 1 :]]
             for i, size in enumerate(structure.sizes)
             for code in range(size)
             if code != codes[i]
         ]
-        changes = np.array(found, dtype=np.int64).reshape(len(found), len(codes))
+        changes = np.array(rows, dtype=np.int64).reshape(len(rows), len(codes))
         values = structure.sums(terms, changes)
         for place in np.argsort(values, kind="stable"):
             if np.isfinite(values[place]) and tuple(changes[place].tolist()) not in seen:

@@ -119,5 +119,5 @@ def _size_problem(value: Any) -> str:
 
 
 def _near(word: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(word, list(known), 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(word, list(known), 1)
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -124,13 +124,13 @@ class Space:
         Without those of precisions between the finest and the coarsest that most groups are not offered: products of a
         network of convolutions in INT8-DYNAMIC are nearly all FP32, and tell nothing that is worth a build.
         """
-        found: dict[Assignment, str] = {}
+        labels: dict[Assignment, str] = {}
         for precision in sorted(self.precisions, key=RECOVERED_FIRST.index, reverse=True):
             assignment = self.uniform(precision)
             run = sum(each is precision for each in assignment.values())
             if precision in (REFERENCE, self._coarsest) or 2 * run >= len(assignment):
-                found.setdefault(assignment, precision.label)
-        return {label: assignment for assignment, label in found.items()}
+                labels.setdefault(assignment, precision.label)
+        return {label: assignment for assignment, label in labels.items()}
 
     def lower_pairs(self) -> list[tuple[str, Precision]]:
         """All pairs of a group id and a precision below FP32 that it is offered."""
@@ -319,9 +319,11 @@ def _match_keep_rules(groups: Sequence[Group], capability: Capability, keep: Seq
 
 def _apply_rule(group: Group, natural: tuple[Choice, ...], rule: KeepRule) -> tuple[Choice, ...]:
     text = f"'{rule.pattern}={rule.precision.label}'"
-    asked = next(choice for choice in natural if choice.precision == rule.precision)
-    if not asked.offered:
-        raise ConfigError(f"--keep {text}: layer {group.name!r} cannot run in {rule.precision.label}: {asked.reason}.")
+    rule_choice = next(choice for choice in natural if choice.precision == rule.precision)
+    if not rule_choice.offered:
+        raise ConfigError(
+            f"--keep {text}: layer {group.name!r} cannot run in {rule.precision.label}: {rule_choice.reason}."
+        )
     return tuple(
         choice if choice.precision == rule.precision else Choice(choice.precision, False, f"kept by the rule {text}")
         for choice in natural
@@ -335,11 +337,11 @@ def _variables(
     for group in groups:
         if sum(choice.offered for choice in choices[group.id]) > 1:
             members.setdefault(group.block if granularity == "block" else group.id, []).append(group.id)
-    found = []
+    variables = []
     for name, ids in members.items():
         offered = sorted({c.precision for group in ids for c in choices[group] if c.offered})
-        found.append(Variable(name, tuple(ids), tuple(offered)))
-    return tuple(found)
+        variables.append(Variable(name, tuple(ids), tuple(offered)))
+    return tuple(variables)
 
 
 def _nearest(choices: Sequence[Choice], wanted: Precision) -> Precision:

@@ -104,11 +104,11 @@ class Layout:
 
     def precisions(self, codes: Codes) -> Precisions:
         """(n, decisions) codes to (n, groups) int8 precisions."""
-        found = np.repeat(self.fixed[None], len(codes), axis=0)
-        found[:, self.entries.groups] = self.entries.given[
+        precisions = np.repeat(self.fixed[None], len(codes), axis=0)
+        precisions[:, self.entries.groups] = self.entries.precisions[
             np.arange(len(self.entries.groups)), codes[:, self.entries.owners]
         ]
-        return found
+        return precisions
 
     def codes_of(self, assignment: Assignment) -> Codes:
         """(decisions,) codes of an assignment; a block takes the lowest precision of its groups."""
@@ -142,7 +142,7 @@ class Layout:
         return np.asarray(total)
 
     def pairwise(self, costs: Costs) -> Pairwise:
-        """The same cost in terms of decisions."""
+        """A cost of groups as a cost of decisions."""
         ends, undecided = self._ends, np.flatnonzero(self.fixed >= 0)
         base = costs.base + float(costs.nodes[undecided, self.fixed[undecided]].sum())
         unary = self.entries.sum_groups(costs.nodes)
@@ -171,21 +171,22 @@ class Entries:
     Attributes:
         sizes: (decisions,) how many codes each has.
         groups, owners: (members,) a group that is decided about, by place, and its decision.
-        given: (members, most codes) int8 precision that each code gives it; codes that are missing give the last one's.
+        precisions: (members, most codes) int8 precision that each code gives it; codes that are missing give that of
+            the last one.
     """
 
     sizes: NDArray[np.int64]
     groups: NDArray[np.int64]
     owners: NDArray[np.int64]
-    given: Precisions
+    precisions: Precisions
 
     @classmethod
     def of(cls, members: Sequence[NDArray[np.int64]], effects: Sequence[Precisions]) -> Entries:
         sizes = np.array([len(each) for each in effects], dtype=np.int64)
         most, nothing = int(sizes.max(initial=1)), np.zeros(0, dtype=np.int64)
-        given = [each[np.minimum(np.arange(most), len(each) - 1)].T for each in effects]
+        precisions = [each[np.minimum(np.arange(most), len(each) - 1)].T for each in effects]
         owners = np.repeat(np.arange(len(members)), [len(each) for each in members])
-        flat = np.concatenate([np.zeros((0, most), np.int8), *given])
+        flat = np.concatenate([np.zeros((0, most), np.int8), *precisions])
         return cls(sizes, np.concatenate([nothing, *members]), owners, flat)
 
     @cached_property
@@ -196,16 +197,16 @@ class Entries:
     @cached_property
     def _each(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Precisions]:
         """For every code of every member: its place among the codes of all decisions, the group, the precision."""
-        member, code = np.nonzero(np.arange(self.given.shape[1]) < self.sizes[self.owners][:, None])
-        return self.starts[self.owners[member]] + code, self.groups[member], self.given[member, code]
+        member, code = np.nonzero(np.arange(self.precisions.shape[1]) < self.sizes[self.owners][:, None])
+        return self.starts[self.owners[member]] + code, self.groups[member], self.precisions[member, code]
 
     def sum_groups(self, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
         """(groups, precisions) to (codes of all decisions,): the sum over each decision's groups."""
-        places, groups, given = self._each
-        return _sums(places, nodes[groups, given], int(self.sizes.sum()))
+        places, groups, precisions = self._each
+        return _sums(places, nodes[groups, precisions], int(self.sizes.sum()))
 
     def by_code(self, nodes: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """The same, of every decision (codes,)."""
+        """What `sum_groups` gives, as one array (codes,) of each decision."""
         return np.split(self.sum_groups(nodes), self.starts[1:]) if len(self.sizes) else []
 
 
@@ -241,9 +242,9 @@ class Ends:
     def of(cls, layout: Layout) -> Ends:
         entries, count = layout.entries, len(layout.members)
         owner = np.full(len(layout.groups), -1)
-        given = np.repeat(np.maximum(layout.fixed, 0)[:, None], entries.given.shape[1], axis=1)
+        precisions = np.repeat(np.maximum(layout.fixed, 0)[:, None], entries.precisions.shape[1], axis=1)
         owner[entries.groups] = entries.owners
-        given[entries.groups] = entries.given
+        precisions[entries.groups] = entries.precisions
         source, target = owner[layout.edges].T
         alone_terms, alone_places = _lines(entries, source, target)
         between = np.flatnonzero((source >= 0) & (target >= 0) & (source != target))
@@ -254,10 +255,10 @@ class Ends:
         starts = np.concatenate([[0], np.cumsum(heights * widths)]).astype(np.int64)
         edge, left, right = _squares(entries, source[between], target[between])
         row, column = np.where(source[between][edge] < target[between][edge], (left, right), (right, left))
-        most = given.shape[1]
+        most = precisions.shape[1]
         return cls(
-            left=given[layout.edges[:, 0]],
-            right=given[layout.edges[:, 1]],
+            left=precisions[layout.edges[:, 0]],
+            right=precisions[layout.edges[:, 1]],
             fixed=np.flatnonzero((source < 0) & (target < 0)),
             alone_terms=alone_terms,
             alone_places=alone_places,
@@ -278,7 +279,7 @@ def _lines(
     entries: Entries, source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Terms of edges with one decision at their ends, and their places among the codes of all decisions."""
-    most = entries.given.shape[1]
+    most = entries.precisions.shape[1]
     edges = np.flatnonzero(((source < 0) != (target < 0)) | ((source >= 0) & (source == target)))
     decisions = np.maximum(source, target)[edges]
     edge, code = np.nonzero(np.arange(most) < entries.sizes[decisions][:, None])
@@ -291,7 +292,7 @@ def _squares(
     entries: Entries, source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """All codes at both ends of edges between two decisions: the edge, the code at its source and at its target."""
-    codes = np.arange(entries.given.shape[1])
+    codes = np.arange(entries.precisions.shape[1])
     left, right = (codes < entries.sizes[ends][:, None] for ends in (source, target))
     edge, at_source, at_target = np.nonzero(left[:, :, None] & right[:, None, :])
     return edge, at_source, at_target
@@ -318,9 +319,9 @@ def make_layout(
     members, effects, fixed = [], [], np.full(len(place), -1, np.int8)
     lowest = {variable.id: 0 for variable in space.variables}
     for variable in space.variables:
-        given = [space.effect(variable, code) for code in range(len(variable.precisions))]
+        assignments = [space.effect(variable, code) for code in range(len(variable.precisions))]
         members.append(np.array([place[group] for group in variable.groups], dtype=np.int64))
-        effects.append(np.array([[number[a[group]] for group in variable.groups] for a in given], dtype=np.int8))
+        effects.append(np.array([[number[a[group]] for group in variable.groups] for a in assignments], dtype=np.int8))
     decided = {group for variable in space.variables for group in variable.groups}
     some = space.assignment(lowest)
     for group, i in place.items():

@@ -31,18 +31,18 @@ class RangeRule:
             raise ConfigError(f"--range: expected REGEX=LOW:HIGH, got {text!r}; write it like 'conv1.*=0:6'")
         try:
             re.compile(pattern)
-            found = cls(pattern, float(low), float(high))
+            rule = cls(pattern, float(low), float(high))
         except (re.error, OverflowError, RecursionError) as error:
             raise ConfigError(
                 f"--range: expected a regular expression, got {pattern!r}; correct it: {error}"
             ) from error
         except ValueError as error:
             raise ConfigError(f"--range: expected numbers in LOW:HIGH, got {ends!r}; write it like 0:6") from error
-        if not (math.isfinite(found.low) and math.isfinite(found.high)):
+        if not (math.isfinite(rule.low) and math.isfinite(rule.high)):
             raise ConfigError(f"--range {text}: expected finite ends, got {ends}; give the largest value to represent")
-        if found.low >= found.high:
+        if rule.low >= rule.high:
             raise ConfigError(f"--range {text}: expected LOW < HIGH, got {ends}; swap the ends")
-        return found
+        return rule
 
     def matches(self, names: Iterable[str]) -> list[str]:
         """The names that the pattern matches."""

@@ -22,17 +22,17 @@ def divisions(layout: Layout, opaque: NDArray[np.bool_] | None = None) -> list[D
         opaque: (groups,) whether a group runs inside a layer that shows none of its groups.
     """
     stretches, alone = between_cuts(layout), -1 - np.arange(len(layout.groups))
-    found = []
+    candidates = []
     if opaque is not None and opaque.any():
-        found.append(_number_regions(np.where(opaque, stretches, alone)))
-        found.append(_number_regions(np.where(opaque, _runs(opaque), alone)))
-    found.append(stretches)
+        candidates.append(_number_regions(np.where(opaque, stretches, alone)))
+        candidates.append(_number_regions(np.where(opaque, _runs(opaque), alone)))
+    candidates.append(stretches)
     if len(layout.blocks):
-        found.append(_number_regions(_runs(layout.blocks)))
-    found.append(stages(layout, stretches))
+        candidates.append(_number_regions(_runs(layout.blocks)))
+    candidates.append(stages(layout, stretches))
     # The distinct divisions that have regions of several groups; regions that are too long are divided.
     kept: dict[bytes, Division] = {}
-    for owners in found:
+    for owners in candidates:
         too_long = np.bincount(owners)[owners] > max(_LONGEST * len(owners), 2)
         division = _first_places(np.where(too_long, -1 - np.arange(len(owners)), owners))
         if len(np.unique(division)) < len(division):
@@ -75,6 +75,6 @@ def _number_regions(owners: Division) -> Division:
 
 
 def _first_places(owners: Division) -> Division:
-    """The same division, regions numbered by their first group."""
+    """A division with its regions numbered by their first group."""
     _, first, inverse = np.unique(owners, return_index=True, return_inverse=True)
     return np.asarray(np.argsort(np.argsort(first))[inverse], dtype=np.int64)

@@ -73,12 +73,12 @@ class Structure:
         none = {pair: np.zeros((self.sizes[pair[0]], self.sizes[pair[1]])) for pair in self.pairs - cost.pairs.keys()}
         pairs = {**none, **cost.pairs}
         tables = [*cost.unary, *(pairs[pair].reshape(-1) for pair in self.pairs)]
-        found = np.concatenate([np.zeros(0), *tables]).astype(np.float64)
-        if np.isnan(found).any() or np.isneginf(found).any():
+        terms = np.concatenate([np.zeros(0), *tables]).astype(np.float64)
+        if np.isnan(terms).any() or np.isneginf(terms).any():
             raise SolverError(
                 "solving for a cost: it holds NaN or -inf, where numbers or +inf (forbidden) were expected."
             )
-        return found
+        return terms
 
     def places(self, codes: Codes) -> Codes:
         """(n, decisions) codes to (n, decisions + pairs) indices of their terms."""

@@ -49,7 +49,7 @@ class Assignment(Mapping[str, Precision]):
         return self._digest
 
     def replace(self, changes: Mapping[str, Precision]) -> Assignment:
-        """The same assignment with some groups changed; raises KeyError for a group it does not have."""
+        """This assignment with some groups changed; raises KeyError for a group it does not have."""
         for group in changes:
             self._items[group]
         return Assignment({**self._items, **changes})

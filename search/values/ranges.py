@@ -53,7 +53,7 @@ class Ranges:
         return tuple(name for name in flat if name not in self.infinite)
 
     def with_mixes(self, mixes: Mapping[str, Mapping[str, Correction]]) -> Ranges:
-        """The same ranges with what single mixes have of their own, as `Recovery.mixes`."""
+        """These ranges with what single mixes have of their own, as in `Recovery.mixes`."""
         return replace(self, recovery=replace(self.recovery, mixes=mixes))
 
     def for_mix(self, assignment: Assignment) -> Ranges:

@@ -89,7 +89,7 @@ class Recovery:
         return self.corrections if precision.recovered else self.formats.get(precision.label, {})
 
     def with_corrections(self, precision: Precision, corrections: Mapping[str, Correction]) -> Recovery:
-        """The same with these corrections of a precision."""
+        """This recovery with other corrections of one precision."""
         if precision.recovered:
             return replace(self, corrections=corrections)
         others = {label: each for label, each in self.formats.items() if label != precision.label}
@@ -98,16 +98,16 @@ class Recovery:
     @property
     def means(self) -> dict[str, Correction]:
         """The scales and offsets of the corrections, without their roundings."""
-        found = {name: Correction(each.scale, each.offset) for name, each in self.corrections.items()}
-        return {name: each for name, each in found.items() if each.scale is not None or each.offset is not None}
+        means = {name: Correction(each.scale, each.offset) for name, each in self.corrections.items()}
+        return {name: each for name, each in means.items() if each.scale is not None or each.offset is not None}
 
     def with_means(self, means: Mapping[str, Correction], precision: Precision = Precision.INT8) -> Recovery:
-        """The same with other scales and offsets; roundings stay."""
+        """This recovery with other scales and offsets; roundings stay."""
         plain = {name: Correction(rounding=c.rounding, clip=c.clip) for name, c in self.of(precision).items()}
-        found = {name: each for name, each in plain.items() if each.rounding is not None or each.clip is not None}
+        corrections = {name: each for name, each in plain.items() if each.rounding is not None or each.clip is not None}
         for name, each in means.items():
-            found[name] = replace(found.get(name, Correction()), scale=each.scale, offset=each.offset)
-        return self.with_corrections(precision, found)
+            corrections[name] = replace(corrections.get(name, Correction()), scale=each.scale, offset=each.offset)
+        return self.with_corrections(precision, corrections)
 
     def to_json(self) -> dict[str, Any]:
         mixes = {digest: _corrections_json(own) for digest, own in sorted(self.mixes.items())}

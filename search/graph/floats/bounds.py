@@ -38,18 +38,22 @@ _WITHIN_INPUT = VIEWS | {"GlobalAveragePool", "ReduceMean"}  # whose outputs lie
 def bounds_of_values(graph: ir.Graph) -> dict[str, Bounds]:
     """Lowest and highest value that each output of a node can have, by name; infinite if nothing is known."""
     single = {name: _single(value.const_value) for name, value in graph.initializers.items()}
-    found: dict[str, Bounds] = {name: (number, number) for name, number in single.items() if number is not None}
+    bounds_by_name: dict[str, Bounds] = {
+        name: (number, number) for name, number in single.items() if number is not None
+    }
     for node in graph:
-        inputs = [found.get(value.name or "", UNBOUNDED) if value is not None else UNBOUNDED for value in node.inputs]
+        inputs = [
+            bounds_by_name.get(value.name or "", UNBOUNDED) if value is not None else UNBOUNDED for value in node.inputs
+        ]
         bounds = _bounds_of_outputs(node, inputs) if node.domain in ("", "ai.onnx") else UNBOUNDED
-        found.update((value.name or "", bounds) for value in node.outputs)
-    return found
+        bounds_by_name.update((value.name or "", bounds) for value in node.outputs)
+    return bounds_by_name
 
 
-def cut(given: TensorRange, bounds: Bounds) -> TensorRange:
+def cut(tensor_range: TensorRange, bounds: Bounds) -> TensorRange:
     """The part of a range that lies within bounds; the range itself where no part of it does."""
-    low, high = max(given.low, bounds[0]), min(given.high, bounds[1])
-    return TensorRange(low, high) if low <= high else given
+    low, high = max(tensor_range.low, bounds[0]), min(tensor_range.high, bounds[1])
+    return TensorRange(low, high) if low <= high else tensor_range
 
 
 def _bounds_of_outputs(node: ir.Node, inputs: list[Bounds]) -> Bounds:

@@ -38,21 +38,23 @@ class OwnScales:
 
     def fix(self, ranges: Ranges) -> Ranges:
         """The ranges with the file's in place of those that were calibrated, which no recovery step changes."""
-        own = {name: found for name, found in self.tensors.items() if name in ranges.tensors}
+        own = {name: tensor_range for name, tensor_range in self.tensors.items() if name in ranges.tensors}
         fixed = tuple(sorted({*ranges.fixed, *own}))
         return replace(ranges, tensors={**ranges.tensors, **own}, fixed=fixed) if own else ranges
 
 
-def scales_in(weight: Array, codes: Array, given: Array) -> Array | None:
-    """Scales with which a weight of the clean model is codes: as given, or times a factor for each of the channels.
+def scales_in(weight: Array, codes: Array, file_scales: Array) -> Array | None:
+    """Scales with which a weight of the clean model is codes: the file's, or another one for each of the channels.
 
     Returns:
         float32, of as many axes as the weight; None where there are none, or codes have no room in INT8.
     """
     if weight.shape != codes.shape or np.abs(codes).max(initial=0) > _LARGEST_CODE:
         return None
-    if np.array_equal(weight, np.asarray(codes.astype(np.float32) * given, np.float32)):
-        return np.asarray(given, np.float32).reshape([1] * (codes.ndim - given.ndim) + list(given.shape))
+    if np.array_equal(weight, np.asarray(codes.astype(np.float32) * file_scales, np.float32)):
+        return np.asarray(file_scales, np.float32).reshape(
+            [1] * (codes.ndim - file_scales.ndim) + list(file_scales.shape)
+        )
     for axis in range(codes.ndim):  # a BatchNorm or a factor was taken into it
         rows, numbers = (np.moveaxis(part, axis, 0).reshape(codes.shape[axis], -1) for part in (codes, weight))
         place = np.abs(rows).argmax(axis=1)

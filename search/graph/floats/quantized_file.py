@@ -76,9 +76,9 @@ def take_out_quantization(model: ir.Model) -> Unquantized:
     Args:
         model: all constants are initializers.
     """
-    found = Unquantized(model)
-    found.run()
-    return found
+    conversion = Unquantized(model)
+    conversion.run()
+    return conversion
 
 
 class Unquantized:
@@ -105,7 +105,9 @@ class Unquantized:
             low, high = bounds.get(source.name or "", UNBOUNDED)
             if clamp.graph is self._model.graph and low >= 0 and high <= limit:
                 made = clamp.outputs[0]
-                self._ranges = [(source if value is made else value, found) for value, found in self._ranges]
+                self._ranges = [
+                    (source if value is made else value, tensor_range) for value, tensor_range in self._ranges
+                ]
                 self._replace(clamp, made, source)
                 self._model.graph.remove(clamp, safe=True)
 
@@ -119,7 +121,7 @@ class Unquantized:
                 scales = scales_in(constants[0].const_value.numpy(), *self._weights[anchor])
                 if scales is not None:
                     weights[anchor] = scales
-        return OwnScales({value.name or "": found for value, found in reversed(self._ranges)}, weights)
+        return OwnScales({value.name or "": tensor_range for value, tensor_range in reversed(self._ranges)}, weights)
 
     # -- one node ------------------------------------------------------------------------------------------------------
 
@@ -222,8 +224,8 @@ class Unquantized:
             or mul is None
         ):
             raise UnreadError
-        given = _other(product, source.outputs[1])
-        steps = None if given is None or given.const_value is None else given.const_value.numpy()
+        weight_scale = _other(product, source.outputs[1])
+        steps = None if weight_scale is None or weight_scale.const_value is None else weight_scale.const_value.numpy()
         if steps is None:
             raise UnreadError
         op, codes = _DYNAMIC[node.op_type], weight.const_value.numpy()

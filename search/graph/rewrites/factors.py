@@ -28,19 +28,19 @@ def fold_into_layer_before(graph: ir.Graph, opset: int) -> bool:
     """
     changed = False
     for node in list(graph):
-        found = constant_operand(node)
-        views = None if found is None else _views_behind_layer(*found)
-        if views is None or found is None:
+        operands = constant_operand(node)
+        views = None if operands is None else _views_behind_layer(*operands)
+        if views is None or operands is None:
             continue
         layer, constant, passed = views
         per_output = _per_channel(constant, layer.outputs[0], -1 if layer.op_type in ("Gemm", "MatMul") else 1)
         if per_output is None or not _fold_output(graph, layer, node.op_type, per_output):
             continue
         name = node.outputs[0].name
-        replace_by_source(graph, node, found[0])
+        replace_by_source(graph, node, operands[0])
         for value in passed:  # they hold other numbers than those that these names are known for
             value.name = f"{value.name}/{node.name}"
-        found[0].name = name  # what it holds is now what had this name
+        operands[0].name = name  # what it holds is now what had this name
         changed = True
     return changed
 
@@ -111,10 +111,10 @@ def fold_into_layers_behind(graph: ir.Graph, opset: int) -> bool:
     """
     changed = False
     for node in list(graph):
-        found = constant_operand(node)
-        if found is None or node.outputs[0].is_graph_output():
+        operands = constant_operand(node)
+        if operands is None or node.outputs[0].is_graph_output():
             continue
-        source, constant = found
+        source, constant = operands
         if _ends_fused_pattern(source):
             continue
         readers = [(use.node, use.idx) for use in node.outputs[0].uses()]
@@ -279,10 +279,10 @@ def _add_to_bias(graph: ir.Graph, layer: ir.Node, offset: Array) -> None:
 def _swap_factor_and_offset(graph: ir.Graph, node: ir.Node, source: ir.Value, offset: Array) -> bool:
     """Let an offset come before the factor that it stands behind, so that layers behind it can take the factor."""
     scaling = source.producer()
-    found = None if scaling is None or scaling.op_type not in SCALED else constant_operand(scaling)
-    if scaling is None or found is None or not is_read_once(source) or found[1].size not in (1, offset.size):
+    operands = None if scaling is None or scaling.op_type not in SCALED else constant_operand(scaling)
+    if scaling is None or operands is None or not is_read_once(source) or operands[1].size not in (1, offset.size):
         return False
-    factor = SCALED[scaling.op_type](np.float32(1), found[1])
+    factor = SCALED[scaling.op_type](np.float32(1), operands[1])
     with np.errstate(all="ignore"):
         moved = np.asarray(offset / factor, np.float32)
     if not np.isfinite(moved).all() or moved.ndim > len(node.outputs[0].shape or ()):
@@ -290,8 +290,8 @@ def _swap_factor_and_offset(graph: ir.Graph, node: ir.Node, source: ir.Value, of
     result, at = node.outputs[0], [value is source for value in node.inputs].index(True)
     readers = [(use.node, use.idx) for use in result.uses()]
     set_constant(graph, node, 1 - at, moved)
-    node.replace_input_with(at, found[0])
-    scaling.replace_input_with([value is found[0] for value in scaling.inputs].index(True), result)
+    node.replace_input_with(at, operands[0])
+    scaling.replace_input_with([value is operands[0] for value in scaling.inputs].index(True), result)
     for reader, index in readers:
         reader.replace_input_with(index, source)
     graph.remove(scaling)

@@ -32,12 +32,12 @@ def name_activations(graph: ir.Graph, opset: int) -> bool:
 
 def _name_hard_sigmoid(graph: ir.Graph, node: ir.Node) -> bool:
     """`Clip(x + b, 0, s) ÷ s` or `· 1/s`, where nothing else reads the parts in between."""
-    found = constant_operand(node) if node.op_type in SCALED else None
-    clip = found[0].producer() if found is not None else None
-    if found is None or clip is None or not is_read_once(found[0]) or found[1].size != 1:
+    operands = constant_operand(node) if node.op_type in SCALED else None
+    clip = operands[0].producer() if operands is not None else None
+    if operands is None or clip is None or not is_read_once(operands[0]) or operands[1].size != 1:
         return False
     limits = _limits_of(clip)
-    factor = float(SCALED[node.op_type](np.float32(1), found[1].reshape(())))
+    factor = float(SCALED[node.op_type](np.float32(1), operands[1].reshape(())))
     if limits is None or limits[0] != 0 or abs(limits[1] * factor - 1) > _NEAR:
         return False
     read = clip.inputs[0]
@@ -126,9 +126,9 @@ def remove_moves_that_undo_each_other(graph: ir.Graph, opset: int) -> bool:
 def _order_of(node: ir.Node) -> list[int] | None:
     if node.op_type != "Transpose" or node.domain or node.inputs[0] is None:
         return None
-    given, shape = node.attributes.get("perm"), node.inputs[0].shape
-    if given is not None:
-        return list(given.as_ints())
+    perm, shape = node.attributes.get("perm"), node.inputs[0].shape
+    if perm is not None:
+        return list(perm.as_ints())
     return None if shape is None else list(reversed(range(len(shape))))
 
 
@@ -173,10 +173,10 @@ def _is_passed_by(before: ir.Node, source: ir.Value) -> bool:
 
 def _keeps_meaning(node: ir.Node, source: ir.Value) -> bool:
     """Whether the constant sizes that a Reshape asks for say the same of another tensor: a zero copies a size."""
-    read, asked = node.inputs
-    if read is None or asked is None or asked.const_value is None or asked.is_graph_input():
+    read, sizes = node.inputs
+    if read is None or sizes is None or sizes.const_value is None or sizes.is_graph_input():
         return False
-    copied, zero = np.flatnonzero(asked.const_value.numpy() == 0).tolist(), node.attributes.get("allowzero")
+    copied, zero = np.flatnonzero(sizes.const_value.numpy() == 0).tolist(), node.attributes.get("allowzero")
     literal = zero is not None and bool(zero.as_int())
     return not copied or (not literal and all(_is_same_size(read, source, axis) for axis in copied))
 
