@@ -104,7 +104,7 @@ def main(trials: int = 12) -> dict[str, float]:
     """By sampler, a trial (a distinct evaluation) of a search of the default length: `ms`, and `share` of evaluation
     time. It is made of `loop_ms`, spent in the loop, and of its part of `once_s`, which every search spends once.
     """
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     print(f"digits example, SQLite; {load_text()}")
     print(f"{'':8}{'evaluations':>12}{'proposals':>10}{'evaluation':>12}{'loop, a trial':>15}{'once':>9}", end="")
     print(f"  a trial of {DEFAULT_TRIALS}")
@@ -113,11 +113,11 @@ def main(trials: int = 12) -> dict[str, float]:
         each, loop = clocks.evaluating / clocks.evaluations, clocks.loop_s / clocks.evaluations
         once = wall - clocks.asking - clocks.loop_s
         beside = loop + once / DEFAULT_TRIALS
-        found |= {f"{sampler}.ms": 1e3 * beside, f"{sampler}.share": beside / each}
-        found |= {f"{sampler}.loop_ms": 1e3 * loop, f"{sampler}.once_s": once}
+        figures |= {f"{sampler}.ms": 1e3 * beside, f"{sampler}.share": beside / each}
+        figures |= {f"{sampler}.loop_ms": 1e3 * loop, f"{sampler}.once_s": once}
         cells = f"{clocks.evaluations:12}{clocks.proposals:10}{1e3 * each:9.0f} ms{1e3 * loop:12.0f} ms{once:7.2f} s"
         print(f"{sampler:8}{cells}{1e3 * beside:9.0f} ms {beside / each:6.1%}", flush=True)
-    return found
+    return figures
 
 
 def searched(sampler: str, trials: int) -> tuple[Clocks, float]:

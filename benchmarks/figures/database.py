@@ -57,9 +57,9 @@ def main(evaluations: int = 10_000, keep: Path | None = None) -> dict[str, float
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        found = front_times(folder, evaluations)
+        times = front_times(folder, evaluations)
     print(f"medians of {REPEATS}; {load_text()}")
-    return found
+    return times
 
 
 def front_times(folder: Path, count: int) -> dict[str, float]:
@@ -70,14 +70,14 @@ def front_times(folder: Path, count: int) -> dict[str, float]:
         fill(store, target, made_up(GROUPS, count), range(count), lambda mix: evaluation_digest(mix, "", {}))
     print(f"{count} evaluations x {len(GROUPS)} groups: {path.stat().st_size / 2**20:.0f} MiB", end=", ")
     print(f"written in {time.perf_counter() - start:.0f} s")
-    found = {
+    times = {
         "front_s": median_s(lambda: run("front", "digits", "--storage", url)),
         "front_import_s": median_s(lambda: run("status", "--help")),
         "front_call_s": median_s(lambda: verbs.front("digits", storage=url)),
     }
-    print(f"front: command {found['front_s']:.2f} s (of it {found['front_import_s']:.2f} s to start)", end=", ")
-    print(f"function {found['front_call_s']:.2f} s", flush=True)
-    return found
+    print(f"front: command {times['front_s']:.2f} s (of it {times['front_import_s']:.2f} s to start)", end=", ")
+    print(f"function {times['front_call_s']:.2f} s", flush=True)
+    return times
 
 
 def median_s(act: Callable[[], Any]) -> float:

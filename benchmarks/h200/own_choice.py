@@ -20,16 +20,16 @@ from search.graph import model as models
 from search.values import Assignment, Precision, Ranges
 
 
-def build(job: Job, out: Path, given: Path | None = None) -> dict[str, Any]:
+def build(job: Job, out: Path, qdq_model: Path | None = None) -> dict[str, Any]:
     """Write the engine at `out`; what it took, and of the study's model what the groups run in."""
     shapes = {name: models.ShapeRequest(*map(tuple, sizes)) for name, sizes in job.shapes.items()}
     model = models.load(Path(job.model), batch=job.batch, shapes=shapes, values=job.input_values)
     ranges = Ranges.from_json(json.loads(Path(job.ranges or "").read_text()))
     builder: Any = open_backend(job.backend, job.device, job.options).builder(model, ranges)
     start = time.perf_counter()
-    engine = builder.build_free(out, given.read_bytes() if given else None)
+    engine = builder.build_free(out, qdq_model.read_bytes() if qdq_model else None)
     build_s = time.perf_counter() - start
-    if given is not None:
+    if qdq_model is not None:
         return {"build_s": build_s, "size_bytes": engine.size_bytes}
     # Audited against all INT8, of which only what was got counts.
     audit = builder.audit(engine, Assignment({group.id: Precision.INT8 for group in model.groups}))

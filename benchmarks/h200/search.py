@@ -99,16 +99,16 @@ def find_engines(folder: Folder) -> dict[str, Path]:
     return {**engines, "the pick": folder.artifact(str(chosen.artifact))}
 
 
-def build_own_choice(folder: Folder, name: str = "own", *given: Path) -> Path:
+def build_own_choice(folder: Folder, name: str = "own", *qdq_model: Path) -> Path:
     """TensorRT's own choice of precisions, built in a process of its own where it is not there yet.
 
     Args:
-        given: a model with Q/DQ to build in place of the study's.
+        qdq_model: a model with Q/DQ to build in place of the study's.
     """
     engine, job = folder.path / f"{name}.plan", folder.path / "job.json"
     if not engine.exists():
         job.write_text(json.dumps(asdict(folder.job(folder.path / "process"))))
-        command = [sys.executable, "-m", "benchmarks.h200.own_choice", str(job), str(engine), *map(str, given)]
+        command = [sys.executable, "-m", "benchmarks.h200.own_choice", str(job), str(engine), *map(str, qdq_model)]
         subprocess.run(command, cwd=ROOT, check=True)
     return engine
 
@@ -122,12 +122,12 @@ def measure_together(folder: Folder, engines: Mapping[str, Path]) -> FinalScores
         return keeper.ask().scores.score_finalists(engines, _ROUNDS)
 
 
-def compare_engines(found: FinalScores) -> list[list[str]]:
+def compare_engines(scores: FinalScores) -> list[list[str]]:
     """A row for every engine whose outputs are finite; losses with half the width of their 95 % interval."""
-    times = {label: found.latency[label].value_ms for label in found.accuracy}
+    times = {label: scores.latency[label].value_ms for label in scores.accuracy}
     fastest = min(ms for label, ms in times.items() if label in ("fp32", "fp16", "int8"))
     rows = []
-    for label, score in found.accuracy.items():
+    for label, score in scores.accuracy.items():
         loss = f"{100 * score.loss:.2f} ± {50 * (score.loss_high - score.loss_low):.2f}"
         rows.append([label, f"{times[label]:.4f} ms", f"{times[label] / fastest:.3f}×", loss])
     return rows
@@ -151,20 +151,20 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    given = parsed(words)
+    arguments = parsed(words)
     names = ("data", "calibration-data", "final-data", "metric", "shape", "max-drop", "backend", "time-limit")
-    values = {name: getattr(given, name.replace("-", "_")) for name in names}
+    values = {name: getattr(arguments, name.replace("-", "_")) for name in names}
     options: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
-    given.work.mkdir(parents=True, exist_ok=True)
-    folder = Folder(given.work.absolute(), given.model, {**options, "keep-engines": "all"})
-    folder.search(given.trials)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    folder = Folder(arguments.work.absolute(), arguments.model, {**options, "keep-engines": "all"})
+    folder.search(arguments.trials)
     engines = find_engines(folder)
-    if given.backend == "tensorrt":
+    if arguments.backend == "tensorrt":
         engines["TensorRT's own choice"] = build_own_choice(folder)
-    others = {name: Path(file) for name, _, file in (each.partition("=") for each in given.other)}
+    others = {name: Path(file) for name, _, file in (each.partition("=") for each in arguments.other)}
     for name, file in others.items():
         with suppress(subprocess.CalledProcessError):  # whose process has printed why
-            engines[name] = build_own_choice(folder, name, file) if given.backend == "tensorrt" else file
+            engines[name] = build_own_choice(folder, name, file) if arguments.backend == "tensorrt" else file
     rows = compare_engines(measure_together(folder, engines))
     rows += [[name, "refused", "", ""] for name in others if name not in engines]
     (folder.path / "results.json").write_text(json.dumps([dict(zip(HEAD, row, strict=True)) for row in rows], indent=1))

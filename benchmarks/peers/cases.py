@@ -46,7 +46,7 @@ class Case:
 
     @property
     def batch(self) -> int | None:
-        """That the model takes; None where it leaves it open."""
+        """The batch that the model takes; None where it takes any."""
         size = next(iter(read_input_shapes(self.model).values()))[0]
         return size if isinstance(size, int) else None
 

@@ -31,7 +31,7 @@ def judge_detections(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) 
         labels: (n, objects, 5) left, top, right, bottom and class; class -1 fills up.
     """
     array = outputs["detections"]  # Quark leaves tensors of its own among the outputs
-    return np.stack([_judged(found, wanted) for found, wanted in zip(array.astype(float), labels, strict=True)])
+    return np.stack([_judged(output, wanted) for output, wanted in zip(array.astype(float), labels, strict=True)])
 
 
 class Detections:
@@ -42,13 +42,13 @@ class Detections:
     """
 
     def __init__(self, rows: Floats) -> None:
-        found = rows[:, :-DETECTED].reshape(-1, _COLUMNS)
-        order = np.argsort(-found[:, 0], kind="stable")
-        order = order[found[order, 0] > 0]
-        classes = [order[found[order, 1] == number] for number in range(DETECTED)]
+        detections = rows[:, :-DETECTED].reshape(-1, _COLUMNS)
+        order = np.argsort(-detections[:, 0], kind="stable")
+        order = order[detections[order, 0] > 0]
+        classes = [order[detections[order, 1] == number] for number in range(DETECTED)]
         self._objects = rows[:, -DETECTED:]
         self._owners = [chosen // _MOST for chosen in classes]
-        self._right = [found[chosen, 2:] for chosen in classes]
+        self._right = [detections[chosen, 2:] for chosen in classes]
 
     def average_precision(self, weights: NDArray[Any] | None = None) -> float:
         """Mean over least overlaps and over the classes that any object has; 0 where there are no objects.
@@ -66,15 +66,15 @@ class Detections:
         return float(np.mean(each)) if each else 0.0
 
 
-def _average(found: Floats, times: Floats, objects: float) -> float:
+def _average(hits: Floats, times: Floats, objects: float) -> float:
     """Mean precision of one class over least overlaps and recalls.
 
     Args:
-        found: (k, overlaps) whether each detection is right, the best first.
+        hits: (k, overlaps) whether each detection is right, the best first.
         times: (k,) how often each counts.
     """
-    found, times = found[times > 0], times[times > 0]
-    right = (times[:, None] * found).cumsum(0)
+    hits, times = hits[times > 0], times[times > 0]
+    right = (times[:, None] * hits).cumsum(0)
     precision = right / times.cumsum()[:, None]
     best_from = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
     best_from = np.concatenate([best_from, np.zeros((1, len(OVERLAPS)))])
@@ -82,11 +82,11 @@ def _average(found: Floats, times: Floats, objects: float) -> float:
     return float(np.mean([best_from[place, number] for number, place in enumerate(places)]))
 
 
-def _judged(found: Floats, wanted: NDArray[Any]) -> Floats:
+def _judged(output: Floats, wanted: NDArray[Any]) -> Floats:
     """The row of one sample."""
     rows = np.zeros((_MOST, _COLUMNS))
     objects = wanted[wanted[:, 4] >= 0].astype(float)
-    boxes, scores, classes = _best(found)
+    boxes, scores, classes = _best(output)
     for number in range(DETECTED):
         own = classes == number
         right = _right(boxes[own], objects[objects[:, 4] == number, :4])
@@ -95,13 +95,13 @@ def _judged(found: Floats, wanted: NDArray[Any]) -> Floats:
     return np.concatenate([rows.reshape(-1), counts])
 
 
-def _best(found: Floats) -> tuple[Floats, Floats, NDArray[Any]]:
+def _best(output: Floats) -> tuple[Floats, Floats, NDArray[Any]]:
     """Boxes by their edges, scores and classes of the best detections; of those that overlap much one is left."""
-    classes, places = np.nonzero(found[4:] > _LEAST_SCORE)
-    scores = found[4 + classes, places]
+    classes, places = np.nonzero(output[4:] > _LEAST_SCORE)
+    scores = output[4 + classes, places]
     order = np.argsort(-scores, kind="stable")[:_CANDIDATES]
     classes, places, scores = classes[order], places[order], scores[order]
-    middle, half = found[:2, places].T, found[2:4, places].T / 2
+    middle, half = output[:2, places].T, output[2:4, places].T / 2
     boxes = np.concatenate([middle - half, middle + half], axis=1)
     rivals = (_overlap(boxes, boxes) > _MOST_OVERLAP) & (classes[:, None] == classes)
     kept: list[int] = []

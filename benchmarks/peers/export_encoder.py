@@ -34,9 +34,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("weights", "out"):
         parser.add_argument(name, type=Path)
-    given = parser.parse_args()
-    encoder = AutoModel.from_pretrained(given.weights, local_files_only=True, attn_implementation="eager")
-    tokenizer = AutoTokenizer.from_pretrained(given.weights, local_files_only=True)
+    arguments = parser.parse_args()
+    encoder = AutoModel.from_pretrained(arguments.weights, local_files_only=True, attn_implementation="eager")
+    tokenizer = AutoTokenizer.from_pretrained(arguments.weights, local_files_only=True)
     options = {"padding": "max_length", "truncation": True, "max_length": TOKENS, "return_tensors": "np"}
     tokens = tokenizer(sentences(), **options)
     arrays = {name: tokens[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
@@ -44,13 +44,13 @@ def main() -> None:
     torch.onnx.export(
         Embedding(encoder).eval(),
         example,
-        str(given.out),
+        str(arguments.out),
         dynamo=False,
         opset_version=17,
         input_names=list(arrays),
         output_names=["embedding"],
     )
-    np.savez(given.out.with_suffix(".npz"), **arrays)
+    np.savez(arguments.out.with_suffix(".npz"), **arrays)
     print(json.dumps({"sentences": len(arrays["input_ids"])}))
 
 

@@ -52,8 +52,8 @@ def write_int8(job: Job, recover: str, out: Path) -> RecoveryRecord | None:
     with EvaluatorProcess(job, Path(job.folder) / "log") as keeper:
         ranges = keeper.ask().calibrations.calibrate("auto").ranges
         if recover != "none":
-            found = keeper.ask().calibrations.recover(ranges, "auto", recover, _RECOVERY_S)
-            ranges, record = found.ranges, found.record
+            recovery = keeper.ask().calibrations.recover(ranges, "auto", recover, _RECOVERY_S)
+            ranges, record = recovery.ranges, recovery.record
     backend = OnnxRuntimeBackend(threads=1)
     model = load(Path(job.model), batch=job.batch).scale_constants(ranges.recovery.factors)
     space = make_space(model, backend.capability(), ranges)
@@ -76,8 +76,8 @@ def job_of(model: Path, calibration: Path, metric: str, folder: Path) -> Job:
     )
 
 
-def told(record: RecoveryRecord | None) -> list[dict[str, Any]]:
-    """Of each step that was tried: whether it was kept, why, and what it took."""
+def describe_steps(record: RecoveryRecord | None) -> list[dict[str, Any]]:
+    """For each recovery step that was tried: whether it was kept, why, and how long it took."""
     steps = () if record is None else record.steps
     return [{key: getattr(step, key) for key in ("name", "kept", "reason", "seconds")} for step in steps]
 
@@ -88,17 +88,16 @@ def main() -> None:
     for name in ("model", "calibration", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--metric", default="top1")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        record = write_int8(
-            job_of(given.model, given.calibration, given.metric, Path(folder)), given.recover, given.out
-        )
+        job = job_of(arguments.model, arguments.calibration, arguments.metric, Path(folder))
+        record = write_int8(job, arguments.recover, arguments.out)
     seconds = time.perf_counter() - start
-    given.out.with_suffix(".steps.json").write_text(json.dumps(told(record), indent=1))
+    arguments.out.with_suffix(".steps.json").write_text(json.dumps(describe_steps(record), indent=1))
     peak = 1024 * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     versions = {"bitfront": version("bitfront"), "onnxruntime": version("onnxruntime")}
-    run = Run(f"bitfront-{given.recover}", seconds, peak, versions, count_float_ops(given.out))
+    run = Run(f"bitfront-{arguments.recover}", seconds, peak, versions, count_float_ops(arguments.out))
     sys.stdout.write(f"{json.dumps(asdict(run))}\n")
 
 

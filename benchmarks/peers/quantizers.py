@@ -103,8 +103,8 @@ def run_beside(module: str, words: Sequence[str], about: str, timeout_s: float |
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         raise RuntimeError(f"{about}: {python} ended with {done.returncode}:\n{tail}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    output: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return output
 
 
 # -- what runs in the peers' environment -------------------------------------------------------------------------------
@@ -124,7 +124,9 @@ def read_calibration(model: Path, path: Path) -> Calibration:
     return Calibration(feeds, labels)
 
 
-def _nncf(model: Path, given: Calibration, out: Path, metric: str, *, fast: bool = True, smooth: bool = False) -> None:
+def _nncf(
+    model: Path, samples: Calibration, out: Path, metric: str, *, fast: bool = True, smooth: bool = False
+) -> None:
     """NNCF's post-training quantization for processors, activations asymmetric.
 
     Args:
@@ -133,12 +135,12 @@ def _nncf(model: Path, given: Calibration, out: Path, metric: str, *, fast: bool
     """
     import nncf
 
-    quantized = nncf.quantize(onnx.load(str(model)), nncf.Dataset(given.feeds), **nncf_options(given, fast, smooth))
+    quantized = nncf.quantize(onnx.load(str(model)), nncf.Dataset(samples.feeds), **nncf_options(samples, fast, smooth))
     onnx.save(quantized, str(out))
 
 
-def nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any]:
-    """What `nncf.quantize` is given besides model and samples."""
+def nncf_options(samples: Calibration, fast: bool, smooth: bool) -> dict[str, Any]:
+    """The arguments of `nncf.quantize` besides the model and the samples."""
     import nncf
     from nncf.quantization.advanced_parameters import AdvancedSmoothQuantParameters
 
@@ -149,7 +151,7 @@ def nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any]
         "model_type": nncf.ModelType.TRANSFORMER if smooth else None,
         "preset": nncf.QuantizationPreset.MIXED,
         "target_device": nncf.TargetDevice.CPU,
-        "subset_size": len(given.feeds),
+        "subset_size": len(samples.feeds),
         "fast_bias_correction": fast,
         "advanced_parameters": nncf.AdvancedQuantizationParameters(smooth_quant_alphas=alphas or off),
     }
@@ -157,7 +159,7 @@ def nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any]
 
 def _onnxruntime(
     model: Path,
-    given: Calibration,
+    samples: Calibration,
     out: Path,
     metric: str,
     *,
@@ -178,7 +180,7 @@ def _onnxruntime(
         quantize_static(
             str(prepared),
             str(out),
-            _Reader(given.feeds),
+            _Reader(samples.feeds),
             quant_format=QuantFormat.QDQ,
             per_channel=True,
             reduce_range=reduce,
@@ -219,17 +221,17 @@ def _prepare(model: Path, out: Path) -> Path:
     """
     from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 
-    given, options = onnx.load(str(model)), SessionOptions()
-    if next(each.version for each in given.opset_import if not each.domain) < 13:
-        given = onnx.version_converter.convert_version(given, 17)
+    proto, options = onnx.load(str(model)), SessionOptions()
+    if next(each.version for each in proto.opset_import if not each.domain) < 13:
+        proto = onnx.version_converter.convert_version(proto, 17)
     options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(out)
-    InferenceSession(given.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     onnx.save(onnx.shape_inference.infer_shapes(onnx.load(str(out))), str(out))
     return out
 
 
-def _dynamic(model: Path, given: Calibration, out: Path, metric: str) -> None:
+def _dynamic(model: Path, samples: Calibration, out: Path, metric: str) -> None:
     """ONNX Runtime's dynamic quantization; its integer convolutions take no signed weights."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -240,7 +242,7 @@ def _dynamic(model: Path, given: Calibration, out: Path, metric: str) -> None:
         quantize_dynamic(str(prepared), str(out), per_channel=not convolves, weight_type=weights)
 
 
-def _quark(model: Path, given: Calibration, out: Path, metric: str, *, recover: bool) -> None:
+def _quark(model: Path, samples: Calibration, out: Path, metric: str, *, recover: bool) -> None:
     """Quark for ONNX: UINT8 activations, INT8 weights per channel.
 
     Args:
@@ -257,10 +259,10 @@ def _quark(model: Path, given: Calibration, out: Path, metric: str, *, recover: 
     )
     with tempfile.TemporaryDirectory() as folder:
         prepared = _prepare(model, Path(folder) / "prepared.onnx")
-        ModelQuantizer(config).quantize_model(str(prepared), str(out), _Reader(given.feeds))
+        ModelQuantizer(config).quantize_model(str(prepared), str(out), _Reader(samples.feeds))
 
 
-def _for_tensorrt(model: Path, given: Calibration, out: Path, metric: str) -> None:
+def _for_tensorrt(model: Path, samples: Calibration, out: Path, metric: str) -> None:
     """ONNX Runtime's static quantization as its documentation has it for TensorRT: symmetric, Q/DQ pairs at weights."""
     from onnxruntime.quantization import CalibrationMethod, QuantType, quantize_static
 
@@ -269,7 +271,7 @@ def _for_tensorrt(model: Path, given: Calibration, out: Path, metric: str) -> No
         quantize_static(
             str(_prepare(model, Path(folder) / "prepared.onnx")),
             str(out),
-            _Reader(given.feeds),
+            _Reader(samples.feeds),
             op_types_to_quantize=["Conv", "Gemm", "MatMul", "Add"],
             per_channel=True,
             activation_type=QuantType.QInt8,
@@ -279,13 +281,13 @@ def _for_tensorrt(model: Path, given: Calibration, out: Path, metric: str) -> No
         )
 
 
-def _modelopt(model: Path, given: Calibration, out: Path, metric: str) -> None:
+def _modelopt(model: Path, samples: Calibration, out: Path, metric: str) -> None:
     """ModelOpt's Q/DQ for TensorRT as it comes, scales and floats in FP32; it opens the model batch by batch."""
     from modelopt.onnx.quantization import quantize
 
-    samples = {name: np.concatenate([feed[name] for feed in given.feeds]) for name in given.feeds[0]}
+    arrays = {name: np.concatenate([feed[name] for feed in samples.feeds]) for name in samples.feeds[0]}
     how = {"quantize_mode": "int8", "calibration_method": "entropy", "calibration_eps": ["cpu"]}
-    quantize(str(model), calibration_data=samples, output_path=str(out), high_precision_dtype="fp32", **how)
+    quantize(str(model), calibration_data=arrays, output_path=str(out), high_precision_dtype="fp32", **how)
 
 
 class _Reader:
@@ -348,14 +350,14 @@ def main() -> None:
     for name in ("model", "calibration", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--metric", default="top1")
-    given = parser.parse_args()
-    samples = read_calibration(given.model, given.calibration)
+    arguments = parser.parse_args()
+    samples = read_calibration(arguments.model, arguments.calibration)
     start = time.perf_counter()
-    (METHODS | FOR_TENSORRT)[given.method](given.model, samples, given.out, given.metric)
+    (METHODS | FOR_TENSORRT)[arguments.method](arguments.model, samples, arguments.out, arguments.metric)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    versions = {package: version(package) for package in PACKAGES[given.method.partition("-")[0]]}
-    run = Run(given.method, seconds, peak, versions, count_float_ops(given.out))
+    versions = {package: version(package) for package in PACKAGES[arguments.method.partition("-")[0]]}
+    run = Run(arguments.method, seconds, peak, versions, count_float_ops(arguments.out))
     sys.stdout.write(f"\n{json.dumps(asdict(run))}\n")
 
 

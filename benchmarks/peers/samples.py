@@ -153,8 +153,8 @@ def _boxes(covered: NDArray[np.bool_], shapes: NDArray[Any]) -> NDArray[np.float
     size = covered.shape[-1]
     left, right = columns.argmax(2), size - columns[:, :, ::-1].argmax(2)
     top, bottom = rows.argmax(2), size - rows[:, :, ::-1].argmax(2)
-    found = np.stack([left, top, right, bottom, shapes], axis=2).astype(np.float32)
-    return np.where((covered.sum((2, 3)) > size * size / 200)[:, :, None], found, np.float32(-1))
+    boxes = np.stack([left, top, right, bottom, shapes], axis=2).astype(np.float32)
+    return np.where((covered.sum((2, 3)) > size * size / 200)[:, :, None], boxes, np.float32(-1))
 
 
 def _ground(rng: Generator, count: int, size: int) -> Floats:

@@ -17,8 +17,8 @@ from benchmarks.trust.scores import Floats, Loss, both_tops, mean_iou, pixels, t
 
 def read_exactly(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
     """(n,) 1 where a line is read exactly, but for blanks: the best class of each place, without repetitions."""
-    (given,) = outputs.values()
-    best, blank = given.argmax(-1), given.shape[-1] - 1
+    (output,) = outputs.values()
+    best, blank = output.argmax(-1), output.shape[-1] - 1
     changed = np.diff(best, axis=1, prepend=0) != 0
     read = [[code for code in row[own] if 0 < code < blank] for row, own in zip(best, changed, strict=True)]
     return np.array([codes == [c for c in label if c >= 0] for codes, label in zip(read, labels, strict=True)], float)
@@ -33,27 +33,25 @@ def same_mask(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floa
     mask = (last > (0 if last.min() < 0 else 0.3)).reshape(len(last), -1)
     wanted = labels.reshape(len(last), -1).astype(bool)
     union = (mask | wanted).sum(1)
-    found: Floats = np.where(union, (mask & wanted).sum(1) / np.maximum(union, 1), 1.0)
-    return found
+    overlap: Floats = np.where(union, (mask & wanted).sum(1) / np.maximum(union, 1), 1.0)
+    return overlap
 
 
 def same_opinion(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
     """(n,) 1 less the mean distance to FP32's scores, as a share of the scale from 1 to 5."""
-    found: Floats = 1 - np.abs(next(iter(outputs.values())) - labels).mean(1) / 4
-    return found
+    return np.asarray(1 - np.abs(next(iter(outputs.values())) - labels).mean(1) / 4)
 
 
 def same_probability(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
     """(n,) 1 less the distance to FP32's probability."""
-    found: Floats = 1 - np.abs(next(iter(outputs.values())) - labels).reshape(len(labels))
-    return found
+    return np.asarray(1 - np.abs(next(iter(outputs.values())) - labels).reshape(len(labels)))
 
 
 def same_direction(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
     """(n,) cosine of the angle to FP32's embedding."""
-    (given,) = outputs.values()
-    found: Floats = (given * labels).sum(1) / np.linalg.norm(given, axis=1) / np.linalg.norm(labels, axis=1)
-    return found
+    (output,) = outputs.values()
+    cosine: Floats = (output * labels).sum(1) / np.linalg.norm(output, axis=1) / np.linalg.norm(labels, axis=1)
+    return cosine
 
 
 REAL = {

@@ -27,10 +27,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("out", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = getattr(torchvision.models, given.name)(num_classes=SHAPES * COLOURS).to(device)
+    model = getattr(torchvision.models, arguments.name)(num_classes=SHAPES * COLOURS).to(device)
     x, y = (each.to(device) for each in images(0, BLOCKS))
     steps = EPOCHS * -(-len(x) // 100)
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.02)
@@ -47,7 +47,7 @@ def main() -> None:
     with torch.no_grad():
         right = (torch.cat([model(part) for part in x.split(100)]).argmax(1) == y).double().mean()
     names = {"input_names": ["image"], "output_names": ["logits"]}
-    torch.onnx.export(model, (x[:BATCH],), str(given.out), dynamo=False, opset_version=17, **names)
+    torch.onnx.export(model, (x[:BATCH],), str(arguments.out), dynamo=False, opset_version=17, **names)
     print(json.dumps({"top1": float(right), "images": BLOCKS * BLOCK}))
 
 

@@ -63,7 +63,7 @@ class CaseWork:
 
 @dataclass(frozen=True)
 class Results:
-    """What is published: one JSON file, whole at any time."""
+    """The published figures: one JSON file, complete at any time."""
 
     path: Path
 
@@ -72,9 +72,9 @@ class Results:
 
     def add(self, part: str, name: str, figures: dict[str, Any]) -> None:
         """Put figures under a name, in place of what stood there."""
-        found = self.read()
-        found.setdefault(part, {})[name] = figures
+        results = self.read()
+        results.setdefault(part, {})[name] = figures
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_suffix(".draft")
-        draft.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        draft.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
         draft.replace(self.path)

@@ -11,7 +11,7 @@ from search.space.layout import Codes
 
 
 class Spent(Exception):  # noqa: N818 - the normal end of a method
-    """As many trials as were granted."""
+    """The method has made as many trials as it was granted."""
 
 
 class Bench:
@@ -21,7 +21,7 @@ class Bench:
         seed: of the noise; a method draws from it too.
         trials: distinct evaluations that it may make, uniform assignments and probes included.
         budget_ms: latency that a pick must keep, for methods that can aim; None without.
-        max_loss: the same of the loss.
+        max_loss: loss that a pick must keep, likewise.
 
     Attributes:
         ends_after: after how many evaluations a study would end, as no better mix is expected; None if it would not.
@@ -38,25 +38,25 @@ class Bench:
     ) -> None:
         self.problem, self.seed, self.trials = problem, seed, trials
         self.budget_ms, self.max_loss = budget_ms, max_loss
-        self.found: dict[tuple[int, ...], Measurement] = {}
+        self.measurements: dict[tuple[int, ...], Measurement] = {}
         self.ends_after: int | None = None
 
     @property
     def left(self) -> int:
         """How many trials are left."""
-        return self.trials - len(self.found)
+        return self.trials - len(self.measurements)
 
     def knows(self, codes: Codes) -> bool:
-        return tuple(int(code) for code in codes) in self.found
+        return tuple(int(code) for code in codes) in self.measurements
 
     def evaluate(self, codes: Codes) -> Measurement:
         """Measure; what is known already costs nothing. Raises Spent after the last trial."""
         key = tuple(int(code) for code in codes)
-        if key not in self.found:
-            if len(self.found) >= self.trials:
+        if key not in self.measurements:
+            if len(self.measurements) >= self.trials:
                 raise Spent
-            self.found[key] = self.problem.evaluate(np.array(key), self.seed)
-        return self.found[key]
+            self.measurements[key] = self.problem.evaluate(np.array(key), self.seed)
+        return self.measurements[key]
 
     def baselines(self) -> list[Codes]:
         """Measure the uniform assignments; their codes, the highest precision first."""
@@ -66,7 +66,7 @@ class Bench:
 
     def codes(self) -> Codes:
         """(n, decisions) of the trials, in order."""
-        return np.array(list(self.found), dtype=np.int64).reshape(len(self.found), len(self.problem.widths))
+        return np.array(list(self.measurements), dtype=np.int64).reshape(-1, len(self.problem.widths))
 
 
 Method = Callable[[Bench], None]

@@ -84,10 +84,10 @@ def perform(task: Task, folder: Path = RESULTS) -> dict[str, Any]:
     budget = None if task.quantile is None else scores.budget_ms(network, task.quantile)
     run, start = Bench(network.problem, task.seed, task.trials, budget), time.perf_counter()
     bench.run(METHODS[task.method], run)
-    found: dict[str, Any] = {"trials": len(run.found), "seconds": round(time.perf_counter() - start, 2)}
+    figures: dict[str, Any] = {"trials": len(run.measurements), "seconds": round(time.perf_counter() - start, 2)}
     if budget is None:
-        return {**found, "steps": scores.over_trials(network, run)}
-    return {**found, **scores.within_budget(network, run)}
+        return {**figures, "steps": scores.over_trials(network, run)}
+    return {**figures, **scores.within_budget(network, run)}
 
 
 def available(methods: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -112,14 +112,14 @@ def tasks(networks: Sequence[str], methods: Sequence[str], seeds: int, trials: i
 
 def load(file: Path, trials: int) -> dict[str, Any]:
     """Results so far; raises SystemExit where they are of other numbers of trials."""
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    if found and found["about"]["trials"] != trials:
-        had = found["about"]["trials"]
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if results and results["about"]["trials"] != trials:
+        had = results["about"]["trials"]
         sys.exit(f"{file} holds runs of {had} trials, asked for {trials}: give --trials {had}, or another --out.")
-    found.setdefault("about", {"trials": trials, "budget_trials": min(trials, scores.BUDGET_TRIALS)})
+    results.setdefault("about", {"trials": trials, "budget_trials": min(trials, scores.BUDGET_TRIALS)})
     for part in ("networks", "runs"):
-        found.setdefault(part, {})
-    return found
+        results.setdefault(part, {})
+    return results
 
 
 def save(file: Path, results: Mapping[str, Any]) -> None:
@@ -178,12 +178,12 @@ def run_all(todo: Sequence[Task], results: dict[str, Any], file: Path, jobs: int
     with ProcessPoolExecutor(jobs) as pool:
         waiting = {pool.submit(perform, task, folder): task for task in left}
         for number, future in enumerate(as_completed(waiting), 1):
-            task, found = waiting[future], future.result()
-            results["runs"].setdefault(task.key, {})[str(task.seed)] = found
+            task, figures = waiting[future], future.result()
+            results["runs"].setdefault(task.key, {})[str(task.seed)] = figures
             results["about"]["date"] = datetime.now(timezone.utc).date().isoformat()
             save(file, results)
-            last = f"{found['steps'][-1][1]:.1%}" if "steps" in found else f"gap {found['found']}"
-            print(f"{number}/{len(left)} {task.key} seed {task.seed}: {last} in {found['seconds']} s", flush=True)
+            last = f"{figures['steps'][-1][1]:.1%}" if "steps" in figures else f"gap {figures['found']}"
+            print(f"{number}/{len(left)} {task.key} seed {task.seed}: {last} in {figures['seconds']} s", flush=True)
 
 
 def main(words: list[str] | None = None) -> None:

@@ -43,13 +43,13 @@ def sweep_of(layout: Layout, priors: Priors) -> list[Codes]:
     still = np.zeros((len(layout.edges), len(layout.palette), len(layout.palette)))
     latency, noise = layout.pairwise(priors.latency.mean()), layout.pairwise(Costs(0.0, priors.noise.nodes, still))
     corners = front(latency, noise, _CORNERS)
-    found = {tuple(point.codes.tolist()): point.first for point in corners}
+    latencies = {tuple(point.codes.tolist()): point.first for point in corners}
     for budget in np.linspace(corners[0].first, corners[-1].first, _BUDGETS + 2)[1:-1]:
         solution = within(noise, latency, float(budget), 1e-2, looked_at=6000)
         if solution is not None:
-            found[tuple(solution.codes.tolist())] = solution.limited
-    codes = np.array(list(found), dtype=np.int64)
-    return [codes[place] for place in spread_order(np.log(list(found.values())))]
+            latencies[tuple(solution.codes.tolist())] = solution.limited
+    codes = np.array(list(latencies), dtype=np.int64)
+    return [codes[place] for place in spread_order(np.log(list(latencies.values())))]
 
 
 def spread_order(values: NDArray[np.float64]) -> list[int]:

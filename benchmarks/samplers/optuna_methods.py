@@ -28,7 +28,7 @@ _SAME_IN_A_ROW = 3  # as studies/run/claims/trial_claims.py
 _MOST_PROPOSALS = 30  # a trial; a sampler that only repeats itself ends here
 _Z95 = 1.96
 
-Told = Callable[[optuna.Trial, Measurement], None]
+BeforeTell = Callable[[optuna.Trial, Measurement], None]
 
 
 def random(bench: Bench) -> None:
@@ -65,14 +65,14 @@ def has_gp() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
-def search(bench: Bench, sampler: BaseSampler, uniforms: bool = True, told: Told | None = None) -> None:
+def search(bench: Bench, sampler: BaseSampler, uniforms: bool = True, before_tell: BeforeTell | None = None) -> None:
     """Ask and tell until the trials are spent, as studies/run/loop.py does.
 
     A repeated proposal is told what is known and counts no trial; after three in a row a random neighbour is tried.
 
     Args:
         uniforms: whether the uniform assignments come first.
-        told: is called with each trial before it is told.
+        before_tell: is called with each trial before the study is told its values.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
@@ -89,8 +89,8 @@ def search(bench: Bench, sampler: BaseSampler, uniforms: bool = True, told: Told
             codes = np.array([trial.suggest_int(n, 0, w - 1) for n, w in zip(names, widths, strict=True)])
             repeats = repeats + 1 if bench.knows(codes) else 0
             measured = bench.evaluate(codes)
-            if told is not None:
-                told(trial, measured)
+            if before_tell is not None:
+                before_tell(trial, measured)
             if bench.budget_ms is not None:
                 trial.set_constraint("latency", measured.latency_ms - bench.budget_ms)
             if bench.max_loss is not None:
@@ -118,7 +118,7 @@ def guided(bench: Bench) -> None:
 
 
 def guided_without_edges(bench: Bench) -> None:
-    """The same on a graph without edges: no model of what a change of precision costs."""
+    """The guided sampler on a graph without edges: no model of what a change of precision costs."""
     _guided(bench, edges=False)
 
 
@@ -159,13 +159,13 @@ def _guided(bench: Bench, edges: bool) -> None:
 
     sampler = guided_sampler(bench, edges)
 
-    def told(trial: optuna.Trial, measured: Measurement) -> None:
+    def store_forecast(trial: optuna.Trial, measured: Measurement) -> None:
         done = trial.study.get_trials(deepcopy=False)
         if bench.ends_after is None and deciding_forecasts(done, 0, bench.problem.tie_band):
-            bench.ends_after = len(bench.found) - 1  # without this trial, which a study would not have begun
+            bench.ends_after = len(bench.measurements) - 1  # without this trial, which a study would not have begun
         if (forecast := sampler.predicted.pop(trial.number, None)) is not None:
             trial.set_user_attr(FORECAST, forecast.to_json())
         sd = (measured.loss_high - measured.loss_low) / 2 / _Z95
         trial.set_user_attr(MEASURED, [0.004, sd, True])
 
-    search(bench, sampler, told=told)
+    search(bench, sampler, before_tell=store_forecast)

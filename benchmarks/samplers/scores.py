@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 def about(network: Network) -> dict[str, Any]:
-    """What the scores of a network stand on."""
+    """Facts about a network and its simulator that its scores rest on."""
     held_out, problem, front = network.simulator.held_out, network.problem, network.front
     ms, loss = problem.measures(np.array(list(problem.baselines.values())))
     uniform = hypervolume_history(ms, loss, np.ones(len(ms), bool), problem.reference)[-1]
@@ -62,12 +62,12 @@ def not_additive(problem: Problem, fitted: int = 6000, judged: int = 2000) -> fl
     features = np.concatenate([np.ones((total, 1)), *(term.reshape(total, -1) for term in terms)], axis=1)
     known, log_ms = features[:fitted], np.log(problem.truth(precisions)[0])
     gram = known.T @ known + 1e-3 * np.eye(known.shape[1])
-    found = np.linalg.solve(gram, known.T @ log_ms[:fitted])
-    return float(np.std(log_ms[fitted:] - features[fitted:] @ found))
+    coefficients = np.linalg.solve(gram, known.T @ log_ms[:fitted])
+    return float(np.std(log_ms[fitted:] - features[fitted:] @ coefficients))
 
 
 def budget_ms(network: Network, quantile: float) -> float:
-    """That quantile of the latencies on the best-known front, by a hair more.
+    """A quantile of the latencies on the best-known front, by a hair more.
 
     It may be the very latency of a mix there, whose last bits depend on which others are answered at the same time.
     """
@@ -102,16 +102,16 @@ def within_budget(network: Network, bench: Bench) -> dict[str, float | None]:
     assert budget is not None, "a run without a budget"
     ms, loss = network.problem.measures(bench.codes())
     best = network.front.best_loss(budget)
-    found, near = (
+    gap, near = (
         float(loss[ms <= most].min()) - best if (ms <= most).any() else None
         for most in (budget, budget * (1 + TIE_BAND))
     )
-    measured = list(bench.found.values())
+    measured = list(bench.measurements.values())
     order = sorted((m.loss, m.latency_ms, i) for i, m in enumerate(measured) if m.latency_ms <= budget)
     pick = order[0][2] if order else None
     fits = pick is not None and ms[pick] <= budget * (1 + TIE_BAND)
     picked = float(loss[pick]) - best if fits else None
-    return {"found": _rounded(found), "near": _rounded(near), "picked": _rounded(picked)}
+    return {"found": _rounded(gap), "near": _rounded(near), "picked": _rounded(picked)}
 
 
 def curve(steps: Sequence[Sequence[float]], trials: int) -> Floats:
@@ -124,7 +124,7 @@ def curve(steps: Sequence[Sequence[float]], trials: int) -> Floats:
 
 def reached(steps: Sequence[Sequence[float]], share: float) -> float:
     """The first trial with at least that share; inf where there is none."""
-    return next((float(trial) for trial, found in steps if found >= share), np.inf)
+    return next((float(trial) for trial, value in steps if value >= share), np.inf)
 
 
 def _rounded(value: float | None) -> float | None:

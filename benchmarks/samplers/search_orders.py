@@ -66,7 +66,7 @@ def step_from(front: Codes, widths: Sequence[int], knows: Callable[[Codes], bool
 
 
 def _front(bench: Bench) -> Codes:
-    measured = list(bench.found.values())
+    measured = list(bench.measurements.values())
     ms, loss = (np.array([getattr(m, name) for m in measured]) for name in ("latency_ms", "loss"))
     return bench.codes()[undominated(ms, loss)]
 

@@ -39,10 +39,10 @@ def simulators(networks: Mapping[str, Any]) -> str:
 
 
 def _errors(networks: Mapping[str, Any]) -> str:
-    """What a fit misses of rows that were left out."""
+    """A table of how far the fits are off on rows that were left out."""
     rows = []
-    for name, found in networks.items():
-        held = found["held_out"]
+    for name, figures in networks.items():
+        held = figures["held_out"]
         latency = [f"{held[part]:.1%}" for part in ("latency", "latency_process", "latency_trees")]
         loss = [f"{100 * held[part]:.2f}" for part in ("loss", "loss_process", "loss_trees")]
         sampling = f"{100 * held['noise']:.2f}"
@@ -53,20 +53,20 @@ def _errors(networks: Mapping[str, Any]) -> str:
 
 
 def _truths(networks: Mapping[str, Any]) -> str:
-    """What is searched."""
+    """A table of the simulated networks that are searched."""
     rows = []
-    for name, found in networks.items():
-        noise, misfit = found["noise"], found["misfit"]
+    for name, figures in networks.items():
+        noise, misfit = figures["noise"], figures["misfit"]
         source = f"from {noise['repeated']} repeats" if noise["repeated"] else "chosen"
         rows.append(
             [
                 NAMES.get(name, name),
                 f"{misfit[0]:.1%}, {misfit[1]:.1%}",
-                f"{found['not_additive']:.1%}",
+                f"{figures['not_additive']:.1%}",
                 f"{noise['latency_sd']:.2%} ({source})",
                 f"{noise['samples']}",
-                f"{found['front']} of {found['tried']:,}",
-                f"{found['uniform_share']:.1%}",
+                f"{figures['front']} of {figures['tried']:,}",
+                f"{figures['uniform_share']:.1%}",
             ]
         )
     head = "simulated: network|misfit of latency, of loss|best sum of groups and edges misses|noise of latency"
@@ -143,7 +143,7 @@ def _effort(runs: Mapping[str, Mapping[str, Any]], goal: float, made: int) -> li
 
 
 def budgets(results: Results, name: str, labels: Mapping[str, str]) -> str:
-    """With a latency budget: how many seeds come near the best-known loss."""
+    """A table of how many seeds come near the best-known loss within each latency budget."""
     about, rows = results["networks"][name]["budgets"], []
     for method, label in labels.items():
         cells = []

@@ -70,8 +70,8 @@ def _read(images: Floats, rows: Floats, columns: Floats) -> Floats:
     a, b, which = rows - top, columns - left, np.arange(len(images))[:, None, None]
     upper = (1 - b) * padded[which, top, left] + b * padded[which, top, left + 1]
     lower = (1 - b) * padded[which, top + 1, left] + b * padded[which, top + 1, left + 1]
-    found: Floats = (1 - a) * upper + a * lower
-    return found
+    values: Floats = (1 - a) * upper + a * lower
+    return values
 
 
 def _windows(count: int, rng: np.random.Generator) -> Floats:

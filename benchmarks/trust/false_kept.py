@@ -66,7 +66,7 @@ def share_cases() -> Iterator[Case]:
 
 
 def count_shares(random: Random, draws: int, samples: int, limit: float, won: float) -> int:
-    """Of so many tables the ones that are called kept."""
+    """How many of that many drawn tables are called kept."""
     seen, often = np.unique(
         random.multinomial(samples, [limit + won, won, 1 - limit - 2 * won], draws)[:, :2], axis=0, return_counts=True
     )
@@ -122,8 +122,8 @@ def count_scores(random: Random, draws: int, samples: int, draw: Draw, true: flo
 def near_rows(losses: Floats, true: float) -> Floats:
     """The draws that any bound might call kept."""
     error = losses.std(axis=1) / math.sqrt(losses.shape[1])
-    found: Floats = losses[losses.mean(axis=1) < true - _NEAR * error + 1e-12]
-    return found
+    rows: Floats = losses[losses.mean(axis=1) < true - _NEAR * error + 1e-12]
+    return rows
 
 
 def cluster_cases() -> Iterator[Case]:
@@ -184,10 +184,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=20_000, help="of each case")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/false_kept.md")
-    given = parser.parse_args()
-    text = table(HEAD, simulate(given.draws))
+    arguments = parser.parse_args()
+    text = table(HEAD, simulate(arguments.draws))
     print(text)
-    if given.write:
+    if arguments.write:
         write_tables("false_kept", "How often is *kept* wrong?", "python -m benchmarks.trust.false_kept --write", text)
 
 

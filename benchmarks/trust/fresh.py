@@ -58,11 +58,11 @@ def score_outputs(model: Path, arrays: Mapping[str, NDArray[Any]], score: Score)
     session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     names, fixed = [each.name for each in session.get_outputs()], session.get_inputs()[0].shape[0]
     rows = fixed if isinstance(fixed, int) else _ROWS
-    found = []
+    scores = []
     for start in range(0, len(arrays["labels"]), rows):
         part = {name: array[start : start + rows] for name, array in arrays.items()}
         labels = part.pop("labels")
         padded = {name: np.concatenate([array, array[:1].repeat(rows - len(array), 0)]) for name, array in part.items()}
         outputs = session.run(None, padded)
-        found.append(score(dict(zip(names, (each[: len(labels)] for each in outputs), strict=True)), labels))
-    return np.concatenate(found)
+        scores.append(score(dict(zip(names, (each[: len(labels)] for each in outputs), strict=True)), labels))
+    return np.concatenate(scores)

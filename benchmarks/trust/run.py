@@ -44,25 +44,25 @@ def commit() -> str:
 
 
 def stored(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"runs": {}}
-    return found
+    results: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"runs": {}}
+    return results
 
 
 def keep(out: Path, name: str, run: dict[str, Any]) -> None:
     """Add one study to the results, which are whole at any time."""
-    found = stored(out)
-    runs = {**found["runs"], name: run}
+    results = stored(out)
+    runs = {**results["runs"], name: run}
     order = [f"{network}-{seed}" for network in NETWORKS for seed in SEEDS]
-    found["runs"] = dict(sorted(runs.items(), key=lambda item: order.index(item[0])))
-    found["counts"] = [{**vars(each), "met": each.met} for each in verdicts.counts(found["runs"])]
+    results["runs"] = dict(sorted(runs.items(), key=lambda item: order.index(item[0])))
+    results["counts"] = [{**vars(each), "met": each.met} for each in verdicts.counts(results["runs"])]
     out.parent.mkdir(parents=True, exist_ok=True)
     draft = out.with_suffix(".draft")
-    draft.write_text(json.dumps(found, indent=1) + "\n")
+    draft.write_text(json.dumps(results, indent=1) + "\n")
     draft.replace(out)
 
 
 def run_network(network: str, arguments: argparse.Namespace, made_by: str) -> None:
-    """Its studies that are not done, one after another; the fresh samples are drawn and scored in FP32 once."""
+    """Run the network's studies that are not done; the fresh samples are drawn and scored in FP32 once."""
     wanted, work = NETWORKS[network], arguments.work.resolve()
     fresh = Fresh(network, studies.model_of(network), wanted.metric, arguments.fresh)
     for seed in arguments.seeds:
@@ -71,11 +71,11 @@ def run_network(network: str, arguments: argparse.Namespace, made_by: str) -> No
         if done.get("commit") == made_by and not arguments.again:
             continue
         start = time.monotonic()
-        found = studies.run(network, seed, work, fresh, arguments.trials)
+        figures = studies.run(network, seed, work, fresh, arguments.trials)
         seconds = round(time.monotonic() - start, 1)
         about = {"commit": made_by, "date": f"{datetime.date.today()}", "load": round(os.getloadavg()[0], 1)}
-        keep(arguments.out, name, {**about, "fresh_samples": arguments.fresh, "wall_s": seconds, **found})
-        tell(name, found, seconds)
+        keep(arguments.out, name, {**about, "fresh_samples": arguments.fresh, "wall_s": seconds, **figures})
+        tell(name, figures, seconds)
 
 
 def tell(name: str, run: dict[str, Any], seconds: float) -> None:
@@ -107,10 +107,10 @@ def main() -> None:
     start, made_by = time.monotonic(), commit()
     for network in () if arguments.table or arguments.write else arguments.only or NETWORKS:
         run_network(network, arguments, made_by)
-    found = verdicts.text(stored(arguments.out)["runs"])
-    print(f"{found}\n\n{time.monotonic() - start:.0f} s, commit {made_by}")
+    markdown = verdicts.text(stored(arguments.out)["runs"])
+    print(f"{markdown}\n\n{time.monotonic() - start:.0f} s, commit {made_by}")
     if arguments.write:
-        write_tables("trust", "Do picks hold?", "python -m benchmarks.trust.run --write", found)
+        write_tables("trust", "Do picks hold?", "python -m benchmarks.trust.run --write", markdown)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ _HALF = 1.96
 def both_tops(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) -> Floats:
     """(n,) of both heads, the share that is right: 0, 0.5 or 1; labels (n, 2)."""
     right = [head.argmax(1) == labels[:, place] for place, head in enumerate(outputs.values())]
-    found: Floats = np.mean(right, axis=0)
-    return found
+    share: Floats = np.mean(right, axis=0)
+    return share
 
 
 both_tops.ratio = True  # type: ignore[attr-defined]

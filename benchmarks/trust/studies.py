@@ -89,10 +89,10 @@ def run(network: str, seed: int, work: Path, fresh: Fresh, trials: int | None = 
     )
     exported = time.monotonic()
     artifacts = Artifacts(folder / "study.db.artifacts")
-    found = judged(storage, artifacts, folder / "engine", fresh, wanted.drop)
+    figures = judged(storage, artifacts, folder / "engine", fresh, wanted.drop)
     seconds = {"search": searched - start, "export": exported - searched, "fresh": time.monotonic() - exported}
     shutil.rmtree(folder / "study.db.artifacts", ignore_errors=True)  # engines of every mix
-    return {**found, "seconds": {name: round(value, 1) for name, value in seconds.items()}}
+    return {**figures, "seconds": {name: round(value, 1) for name, value in seconds.items()}}
 
 
 def judged(storage: str, artifacts: Artifacts, engine: Path, fresh: Fresh, drop: float) -> dict[str, Any]:
@@ -153,8 +153,8 @@ def fastest_that_holds(
                 break
             scored[row] = fresh.loss(artifacts.path(str(now.table.artifact[row])))
         if scored[row].loss <= drop:
-            found = {"trial": int(now.table.trial[row]), "latency_ms": float(now.measures.latency_ms[row])}
-            return {**found, "fresh": asdict(scored[row]), "scored": len(scored)}
+            fastest = {"trial": int(now.table.trial[row]), "latency_ms": float(now.measures.latency_ms[row])}
+            return {**fastest, "fresh": asdict(scored[row]), "scored": len(scored)}
     return {"trial": None, "latency_ms": None, "scored": len(scored)}
 
 

@@ -92,7 +92,7 @@ def text(runs: Runs) -> str:
 
 
 def _beside(runs: Runs) -> list[str]:
-    """What the counts leave open."""
+    """Lines about what the counts do not show."""
     alone = sum(covers(run, alone=True) for run in runs.values())
     wrong = [name for name, run in runs.items() if run["held"] and run["fresh"]["low"] > drop_of(name)]
     ratios = [ratio for run in runs.values() if (ratio := run["fastest"]["best_over_it"])]
@@ -112,19 +112,19 @@ def _by_network(runs: Runs) -> str:
     heads += ["`best`: latency", "`best`: fresh loss", "over the fastest that holds"]
     rows = []
     for network in NETWORKS:
-        found = [run for name, run in runs.items() if name.rpartition("-")[0] == network]
-        if not found:
+        own_runs = [run for name, run in runs.items() if name.rpartition("-")[0] == network]
+        if not own_runs:
             continue
-        int8 = [run["uniform"]["int8"] for run in found if "int8" in run["uniform"]]
+        int8 = [run["uniform"]["int8"] for run in own_runs if "int8" in run["uniform"]]
         cells = [
             network,
-            _share([run["float"]["fresh"] for run in found]),
-            _share([run["float"]["study"] for run in found]),
+            _share([run["float"]["fresh"] for run in own_runs]),
+            _share([run["float"]["study"] for run in own_runs]),
             _times([each["over_fp32"] for each in int8]),
             _points([each["search_loss"] for each in int8]),
-            _times([run["over_fp32"] for run in found]),
-            _points([run["fresh"]["loss"] for run in found]),
-            _times([run["fastest"]["best_over_it"] or np.nan for run in found]),
+            _times([run["over_fp32"] for run in own_runs]),
+            _points([run["fresh"]["loss"] for run in own_runs]),
+            _times([run["fastest"]["best_over_it"] or np.nan for run in own_runs]),
         ]
         rows.append(cells)
     return table(heads, rows)

@@ -57,15 +57,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", type=Path, help="a folder of ONNX files, or one")
     parser.add_argument("--write", action="store_true", help="write results/zoo.md")
-    asked = parser.parse_args()
-    if asked.models.is_file():
-        print(json.dumps(try_model(asked.models)))
+    arguments = parser.parse_args()
+    if arguments.models.is_file():
+        print(json.dumps(try_model(arguments.models)))
         return
     rows = []
-    for path in sorted(asked.models.rglob("*.onnx")):
+    for path in sorted(arguments.models.rglob("*.onnx")):
         rows.append(_row(path, _in_process(path)))
         print(" | ".join(rows[-1]), flush=True)
-    if asked.write:
+    if arguments.write:
         refused = sum("refused" in row[-1] for row in rows)
         text = f"{len(rows)} files, {refused} refused.\n\n{table(HEAD, rows)}"
         write_tables("zoo", "Other people's models", "python -m benchmarks.trust.zoo FOLDER --write", text)
@@ -76,35 +76,35 @@ HEAD = ("model", "export", "groups", "left as they are", "load, s of processor",
 
 def try_model(path: Path) -> dict[str, Any]:
     """What came of one file: figures, and `refused`, the sentence, where bitfront does not take it."""
-    sizes, feeds, given = _run_as_given(path)
+    sizes, feeds, exact = _run_as_given(path)
     values = {name: feeds[name].flat[0] for name, each in read_input_shapes(path).items() if _is_fixed(each, sizes)}
     shapes = tuple(ShapeSpec(name, each, each, each) for name, each in sizes.items() if name not in values)
     fixed = tuple(f"{name}={value:g}" for name, value in values.items())
     start = time.process_time()
     try:
-        found = layers_of(SearchConfig(str(path), "", shapes=shapes, input_values=fixed))
+        layers = layers_of(SearchConfig(str(path), "", shapes=shapes, input_values=fixed))
     except BitfrontError as error:
         return {"refused": str(error)}
     loaded = time.process_time() - start
-    model = found.model
+    model = layers.model
     moved = moved_batches(node.name for node in model.graph.graph)
-    feeds, given = (
+    feeds, exact = (
         {name: np.moveaxis(array, 1, 0) if name in moved else array for name, array in each.items()}
-        for each in (feeds, given)
+        for each in (feeds, exact)
     )  # states of recurrent models have their batch second in the file
-    told = {"groups": len(layer_rows(found)), "left": len(left_out_rows(found)), "load_s": loaded}
+    figures = {"groups": len(layer_rows(layers)), "left": len(left_out_rows(layers)), "load_s": loaded}
     try:
-        told |= _lowered(model, feeds, given)
+        figures |= _lowered(model, feeds, exact)
     except BitfrontError as error:
-        return {**told, "refused": str(error)}
-    return {**told, "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        return {**figures, "refused": str(error)}
+    return {**figures, "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def _lowered(model: Model, feeds: Feeds, given: Feeds) -> dict[str, Any]:
+def _lowered(model: Model, feeds: Feeds, exact: Feeds) -> dict[str, Any]:
     feeds = {spec.name: feeds[spec.name] for spec in model.inputs}
     ranges, processor = _ranges(model, feeds), OnnxRuntimeBackend("cpu", threads=1)
     emulator = Emulator(processor, processor.placement)
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     tries = list(_tries(model, ranges, processor))
     for placement, assignment in tries:
         graph = lower(model, assignment, ranges, placement)
@@ -113,10 +113,10 @@ def _lowered(model: Model, feeds: Feeds, given: Feeds) -> dict[str, Any]:
         if placement == processor.placement:
             outputs = emulator.open(graph).run(feeds)
             if used == {FLOAT}:
-                found["worst"] = max((_error(given[name], array) for name, array in outputs.items()), default=0.0)
-            elif CODES in used and "sqnr_db" not in found:
-                found["sqnr_db"] = min((_sqnr_db(given[name], array) for name, array in outputs.items()), default=0.0)
-    return {**found, "lowered": len(tries)}
+                figures["worst"] = max((_error(exact[name], array) for name, array in outputs.items()), default=0.0)
+            elif CODES in used and "sqnr_db" not in figures:
+                figures["sqnr_db"] = min((_sqnr_db(exact[name], array) for name, array in outputs.items()), default=0.0)
+    return {**figures, "lowered": len(tries)}
 
 
 def _tries(model: Model, ranges: Ranges, processor: OnnxRuntimeBackend) -> Iterator[tuple[Placement, Assignment]]:
@@ -146,7 +146,7 @@ def _run_as_given(path: Path) -> tuple[dict[str, tuple[int, ...]], Feeds, Feeds]
     Raises:
         EvaluatorError: there are none among those that are tried.
     """
-    dims, given = read_input_shapes(path), open_file(path, 1)
+    dims, session = read_input_shapes(path), open_file(path, 1)
     for place, (batch, length) in enumerate(TRIED):
         sizes = {
             name: tuple(
@@ -158,7 +158,7 @@ def _run_as_given(path: Path) -> tuple[dict[str, tuple[int, ...]], Feeds, Feeds]
         feeds = _made_up(path, sizes)
         feeds |= {name: np.zeros_like(feeds[name]) for name, each in dims.items() if each and _is_fixed(each, sizes)}
         try:
-            return sizes, feeds, given.run(feeds)
+            return sizes, feeds, session.run(feeds)
         except EvaluatorError:
             if place == len(TRIED) - 1:
                 raise
@@ -171,12 +171,12 @@ def _made_up(path: Path, sizes: Mapping[str, tuple[int, ...]]) -> Feeds:
     types = {
         value.name: value.type.tensor_type.elem_type for value in onnx.load(path, load_external_data=False).graph.input
     }
-    found = {}
+    feeds = {}
     for name, each in sizes.items():
         dtype = onnx.helper.tensor_dtype_to_np_dtype(types[name])
         noise = random.standard_normal(each) if dtype.kind == "f" else random.integers(0, 2, each)
-        found[name] = np.asarray(noise if each else 16_000).astype(dtype)
-    return found
+        feeds[name] = np.asarray(noise if each else 16_000).astype(dtype)
+    return feeds
 
 
 def _ranges(model: Model, feeds: Feeds) -> Ranges:
@@ -189,13 +189,13 @@ def _ranges(model: Model, feeds: Feeds) -> Ranges:
         return collect(model, data, np.arange(len(data)), "minmax", whole=True)
 
 
-def _error(given: NDArray[Any], found: NDArray[Any]) -> float:
+def _error(exact: NDArray[Any], output: NDArray[Any]) -> float:
     """The largest difference as a share of the largest magnitude; infinite where shapes differ."""
-    if given.shape != found.shape:
+    if exact.shape != output.shape:
         return float("inf")
-    if not given.size:
+    if not exact.size:
         return 0.0
-    one, other = given.astype(np.float64), found.astype(np.float64)
+    one, other = exact.astype(np.float64), output.astype(np.float64)
     finite = np.isfinite(one)
     if not np.array_equal(finite, np.isfinite(other)):
         return float("inf")
@@ -203,11 +203,11 @@ def _error(given: NDArray[Any], found: NDArray[Any]) -> float:
     return float(np.abs(one[finite] - other[finite]).max(initial=0.0)) / scale
 
 
-def _sqnr_db(given: NDArray[Any], found: NDArray[Any]) -> float:
-    if given.shape != found.shape:
+def _sqnr_db(exact: NDArray[Any], output: NDArray[Any]) -> float:
+    if exact.shape != output.shape:
         return 0.0
-    noise = float(np.square(given.astype(np.float64) - found).mean())
-    return 10 * float(np.log10((float(np.square(given.astype(np.float64)).mean()) or 1e-30) / (noise or 1e-30)))
+    noise = float(np.square(exact.astype(np.float64) - output).mean())
+    return 10 * float(np.log10((float(np.square(exact.astype(np.float64)).mean()) or 1e-30) / (noise or 1e-30)))
 
 
 def _in_process(path: Path) -> dict[str, Any]:
@@ -221,23 +221,23 @@ def _in_process(path: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _row(path: Path, found: Mapping[str, Any]) -> list[str]:
+def _row(path: Path, figures: Mapping[str, Any]) -> list[str]:
     name, _, export = path.stem.partition("@")
-    figures = [
-        f"{found[key]:{form}}" if key in found else ""
+    cells = [
+        f"{figures[key]:{form}}" if key in figures else ""
         for key, form in (("groups", "d"), ("left", "d"), ("load_s", ".0f"), ("mib", ".0f"), ("sqnr_db", ".0f"))
     ]
-    return [name, export, *figures, _outcome(found)]
+    return [name, export, *cells, _outcome(figures)]
 
 
-def _outcome(found: Mapping[str, Any]) -> str:
-    if "failed" in found:
-        return f"**failed**: {found['failed']}"
-    if "refused" in found:
-        return f"refused: {found['refused']}".replace("\n", " ")
-    if found["worst"] > ROUNDING:
-        return f"**FP32 differs by {found['worst']:.1e}**"
-    return f"{found['lowered']} graphs, FP32 differs by {found['worst']:.0e}"
+def _outcome(figures: Mapping[str, Any]) -> str:
+    if "failed" in figures:
+        return f"**failed**: {figures['failed']}"
+    if "refused" in figures:
+        return f"refused: {figures['refused']}".replace("\n", " ")
+    if figures["worst"] > ROUNDING:
+        return f"**FP32 differs by {figures['worst']:.1e}**"
+    return f"{figures['lowered']} graphs, FP32 differs by {figures['worst']:.0e}"
 
 
 if __name__ == "__main__":

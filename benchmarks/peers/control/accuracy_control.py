@@ -81,7 +81,7 @@ def weighted_ops(path: Path) -> dict[str, bool]:
     graph = onnx.load(str(path)).graph
     made = {output: node for node in graph.node for output in node.output}
     constants = {tensor.name for tensor in graph.initializer}
-    found = {}
+    ops = {}
     for node in (each for each in graph.node if each.op_type in _WEIGHTED):
         name = node.input[1]
         quantized = name in made and made[name].op_type == "DequantizeLinear"
@@ -89,8 +89,8 @@ def weighted_ops(path: Path) -> dict[str, bool]:
             name = made[name].input[0]
             name = made[name].input[0] if name in made and made[name].op_type == "QuantizeLinear" else name
         if name in constants or (name in made and made[name].op_type == "Constant"):
-            found[node.name] = quantized
-    return found
+            ops[node.name] = quantized
+    return ops
 
 
 # -- what runs in the peers' environment -------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Judge:
         return value, self._each(rows)
 
     def _each(self, rows: Any) -> list[float]:
-        """Of every sample: its metric, of an image its share of right pixels in place of the mean over classes."""
+        """The metric of every sample; of an image, its share of right pixels in place of the mean over classes."""
         if self._metric == "miou":
             classes = int(np.sqrt(rows.shape[1]))
             right = rows.reshape(-1, classes, classes).trace(axis1=1, axis2=2)
@@ -164,7 +164,7 @@ class _Reverted(logging.Handler):
             self._run.reverted.append(" ".join(text.splitlines()[1:]).replace("\t", "").strip())
 
 
-def control(model: Path, given: Calibration, judge: Path, out: Path, metric: str, drop: float) -> ControlRun:
+def control(model: Path, samples: Calibration, judge: Path, out: Path, metric: str, drop: float) -> ControlRun:
     """Quantize by accuracy control; the options are those of NNCF's other rows of the comparison."""
     import nncf
     from nncf.quantization.algorithms.accuracy_control.evaluator import Evaluator
@@ -184,11 +184,11 @@ def control(model: Path, given: Calibration, judge: Path, out: Path, metric: str
     items = [
         ({name: array[i : i + 1] for name, array in arrays.items()}, labels[i : i + 1]) for i in range(len(labels))
     ]
-    options = nncf_options(given, fast=True, smooth=False)
+    options = nncf_options(samples, fast=True, smooth=False)
     options["advanced_quantization_parameters"] = options.pop("advanced_parameters")
-    found = nncf.quantize_with_accuracy_control(
+    int8_model = nncf.quantize_with_accuracy_control(
         onnx.load(str(model)),
-        nncf.Dataset(given.feeds),
+        nncf.Dataset(samples.feeds),
         nncf.Dataset(items, lambda item: item[0]),
         Judge(metric, items, run),
         max_drop=drop,
@@ -196,7 +196,7 @@ def control(model: Path, given: Calibration, judge: Path, out: Path, metric: str
         advanced_accuracy_restorer_parameters=nncf.AdvancedAccuracyRestorerParameters(ranking_subset_size=RANKED_ON),
         **options,
     )
-    onnx.save(found, str(out))
+    onnx.save(int8_model, str(out))
     run.ranked = prepared["all"] - run.judged
     return run
 
@@ -207,10 +207,10 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     parser.add_argument("--metric", default="top1")
     parser.add_argument("--max-drop", type=float, required=True)
-    given = parser.parse_args()
-    samples = read_calibration(given.model, given.calibration)
+    arguments = parser.parse_args()
+    samples = read_calibration(arguments.model, arguments.calibration)
     start = time.perf_counter()
-    run = control(given.model, samples, given.judge, given.out, given.metric, given.max_drop)
+    run = control(arguments.model, samples, arguments.judge, arguments.out, arguments.metric, arguments.max_drop)
     run.seconds = time.perf_counter() - start
     run.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     run.versions = {package: version(package) for package in ("nncf", "onnxruntime")}

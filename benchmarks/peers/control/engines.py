@@ -73,14 +73,14 @@ class Study:
         seconds = time.perf_counter() - start
         where = ("--storage", self._storage)
         bitfront("export", _STUDY, "--out", str(self.folder / "engine"), *where, "--latency-tolerance", "100%")
-        return {"seconds": round(seconds, 1), "trials": trials, **self._told()}
+        return {"seconds": round(seconds, 1), "trials": trials, **self._read_outcome()}
 
-    def _told(self) -> dict[str, Any]:
-        """Of the exported pick, and of how much was evaluated."""
-        found: dict[str, Any] = json.loads(bitfront("front", _STUDY, "--storage", self._storage, "--json"))
+    def _read_outcome(self) -> dict[str, Any]:
+        """The figures of the exported pick, and how much was evaluated."""
+        front: dict[str, Any] = json.loads(bitfront("front", _STUDY, "--storage", self._storage, "--json"))
         manifest = json.loads((self.folder / "engine" / "manifest.json").read_text())
-        table, best = verbs.front(_STUDY, storage=self._storage).standing.table, found["best"]
-        rows = {row["role"]: row for row in found["rows"] if row["role"]}
+        table, best = verbs.front(_STUDY, storage=self._storage).standing.table, front["best"]
+        rows = {row["role"]: row for row in front["rows"] if row["role"]}
         return {
             "evaluations": len(table),
             "scored": int(table.samples[table.samples > 0].sum()),
@@ -91,7 +91,7 @@ class Study:
             "search_loss": best["loss"] if best else None,
             "final_loss": best["final_loss"] if best else None,
             "uniform": {role: {key: row[key] for key in ("speedup", "loss")} for role, row in rows.items()},
-            "band": found["latency_tie_band"],
+            "band": front["latency_tie_band"],
         }
 
     def _float_ops(self, precision: Mapping[str, str]) -> list[str]:

@@ -62,8 +62,8 @@ class Piece:
         return f"{kind}-{self.drop:g}"
 
     def done(self, part: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self.results.read().get(part, {}).get(self.name)
-        return found
+        figures: dict[str, Any] | None = self.results.read().get(part, {}).get(self.name)
+        return figures
 
     def control(self) -> dict[str, Any]:
         """Quantize by accuracy control; what it did, and which weighted ops are in float in its file."""
@@ -89,7 +89,7 @@ class Piece:
         work = self.work
         study = Study(work.case, work.folder / f"study-{self.drop:g}", self.drop)
         before = about_now()
-        found = study.search(work.folder, trials_for(control), self.time_limit)
+        figures = study.search(work.folder, trials_for(control), self.time_limit)
         work.engine(self.label("best")).write_bytes(study.pick.read_bytes())
         ops = accuracy_control.weighted_ops(work.engine(self.label("control")))
         mix = study.folder / "mix.json"
@@ -97,7 +97,7 @@ class Piece:
         notes = study.lower(str(mix), work.engine(self.label("mix")))
         if self.drop == DROPS[0]:
             study.lower("all=int8", work.engine(INT8))
-        return {**found, "mix_notes": list(notes), **before}
+        return {**figures, "mix_notes": list(notes), **before}
 
     def losses(self) -> dict[str, Any]:
         """Paired losses on the scored samples: of every engine against FP32, and of `best` against both others."""
@@ -129,14 +129,14 @@ def run_pieces(step: str, arguments: argparse.Namespace) -> None:
     for piece in pieces(arguments):
         if piece.done(step) is not None and not arguments.again:
             continue
-        found = getattr(piece, step)()
-        piece.results.add(step, piece.name, found)
+        figures = getattr(piece, step)()
+        piece.results.add(step, piece.name, figures)
         work = piece.work
         if step == "losses":
             counts = {"samples": work.case.evaluation, "search": labelled.SEARCH, "calibration": CALIBRATION}
             value = {"metric": work.case.metric, "value": work.value(FLOAT)}
             piece.results.add("networks", work.case.name, {**value, **counts})
-        print(f"{step} {piece.name}: {tables.brief(step, found)}", flush=True)
+        print(f"{step} {piece.name}: {tables.brief(step, figures)}", flush=True)
 
 
 def run_times(arguments: argparse.Namespace) -> None:
@@ -149,9 +149,9 @@ def run_times(arguments: argparse.Namespace) -> None:
         labels = [FLOAT, INT8, *(f"{kind}-{drop:g}" for drop in arguments.drops for kind in tables.KINDS)]
         files = {label: work.engine(label) for label in labels if work.engine(label).exists()}
         samples = labelled.search_file(work.case, work.folder)
-        found = {**about_now(), **timing.measure(files, samples, arguments.processes)}
-        results.add("times", name, found)
-        print(f"times {name}: {tables.brief('times', found)}", flush=True)
+        figures = {**about_now(), **timing.measure(files, samples, arguments.processes)}
+        results.add("times", name, figures)
+        print(f"times {name}: {tables.brief('times', figures)}", flush=True)
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -176,11 +176,11 @@ def main() -> None:
             run_times(arguments)
         else:
             run_pieces(step, arguments)
-    found = tables.text(Results(arguments.out).read())
-    sys.stdout.write(f"{found}\n")
+    markdown = tables.text(Results(arguments.out).read())
+    sys.stdout.write(f"{markdown}\n")
     if arguments.write:
         command = "python -m benchmarks.peers.control.run --write"
-        write_tables("peers_control", "A search beside accuracy control", command, found)
+        write_tables("peers_control", "A search beside accuracy control", command, markdown)
 
 
 if __name__ == "__main__":

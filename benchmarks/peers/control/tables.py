@@ -43,17 +43,17 @@ def ratio_of(times: Figures, one: str, other: str) -> Ratio:
     return Ratio(float(np.median(ratios)), float(ratios[inner]), float(ratios[-1 - inner]))
 
 
-def brief(step: str, found: Figures) -> str:
+def brief(step: str, row: Figures) -> str:
     """One line for the terminal."""
-    if "failed" in found:
-        return f"gave up: {found['failed'].splitlines()[-1]}"
+    if "failed" in row:
+        return f"gave up: {row['failed'].splitlines()[-1]}"
     if step == "control":
-        return f"{_kept(found)}; {found['judged']} + {found['ranked']} models, {found['seconds']:.0f} s"
+        return f"{_kept(row)}; {row['judged']} + {row['ranked']} models, {row['seconds']:.0f} s"
     if step == "search":
-        return f"{found['evaluations']} evaluations, {len(found['float_nodes'])} in float, {found['seconds']:.0f} s"
+        return f"{row['evaluations']} evaluations, {len(row['float_nodes'])} in float, {row['seconds']:.0f} s"
     if step == "losses":
-        return ", ".join(f"{name} {points(loss)}" for name, loss in found["of_float"].items())
-    return ", ".join(f"{name} {ratio_of(found, name, FLOAT).text}" for name in found["ms"] if name != FLOAT)
+        return ", ".join(f"{name} {points(loss)}" for name, loss in row["of_float"].items())
+    return ", ".join(f"{name} {ratio_of(row, name, FLOAT).text}" for name in row["ms"] if name != FLOAT)
 
 
 def text(results: Figures) -> str:

@@ -39,7 +39,7 @@ def measure(
     Returns:
         `ms`: name → (processes,) milliseconds; `load`: (processes,) the load before each of them.
     """
-    found: dict[str, list[float]] = {name: [] for name in files}
+    times: dict[str, list[float]] = {name: [] for name in files}
     loads = []
     for number in range(processes):
         loads.append(round(os.getloadavg()[0], 2))
@@ -49,8 +49,8 @@ def measure(
             [*command, *(["--reversed"] if number % 2 else [])], cwd=ROOT, capture_output=True, text=True, check=True
         )
         for name, value in json.loads(said.stdout.splitlines()[-1]).items():
-            found[name].append(value)
-    return {"ms": found, "load": loads, "rounds": rounds}
+            times[name].append(value)
+    return {"ms": times, "load": loads, "rounds": rounds}
 
 
 def time_files(files: Mapping[str, Path], samples: Path, rounds: int) -> dict[str, float]:
@@ -83,10 +83,10 @@ def main() -> None:
     parser.add_argument("files", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--reversed", action="store_true")
-    given = parser.parse_args()
-    pairs = [(name, Path(path)) for name, _, path in (word.partition("=") for word in given.files)]
-    found = time_files(dict(pairs[::-1] if given.reversed else pairs), given.samples, given.rounds)
-    sys.stdout.write(f"{json.dumps(found)}\n")
+    arguments = parser.parse_args()
+    pairs = [(name, Path(path)) for name, _, path in (word.partition("=") for word in arguments.files)]
+    times = time_files(dict(pairs[::-1] if arguments.reversed else pairs), arguments.samples, arguments.rounds)
+    sys.stdout.write(f"{json.dumps(times)}\n")
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ def joined(problem: Problem, front: Front, codes: Codes) -> Front:
     ms, loss = problem.measures(codes)
     all_ms, all_loss = np.concatenate([front.ms, ms]), np.concatenate([front.loss, loss])
     kept = undominated(all_ms, all_loss)
-    found = np.concatenate([front.codes, codes])[kept]
-    return Front(found, all_ms[kept], all_loss[kept], front.tried + len(codes))
+    best_codes = np.concatenate([front.codes, codes])[kept]
+    return Front(best_codes, all_ms[kept], all_loss[kept], front.tried + len(codes))
 
 
 def undominated(ms: Floats, loss: Floats) -> NDArray[np.int64]:
@@ -121,9 +121,9 @@ def _parts(problem: Problem, rng: np.random.Generator) -> NDArray[np.bool_]:
     count = len(problem.widths)
     start = rng.integers(count, size=_AT_ONCE)[:, None]
     length = 1 + (rng.random((_AT_ONCE, 1)) < 0.5) * rng.integers(_STRETCH, size=(_AT_ONCE, 1))
-    found = (np.arange(count) >= start) & (np.arange(count) < start + length)
+    parts = (np.arange(count) >= start) & (np.arange(count) < start + length)
     if len(problem.layout.blocks):
         whole = rng.random(_AT_ONCE) < 0.2
         owner = problem.layout.blocks
-        found[whole] = owner[None] == owner[start[whole, 0]][:, None]
-    return np.asarray(found)
+        parts[whole] = owner[None] == owner[start[whole, 0]][:, None]
+    return np.asarray(parts)

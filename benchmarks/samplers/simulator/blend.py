@@ -36,14 +36,14 @@ class Totals:
 
     def __call__(self, precisions: Precisions) -> Floats:
         groups, (sources, targets) = len(self.layout.groups), self.layout.edges.T
-        found = [(precisions == precision).mean(axis=1) for precision in range(1, PRECISIONS)]
+        features = [(precisions == precision).mean(axis=1) for precision in range(1, PRECISIONS)]
         weights = self.layout.elements / max(self.layout.elements.sum(), 1.0)
         for one, other in combinations(range(PRECISIONS), 2):
             ends = precisions[:, sources], precisions[:, targets]
             changed = ((ends[0] == one) & (ends[1] == other)) | ((ends[0] == other) & (ends[1] == one))
-            found += [changed.mean(axis=1), changed @ weights]
+            features += [changed.mean(axis=1), changed @ weights]
         ms = self.times[np.arange(groups), precisions].sum(axis=1)
-        return np.stack([*found, ms / (np.max(self.times.sum(axis=0)) or 1.0)], axis=1)
+        return np.stack([*features, ms / (np.max(self.times.sum(axis=0)) or 1.0)], axis=1)
 
 
 def totals(rows: Rows) -> Totals:

@@ -94,17 +94,17 @@ def read_trained(path: Path, earlier: Sequence[Path] = ()) -> Rows:
     """The rows of a trained network, and those made `earlier` of the same groups; raises RowsError as `read`."""
     try:
         texts = [file.read_bytes() for file in (path, *earlier)]
-        found, *others = map(json.loads, texts)
-        rows, groups = _joined(found, others), _ids(len(found["groups"]))
+        first, *others = map(json.loads, texts)
+        rows, groups = _joined(first, others), _ids(len(first["groups"]))
         usable = [row for row in rows if _usable(row)]
         letters = [[MEASURED.index(LETTERS[letter]) for letter in row["a"]] for row in usable]
         precisions = np.array(letters, np.int8).reshape(-1, len(groups))
         half = np.array([(row["loss_high"] - row["loss_low"]) / 2 for row in usable])
-        edges = _edges(found["edges"])
-        speeds = _speeds(rows, found.get("workers", {}))
+        edges = _edges(first["edges"])
+        speeds = _speeds(rows, first.get("workers", {}))
         latency_ms = np.array([row["lat"] * speeds.get(row.get("worker", row.get("source")), 1.0) for row in usable])
         latency_ms = _of_one_study(usable, latency_ms)
-        alone = _alone(found.get("sensitivities", []), len(groups))
+        alone = _alone(first.get("sensitivities", []), len(groups))
     except (OSError, KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         raise RowsError(f"reading rows of {path}: expected groups, edges and rows of evaluations, got {what}") from None
@@ -117,7 +117,7 @@ def read_trained(path: Path, earlier: Sequence[Path] = ()) -> Rows:
         loss_sd=half / _Z95,
         whole=np.array([row.get("samples") == row.get("total") for row in usable], bool),
         baselines=_baselines(path.stem, precisions),
-        profiles={LETTERS[key]: _layers(layers, groups) for key, layers in found.get("profiles", {}).items()},
+        profiles={LETTERS[key]: _layers(layers, groups) for key, layers in first.get("profiles", {}).items()},
         left_out=len(rows) - len(usable),
         digest=hashlib.sha256(b"".join(texts)).hexdigest(),
         alone=alone,
@@ -125,32 +125,32 @@ def read_trained(path: Path, earlier: Sequence[Path] = ()) -> Rows:
     )
 
 
-def _joined(found: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _joined(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """All rows; each of the others is a study of its own, with uniform engines of its own."""
-    rows = list(found["rows"])
+    rows = list(first["rows"])
     for number, other in enumerate(others):
-        if other["groups"] != found["groups"]:
+        if other["groups"] != first["groups"]:
             raise ValueError("earlier rows of other groups")
         rows += [{**row, "source": f"earlier {number}"} for row in other["rows"]]
     return rows
 
 
 def _usable(row: Mapping[str, Any]) -> bool:
-    as_asked = all(got in ("?", asked) for got, asked in zip(row.get("got", row["a"]), row["a"], strict=True))
+    as_asked = all(got in ("?", letter) for got, letter in zip(row.get("got", row["a"]), row["a"], strict=True))
     return "lat" in row and "loss" in row and as_asked
 
 
 def _speeds(rows: Sequence[Mapping[str, Any]], workers: Mapping[str, Mapping[str, float]]) -> dict[str | None, float]:
     """Worker or study → factor that makes its latencies those of the GPU that measured the first study's baselines."""
-    uniform: dict[str | None, dict[str, float]] = {name: dict(found) for name, found in workers.items()}
+    uniform: dict[str | None, dict[str, float]] = {name: dict(ms) for name, ms in workers.items()}
     for row in rows:
         if "lat" in row and row.get("role", "").startswith("baseline:"):
             uniform.setdefault(row.get("source"), {})[row["role"].removeprefix("baseline:")] = row["lat"]
-    study, found = uniform.get("study", uniform.get(None, {})), {}
+    study, factors = uniform.get("study", uniform.get(None, {})), {}
     for name, each in uniform.items():
         ratios = [study[label] / ms for label, ms in each.items() if label in study]
-        found[name] = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
-    return found
+        factors[name] = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+    return factors
 
 
 def _of_one_study(rows: Sequence[Mapping[str, Any]], latency_ms: Floats) -> Floats:
@@ -163,27 +163,27 @@ def _of_one_study(rows: Sequence[Mapping[str, Any]], latency_ms: Floats) -> Floa
     first = {
         row["a"]: ms for row, ms, mix in zip(rows, latency_ms, mixed, strict=True) if mix and _study(row) == "study"
     }
-    found = latency_ms.copy()
+    latencies = latency_ms.copy()
     for study in {_study(row) for row in rows} - {"study"}:
         own = np.array([mix and _study(row) == study for row, mix in zip(rows, mixed, strict=True)])
         ratios = [first[rows[i]["a"]] / latency_ms[i] for i in np.flatnonzero(own).tolist() if rows[i]["a"] in first]
         if len(ratios) >= _ENOUGH:
-            found[own] *= np.median(ratios)
-    return found
+            latencies[own] *= np.median(ratios)
+    return latencies
 
 
 def _study(row: Mapping[str, Any]) -> str:
     return str(row.get("source", "study"))
 
 
-def _alone(found: Sequence[Sequence[Any]], groups: int) -> Floats | None:
+def _alone(rows: Sequence[Sequence[Any]], groups: int) -> Floats | None:
     """From [place of the group, letter, error or None where outputs were not finite]."""
-    if not found:
+    if not rows:
         return None
     errors = np.full((groups, PRECISIONS), np.nan)
     errors[:, MEASURED.index(Precision.FP32)] = 0.0
-    worst = 10 * max([0.1, *(error for *_, error in found if error is not None)])  # as studies/run/guidance/guidance.py
-    for place, letter, error in found:
+    worst = 10 * max([0.1, *(error for *_, error in rows if error is not None)])  # as studies/run/guidance/guidance.py
+    for place, letter, error in rows:
         errors[place, MEASURED.index(LETTERS[letter])] = worst if error is None else error
     return errors
 
@@ -192,11 +192,11 @@ def _ids(count: int) -> tuple[str, ...]:
     return tuple(f"g{i:03d}" for i in range(count))
 
 
-def _edges(found: Sequence[Sequence[int]]) -> list[Edge]:
+def _edges(triples: Sequence[Sequence[int]]) -> list[Edge]:
     def end(place: int) -> str | None:
         return None if place < 0 else f"g{place:03d}"
 
-    return [Edge(end(s), end(t) or "", f"t{i}", size) for i, (s, t, size) in enumerate(found)]
+    return [Edge(end(s), end(t) or "", f"t{i}", size) for i, (s, t, size) in enumerate(triples)]
 
 
 def _layout(groups: Sequence[str], edges: Sequence[Edge], precisions: NDArray[np.int8]) -> Layout:
@@ -209,18 +209,18 @@ def _layout(groups: Sequence[str], edges: Sequence[Edge], precisions: NDArray[np
     return make_layout(groups, edges, Space(choices, tuple(variables)))
 
 
-def _layers(found: Sequence[Sequence[Any]], groups: Sequence[str]) -> tuple[LayerTime, ...]:
+def _layers(layers: Sequence[Sequence[Any]], groups: Sequence[str]) -> tuple[LayerTime, ...]:
     """From [name, kind, place of its group or None, whether it only moves, ms]."""
-    return tuple(LayerTime(n, kind, None if g is None else groups[g], moves, ms) for n, kind, g, moves, ms in found)
+    return tuple(LayerTime(n, kind, None if g is None else groups[g], moves, ms) for n, kind, g, moves, ms in layers)
 
 
 def _baselines(name: str, precisions: NDArray[np.int8]) -> dict[str, int]:
     """The uniform rows: everywhere a precision, or where no row has it the next higher one."""
-    found = {}
+    baselines = {}
     for place, precision in enumerate(MEASURED):
         wanted = [max((p for p in np.unique(column) if p <= place), default=-1) for column in precisions.T]
         places = np.flatnonzero((precisions == np.array(wanted)).all(axis=1))
         if not len(places):
             raise RowsError(f"rows of {name}: there is none with every group in {precision.label}")
-        found[precision.label] = int(places[0])
-    return found
+        baselines[precision.label] = int(places[0])
+    return baselines

@@ -111,12 +111,12 @@ def _kernel(weights: Weights, edges: NDArray[np.int64], trend: Trend, left: Prec
     """(left, right) covariances."""
     a, b = _one_hot(left, PRECISIONS), _one_hot(right, PRECISIONS)
     linear, ranges = np.repeat(weights.linear(), PRECISIONS), np.repeat(weights.ranges(), PRECISIONS)
-    found = (a * linear) @ b.T + weights.interactions * np.exp((a * ranges) @ b.T - weights.ranges().sum())
+    covariances = (a * linear) @ b.T + weights.interactions * np.exp((a * ranges) @ b.T - weights.ranges().sum())
     if len(edges):
         ends = [PRECISIONS * p[:, edges[:, 0]] + p[:, edges[:, 1]] for p in (left, right)]
         c, d = (_one_hot(end, PRECISIONS**2) for end in ends)
-        found += (c * np.repeat(weights.pairs(), PRECISIONS**2)) @ d.T
-    return np.asarray(found + weights.trend * trend(left) @ trend(right).T)
+        covariances += (c * np.repeat(weights.pairs(), PRECISIONS**2)) @ d.T
+    return np.asarray(covariances + weights.trend * trend(left) @ trend(right).T)
 
 
 def _one_hot(codes: NDArray[np.int8], width: int) -> Floats:

@@ -81,13 +81,13 @@ def _members(groups: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
 def _features(members: Sequence[tuple[int, ...]], precisions: Precisions) -> Floats:
     """(n, weights) products of the contrasts of each term's groups."""
     at = _CONTRASTS[precisions]
-    found = [np.zeros((len(precisions), 0)), *(_products([at[:, member] for member in term]) for term in members)]
-    return np.concatenate(found, axis=1)
+    columns = [np.zeros((len(precisions), 0)), *(_products([at[:, member] for member in term]) for term in members)]
+    return np.concatenate(columns, axis=1)
 
 
 def _products(parts: Sequence[Floats]) -> Floats:
     """(n, k) each to (n, k ** parts) products of one entry of each."""
-    found = parts[0]
+    products = parts[0]
     for part in parts[1:]:
-        found = (found[:, :, None] * part[:, None, :]).reshape(len(found), found.shape[1] * part.shape[1])
-    return found
+        products = (products[:, :, None] * part[:, None, :]).reshape(len(products), products.shape[1] * part.shape[1])
+    return products

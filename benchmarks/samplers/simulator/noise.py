@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Noise:
-    """Of one network's measurements.
+    """The noise of one network's measurements.
 
     Attributes:
         latency_sd: relative standard deviation of the latency between builds.

@@ -92,15 +92,15 @@ class Problem:
         if self.alone is not None:
             return self.alone
         rng = np.random.default_rng([seed, 7919])
-        found = np.full((len(self.layout.groups), PRECISIONS), np.nan)
+        errors = np.full((len(self.layout.groups), PRECISIONS), np.nan)
         highest = self.layout.precisions(np.zeros((1, len(self.widths)), np.int64))[0]
         for members, effects in zip(self.layout.members, self.layout.effects, strict=True):
             for member, column in zip(members, effects.T, strict=True):
                 rows = np.repeat(highest[None], len(column), axis=0)
                 rows[:, member] = column
                 error = np.exp(_SENSITIVITY_SD * rng.standard_normal(len(column)))
-                found[member, column] = self.output_error(rows) * error
-        return found
+                errors[member, column] = self.output_error(rows) * error
+        return errors
 
 
 def make(simulator: Simulator) -> Problem:

@@ -39,18 +39,18 @@ def flags(precisions: Precisions) -> Flags:
     stages = np.array_split(np.arange(groups), max(2, round(groups**0.5)))
     codes = np.arange(PRECISIONS)
     pairs = PRECISIONS * precisions[:, :-1] + precisions[:, 1:]
-    found = [(pairs[:, :, None] == np.arange(PRECISIONS**2)).reshape(n, -1)]
+    columns = [(pairs[:, :, None] == np.arange(PRECISIONS**2)).reshape(n, -1)]
     held = np.stack([(precisions[:, stage, None] == codes).mean(axis=1) for stage in stages], axis=1)
     whole = (precisions[:, :, None] == codes).mean(axis=1)
-    found.append((held[..., None] >= _SHARES).reshape(n, -1))
-    found.append((whole[..., None] >= np.arange(1, 11) / 10).reshape(n, -1))
+    columns.append((held[..., None] >= _SHARES).reshape(n, -1))
+    columns.append((whole[..., None] >= np.arange(1, 11) / 10).reshape(n, -1))
     mostly = PRECISIONS * held.argmax(axis=2)[:, :-1] + held.argmax(axis=2)[:, 1:]
-    found.append((mostly[:, :, None] == np.arange(PRECISIONS**2)).reshape(n, -1))
+    columns.append((mostly[:, :, None] == np.arange(PRECISIONS**2)).reshape(n, -1))
     lengths = 2 ** np.arange(1, max(2, groups.bit_length()))
-    found.append((_longest(precisions)[..., None] >= lengths).reshape(n, -1))
+    columns.append((_longest(precisions)[..., None] >= lengths).reshape(n, -1))
     changes = (precisions[:, 1:] != precisions[:, :-1]).sum(axis=1)
-    found.append(changes[:, None] >= np.concatenate([[1], lengths]))
-    return np.concatenate(found, axis=1)
+    columns.append(changes[:, None] >= np.concatenate([[1], lengths]))
+    return np.concatenate(columns, axis=1)
 
 
 def _longest(precisions: Precisions) -> NDArray[np.int64]:
@@ -83,9 +83,9 @@ class Boosted:
         return np.concatenate([np.zeros(0), *(self._predict(part) for part in parts)])
 
     def _predict(self, precisions: Precisions) -> Floats:
-        asked, trees = flags(precisions), np.arange(len(self.splits))
-        root = asked[:, self.splits[:, 0]]
-        below = np.where(root, asked[:, self.splits[:, 2]], asked[:, self.splits[:, 1]])
+        bits, trees = flags(precisions), np.arange(len(self.splits))
+        root = bits[:, self.splits[:, 0]]
+        below = np.where(root, bits[:, self.splits[:, 2]], bits[:, self.splits[:, 1]])
         values = self.leaves[trees, 2 * root + below]
         return np.asarray(self.line[0] + self.trend(precisions) @ self.line[1:] + values.sum(axis=1))
 
@@ -100,16 +100,16 @@ def fit(precisions: Precisions, values: Floats, sds: Floats, trend: Trend, trees
     features = trend(precisions)
     line = _ridge(features, values, weights)
     residual = values - line[0] - features @ line[1:]
-    asked, rng = flags(precisions), np.random.default_rng(0)
-    usable = np.flatnonzero((asked.sum(axis=0) >= _LEAST) & ((~asked).sum(axis=0) >= _LEAST))
+    bits, rng = flags(precisions), np.random.default_rng(0)
+    usable = np.flatnonzero((bits.sum(axis=0) >= _LEAST) & ((~bits).sum(axis=0) >= _LEAST))
     splits, leaves = np.zeros((trees, 3), dtype=np.int64), np.zeros((trees, 4))
     if not len(usable):
         return Boosted(trend, line, splits, leaves)
     for tree in range(trees):
         rows = np.flatnonzero(rng.random(len(values)) < _ROWS)
         columns = rng.choice(usable, max(1, round(_COLUMNS * len(usable))), replace=False)
-        splits[tree] = _grown(asked, residual, weights, rows, columns)
-        place = _places(asked, splits[tree])
+        splits[tree] = _grown(bits, residual, weights, rows, columns)
+        place = _places(bits, splits[tree])
         for leaf in range(4):
             own = rows[place[rows] == leaf]
             leaves[tree, leaf] = RATE * (weights[own] @ residual[own]) / (weights[own].sum() + _LEAF_PRIOR)
@@ -124,17 +124,17 @@ def _weights(values: Floats, sds: Floats) -> Floats:
 
 
 def _grown(
-    asked: Flags, residual: Floats, weights: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]
+    bits: Flags, residual: Floats, weights: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> list[int]:
     """Root, and the best split of either side."""
-    root = _split(asked, residual, weights, rows, columns)
-    yes = asked[rows, root]
-    return [root, *(_split(asked, residual, weights, rows[side], columns) for side in (~yes, yes))]
+    root = _split(bits, residual, weights, rows, columns)
+    yes = bits[rows, root]
+    return [root, *(_split(bits, residual, weights, rows[side], columns) for side in (~yes, yes))]
 
 
-def _split(asked: Flags, residual: Floats, weights: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> int:
+def _split(bits: Flags, residual: Floats, weights: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> int:
     """The feature whose two sides differ most."""
-    part = asked[np.ix_(rows, columns)].astype(float)
+    part = bits[np.ix_(rows, columns)].astype(float)
     heavy, count = weights[rows] @ part, part.sum(axis=0)
     total, mass = weights[rows] @ residual[rows], weights[rows].sum()
     sums = (weights[rows] * residual[rows]) @ part
@@ -144,10 +144,10 @@ def _split(asked: Flags, residual: Floats, weights: Floats, rows: NDArray[np.int
     return int(columns[np.flatnonzero(gain >= gain.max() - _TIE * abs(gain.max()))[0]])
 
 
-def _places(asked: Flags, split: NDArray[np.int64]) -> NDArray[np.int64]:
+def _places(bits: Flags, split: NDArray[np.int64]) -> NDArray[np.int64]:
     """(n,) leaf of each row."""
-    root = asked[:, split[0]]
-    return np.asarray(2 * root + np.where(root, asked[:, split[2]], asked[:, split[1]]))
+    root = bits[:, split[0]]
+    return np.asarray(2 * root + np.where(root, bits[:, split[2]], bits[:, split[1]]))
 
 
 def _ridge(features: Floats, values: Floats, weights: Floats) -> Floats:

@@ -51,14 +51,14 @@ class Graph:
             if target not in follows and source not in follows.values():
                 follows[target] = source
         after = {source: target for target, source in follows.items()}
-        found = []
+        chains = []
         for start in range(len(self.names)):
             if start not in follows:
                 chain = [start]
                 while chain[-1] in after:
                     chain.append(after[chain[-1]])
-                found.append(np.array(chain, dtype=np.int64))
-        return found
+                chains.append(np.array(chain, dtype=np.int64))
+        return chains
 
 
 def residual(groups: int, rng: np.random.Generator) -> Graph:

@@ -117,12 +117,12 @@ def _nodes(graph: Graph, count: int, rng: np.random.Generator) -> Floats:
 
 
 def _windows(chains: list[NDArray[np.int64]], rng: np.random.Generator) -> list[tuple[NDArray[np.int64], float, float]]:
-    """Of three to five groups that follow one another: faster where all are alike, slower where inner ones differ."""
-    found = []
+    """Draw three to five groups in a row: faster where all are alike, slower where inner ones differ."""
+    windows = []
     for chain in chains:
         for _ in range(len(chain) // 4):
             length = int(rng.integers(3, 6))
             if length <= len(chain):
                 start = int(rng.integers(len(chain) - length + 1))
-                found.append((chain[start : start + length], rng.uniform(0.85, 1.0), rng.uniform(1.0, 1.15)))
-    return found
+                windows.append((chain[start : start + length], rng.uniform(0.85, 1.0), rng.uniform(1.0, 1.15)))
+    return windows

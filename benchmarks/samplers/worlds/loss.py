@@ -102,12 +102,12 @@ def make(graph: Graph, tangled: float, worst: float, killers: int, rng: np.rando
     errs = np.stack([np.zeros(groups), rounded, *middle, np.ones(groups)], axis=1)  # relative to INT8
     gains = 1 + np.array([0.0, _FP16, *levels, 1.0]) * amplified[:, None]
     pushes_by, spreads = errs[:, :, None] * pushes[:, None], errs**2 * spread[:, None]
-    found = Loss(pushes_by, spreads, gains, ends, 4.0, margins, leanings)
-    return _scaled(found, worst)
+    loss = Loss(pushes_by, spreads, gains, ends, 4.0, margins, leanings)
+    return _scaled(loss, worst)
 
 
 def _scaled(loss: Loss, worst: float) -> Loss:
-    """The same with errors of such a size that all INT8 loses `worst`."""
+    """A loss with its errors scaled so that all INT8 loses `worst`."""
     lowest = np.full((1, len(loss.pushes)), loss.pushes.shape[1] - 1, dtype=np.int8)
 
     def of_size(factor: float) -> Loss:

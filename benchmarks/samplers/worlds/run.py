@@ -62,7 +62,7 @@ def perform(task: Task) -> dict[str, Any]:
     run = Bench(problem, task.seed, task.trials, task.budget_ms, task.max_loss)
     start = time.perf_counter()
     bench.run(METHODS[task.method], run)
-    measured = list(run.found.values())
+    measured = list(run.measurements.values())
     return {
         "codes": ["".join(map(str, row)) for row in run.codes().tolist()],
         "ms": [round(m.latency_ms, 6) for m in measured],
@@ -102,10 +102,10 @@ def run_all(todo: Sequence[Task], results: dict[str, Any], file: Path, jobs: int
     with ProcessPoolExecutor(jobs) as pool:
         waiting = {pool.submit(perform, task): task for task in left}
         for number, future in enumerate(as_completed(waiting), 1):
-            task, found = waiting[future], future.result()
-            results["runs"].setdefault(task.key, {})[str(task.seed)] = found
+            task, figures = waiting[future], future.result()
+            results["runs"].setdefault(task.key, {})[str(task.seed)] = figures
             save(file, results)
-            print(f"{number}/{len(left)} {task.key} seed {task.seed}: {found['seconds']} s", flush=True)
+            print(f"{number}/{len(left)} {task.key} seed {task.seed}: {figures['seconds']} s", flush=True)
 
 
 def save(file: Path, results: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ Best = Mapping[str, Front]
 
 
 def best_fronts(worlds: Sequence[str], results: Sequence[Results], jobs: int = 1) -> dict[str, Front]:
-    """Of every world the best-known front, begun from the fronts of all its runs; `jobs` worlds at a time."""
+    """The best-known front of every world, begun from the fronts of all its runs; `jobs` worlds at a time."""
     starts = {world: [codes_of(run) for of in results for run in _all_runs(of, world)] for world in worlds}
     some = [(world, codes) for world, codes in starts.items() if codes]
     with ProcessPoolExecutor(jobs) as pool:
@@ -35,8 +35,8 @@ def _all_runs(results: Results, world: str) -> list[Results]:
     return [run for key, seeds in results["runs"].items() if _of(key, world) for run in seeds.values()]
 
 
-def _best_front(given: tuple[str, list[Codes]]) -> tuple[str, Front]:
-    world, tried = given
+def _best_front(task: tuple[str, list[Codes]]) -> tuple[str, Front]:
+    world, tried = task
     problem = catalogue.make(world)
     return world, best_front.find(problem, np.concatenate([_front(problem, codes) for codes in tried]))
 
@@ -116,7 +116,7 @@ def _ends(results: Results, best: Best) -> str:
 
 
 def _limits(results: Results, best: Best) -> str:
-    """Of runs with a limit: whether the pick keeps it in truth, and what it misses of the best known within."""
+    """A table of runs with a limit: whether the pick truly keeps it, and how far it is from the best known within."""
     rows = []
     for key, seeds in results["runs"].items():
         world, method, *aim = key.split("|")
