@@ -18,12 +18,12 @@ def write_out_attention(parts: NodeParts) -> ir.Value | None:
 
     None where the op has a past, gives one, or has a mask that is not known to be of keys.
     """
-    x, weights, bias, mask = (parts.given(index) for index in range(4))
+    x, weights, bias, mask = (parts.input(index) for index in range(4))
     attributes = parts.node.attributes
     heads = attributes.get_int("num_heads", 0)
     shape = weights.const_value.shape.numpy() if weights is not None and weights.const_value is not None else ()
     is_other = any(attributes.get_int(name) for name in _NOT_WRITTEN_OUT) or parts.has_more_outputs(1)
-    if x is None or not heads or len(shape) != 2 or parts.given(4) is not None or is_other:
+    if x is None or not heads or len(shape) != 2 or parts.input(4) is not None or is_other:
         return None
     sizes = list(attributes.get_ints("qkv_hidden_sizes") or [shape[1] // 3] * 3)
     added = _masks(parts, x, mask)
@@ -52,36 +52,36 @@ def _split(parts: NodeParts, made: ir.Value, sizes: list[int], heads: int) -> li
         name=f"{parts.node.name}/split",
     )
     parts.nodes.append(node)
-    found = []
+    operands = []
     for value, size, name, order in zip(
         node.outputs, sizes, ("query", "key", "value"), ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True
     ):
         value.name, value.type = f"{parts.node.outputs[0].name}/{name}", parts.node.outputs[0].type
         shape = parts.constant(f"{name}/shape", np.array([0, 0, heads, size // heads]))
-        found.append(
+        operands.append(
             parts.transpose(parts.add("Reshape", [value, shape], f"{name}/of_heads"), order, f"{name}/ordered")
         )
-    return found
+    return operands
 
 
 def _masks(parts: NodeParts, x: ir.Value, mask: ir.Value | None) -> list[ir.Value] | None:
     """What is added to the scores; None where it is not known what the mask says."""
-    found, filtered = [], parts.node.attributes.get_float("mask_filter_value", _FILTERED) or 0.0
+    masks, filtered = [], parts.node.attributes.get_float("mask_filter_value", _FILTERED) or 0.0
     if mask is not None:
         kept = _kept_keys(parts, x, mask)
         if kept is None:
             return None
         numbers = [parts.constant(name, np.array(n, np.float32)) for name, n in (("kept", 0.0), ("cut", filtered))]
-        found.append(parts.add("Where", [kept, *numbers], "mask"))
+        masks.append(parts.add("Where", [kept, *numbers], "mask"))
     if parts.node.attributes.get_int("unidirectional"):
         length = x.shape[1] if x.shape is not None and len(x.shape) == 3 else None
         if not isinstance(length, int):
             return None
         # Below what a mask adds: a row whose keys are all masked still sees none that follow it.
         later = np.triu(np.full((length, length), 4 * _FILTERED, np.float32), 1)
-        found.append(parts.constant("later", later))
-    bias = parts.given(5)
-    return found if bias is None else [*found, bias]
+        masks.append(parts.constant("later", later))
+    bias = parts.input(5)
+    return masks if bias is None else [*masks, bias]
 
 
 def _kept_keys(parts: NodeParts, x: ir.Value, mask: ir.Value) -> ir.Value | None:

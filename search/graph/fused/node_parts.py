@@ -28,7 +28,7 @@ class NodeParts:
         self.nodes: list[ir.Node] = []
         self.others: dict[ir.Value, ir.Value] = {}
 
-    def given(self, index: int) -> ir.Value | None:
+    def input(self, index: int) -> ir.Value | None:
         """An input of the fused op; None where it is left out."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 

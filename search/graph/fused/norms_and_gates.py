@@ -24,7 +24,7 @@ _EPSILON = {"": 1e-5, MICROSOFT: 1e-12}  # where the op says none
 
 def write_out_norm_or_gate(parts: NodeParts) -> ir.Value | None:
     """What a normalization or activation of `ORDINARY` makes; None where it stays as it is."""
-    node, x = parts.node, parts.given(0)
+    node, x = parts.node, parts.input(0)
     if x is None or x.dtype not in (None, ir.DataType.FLOAT):
         return None
     if node.op_type in OWN_IN_ONNX:
@@ -32,14 +32,14 @@ def write_out_norm_or_gate(parts: NodeParts) -> ir.Value | None:
         if not is_own(node.op_type, parts.opset) or parts.has_more_outputs(1) or (axis >= 0 and x.shape is None):
             return None
         first = axis if axis < 0 else axis - len(x.shape or ())
-        return _normalize(parts, x, parts.given(1), parts.given(2), first)
+        return _normalize(parts, x, parts.input(1), parts.input(2), first)
     if node.op_type in _BEFORE_NORM:
         return _add_and_normalize(parts, x)
     if node.op_type == "QuickGelu":
         alpha = float(node.attributes.get_float("alpha", 1.702) or 0.0)
         scaled = x if alpha == 1.0 else parts.add("Mul", [x, _number(parts, "alpha", alpha)], "scaled")
         return parts.add("Mul", [x, parts.add("Sigmoid", [scaled], "gate")])
-    bias = parts.given(1)
+    bias = parts.input(1)
     x = x if bias is None else parts.add("Add", [x, bias], "biased")
     return _gelu(parts, x, is_tanh=node.op_type == "FastGelu")
 
@@ -50,15 +50,15 @@ def _number(parts: NodeParts, name: str, number: float) -> ir.Value:
 
 def _add_and_normalize(parts: NodeParts, x: ir.Value) -> ir.Value | None:
     """A sum of two tensors and perhaps a bias, of which the fourth output is, and its normalization."""
-    outputs, skip = parts.node.outputs, parts.given(1)
+    outputs, skip = parts.node.outputs, parts.input(1)
     if skip is None or any(value.uses() or value.is_graph_output() for value in outputs[1:3]):
         return None
     is_simple = parts.node.op_type == _BEFORE_NORM[1]
-    bias = parts.given(3 if is_simple else 4)
+    bias = parts.input(3 if is_simple else 4)
     total = parts.add("Add", [x if bias is None else parts.add("Add", [x, bias], "biased"), skip], "sum")
     if parts.has_more_outputs(3):
         parts.others[outputs[3]] = total
-    return _normalize(parts, total, parts.given(2), None if is_simple else parts.given(3), -1)
+    return _normalize(parts, total, parts.input(2), None if is_simple else parts.input(3), -1)
 
 
 def _normalize(

@@ -25,10 +25,12 @@ def set_own_ops_apart(proto: onnx.ModelProto) -> Iterator[None]:
     Its optimizer writes LayerNormalization into files of opset 13, and SimplifiedLayerNormalization into all.
     """
     version = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
-    found = [node for node in nodes(proto.graph) if node.domain in ("", "ai.onnx") and is_own(node.op_type, version)]
-    if found and all(each.domain != MICROSOFT for each in proto.opset_import):
+    own_nodes = [
+        node for node in nodes(proto.graph) if node.domain in ("", "ai.onnx") and is_own(node.op_type, version)
+    ]
+    if own_nodes and all(each.domain != MICROSOFT for each in proto.opset_import):
         proto.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
-    for node in found:
+    for node in own_nodes:
         node.domain = MICROSOFT
     try:
         yield
@@ -54,10 +56,11 @@ def refuse_layouts(proto: onnx.ModelProto, path: Path) -> None:
     Raises:
         ModelError: naming a node and which file to give.
     """
-    found = next((node for node in nodes(proto.graph) if node.domain in _FOR_ONE_PROCESSOR), None)
-    if found is not None:
+    layout_node = next((node for node in nodes(proto.graph) if node.domain in _FOR_ONE_PROCESSOR), None)
+    if layout_node is not None:
         raise ModelError(
             f"loading {path}: ONNX Runtime's optimizer has rewritten this file for one kind of processor: node "
-            f"{found.name or found.output[0]!r} is a {found.op_type} of the domain {found.domain}. Give the file that "
-            "it was made of, or save it again at the level ORT_ENABLE_EXTENDED."
+            f"{layout_node.name or layout_node.output[0]!r} is a {layout_node.op_type} of the domain "
+            f"{layout_node.domain}. Give the file that it was made of, or save it again at the level "
+            "ORT_ENABLE_EXTENDED."
         )
