@@ -5,7 +5,9 @@ transaction, or harmless to repeat, so running the method again keeps a trial, a
 
 Optuna reads a trial from six tables whenever it looks at it, and writes each parameter and attribute in a transaction
 of its own. Here a trial that this process asked for is known until it is finished, and what it is given together is
-written at once. The tables stay Optuna's, so that its own tools work on a study.
+written at once. The tables stay Optuna's, so that its own tools work on a study. A `BaseStorage` over one table of our
+own was tried: a trial of 40 parameters took 7 statements in place of 14 and a third of the time to read, in a quarter
+of the lines, but `optuna.load_study` and `optuna-dashboard` could open no study by its URL any more.
 """
 
 from __future__ import annotations
