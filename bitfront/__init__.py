@@ -1,4 +1,4 @@
-"""Find the mix of INT8, FP16 and FP32 layers that makes an ONNX model fast and keeps it accurate.
+"""Find the number format of each layer, from INT4 to FP32, that makes an ONNX model fast and keeps it accurate.
 
     >>> import bitfront as bf
     >>> study = bf.search("model.onnx", "data.npz", max_drop=0.01, trials=3, backend="fake")

@@ -82,7 +82,7 @@ _MOVED = {  # verbs of earlier versions, and what does their work
 
 
 def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    """Find the mix of INT8, FP16 and FP32 layers that makes an ONNX model fast and keeps it accurate."""
+    """Find the number format of each layer, from INT4 to FP32, that makes an ONNX model fast and keeps it accurate."""
     if version:
         typer.echo(f"bitfront {__version__}")
         raise typer.Exit

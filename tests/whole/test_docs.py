@@ -20,6 +20,7 @@ import pytest
 from bitfront import verbs
 from bitfront.cli import main
 from bitfront.cli.reference import write_reference
+from evaluators.backends.capabilities.restricted import shipped_capability
 from evaluators.backends.registry import BACKENDS
 from search.errors import ConfigError
 from studies.options.config import SearchConfig, option_rows, option_table
@@ -419,3 +420,18 @@ def test_transcripts_are_of_this_version_and_of_what_is_run_and_every_one_is_kno
     assert sorted(shown) == sorted(asked), "docs/development/transcripts.toml names each transcript once, and no others"
     prompts = [line for page in script["PAGES"] for line in re.findall(r"^\$ (.*)$", read(page), re.MULTILINE)]
     assert sorted(prompts) == sorted(shown), "a line with a prompt begins a block that goes on with its output"
+
+
+def test_readme_names_the_formats_of_each_target():
+    files = {
+        "ONNX Runtime, CPU": ["onnxruntime-cpu"],
+        "OpenVINO, CPU": ["openvino-cpu"],
+        "ONNX Runtime, CUDA": ["onnxruntime-cuda"],
+        "TensorRT 8.6": ["tensorrt", "tensorrt-weak", "tensorrt-8"],
+        "TensorRT 10.x": ["tensorrt", "tensorrt-weak"],
+        "TensorRT 10.x and 11.x, strongly typed": ["tensorrt"],
+    }
+    table = dict(re.findall(r"^\| ([^|]+) \| ((?:[A-Z]+\d[^|]*, )*FP32) \|", read(ROOT / "README.md"), re.MULTILINE))
+    named = {target: {word.lower() for word in re.split(r", |/", table[target])} for target in files}
+    run = {target: shipped_capability(*parts).ops.items() for target, parts in files.items()}
+    assert named == {target: {"fp32", *(p.label for p, ops in each if ops)} for target, each in run.items()}
