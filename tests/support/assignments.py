@@ -23,7 +23,7 @@ def uniform_and_mixed(model: Model) -> list[Assignment]:
 
 
 def uniform(model: Model, precision: Precision) -> Assignment:
-    """As near as the pinned groups allow."""
+    """All groups in one precision, but pinned groups in FP32 where it is INT8."""
     return Assignment({g.id: FP32 if g.pinned and precision is INT8 else precision for g in model.groups})
 
 
@@ -43,10 +43,10 @@ def mixes(model: Model, precisions: Sequence[Precision] = (FP32, FP16, INT8)) ->
         yield assignment
     while missing:
         drawn = [Assignment({group: rng.choice(choices) for group, choices in takes.items()}) for _ in range(DRAWN)]
-        found = [_pairs(mix, edges) for mix in drawn]
-        best = max(range(DRAWN), key=lambda i: len(missing & found[i]))
-        if missing & found[best]:
-            missing -= found[best]
+        pairs = [_pairs(mix, edges) for mix in drawn]
+        best = max(range(DRAWN), key=lambda i: len(missing & pairs[i]))
+        if missing & pairs[best]:
+            missing -= pairs[best]
             yield drawn[best]
 
 

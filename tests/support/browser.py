@@ -38,8 +38,8 @@ class MissingBrowserError(Exception):
 def find_browser() -> str:
     """Path of the browser's program."""
     for program in PROGRAMS:
-        if found := shutil.which(program):
-            return found
+        if path := shutil.which(program):
+            return path
     raise MissingBrowserError("no Chromium is installed; Debian has it in the package chromium-headless-shell")
 
 
@@ -82,8 +82,8 @@ class Page:
         """What one of the functions of `page_checks.js` finds wrong; everything is unfolded for it."""
         self.run(CHECKS.read_text(encoding="utf-8"))
         self.run("checks.unfold()")
-        found: list[str] = self.run(f"checks.{name}()")
-        return found
+        faults: list[str] = self.run(f"checks.{name}()")
+        return faults
 
     def run(self, script: str) -> Any:
         """Value of a JavaScript expression, a promise awaited."""

@@ -81,7 +81,7 @@ QUICKLY = (
 
 
 def command(*arguments: Any) -> list[str]:
-    """What starts a process of its own, as quick as `quick`; so are the workers that it starts."""
+    """The command line of a process of its own, as quick as `quick`; so are the workers that it starts."""
     start = (
         f"{QUICKLY}from bitfront.cli import main as cli; from studies.fleet import processes as fleet; "
         "assert 'c.main()' in fleet._BOOT; "
@@ -98,7 +98,7 @@ def child(
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Of a process under test: our folders importable, measurements quick."""
+    """Variables of a process under test: our folders are importable, and measurements are quick."""
     return {**os.environ, "PYTHONPATH": f"{PATCHES}{os.pathsep}{ROOT}", **(extra or {})}
 
 
@@ -164,7 +164,7 @@ def copy_finished(folder: Path) -> None:
 
 
 def evaluator_processes() -> list[psutil.Process]:
-    """Those that this process has started, or had forked, and that are still there."""
+    """Evaluator processes that this process has started, or had forked, and that are still there."""
     started = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
     started = [each for each in started if any("evaluators.process.server" in word for word in each.cmdline())]
     return [*started, *forked_processes()]
@@ -172,5 +172,5 @@ def evaluator_processes() -> list[psutil.Process]:
 
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder with its content, and every folder, but what Python compiled of users' code."""
-    found = [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in found}
+    paths = [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in paths}

@@ -89,11 +89,11 @@ class Search:
         self.space = problem.layout.space
         self.noise = latency_std, loss_std
         priors = problem.priors()
-        told = Guidance(problem.layout, **{"priors": lambda: priors, **guidance})
-        sampler = make_sampler(method, seed, 0, told)
+        sampler_guidance = Guidance(problem.layout, **{"priors": lambda: priors, **guidance})
+        sampler = make_sampler(method, seed, 0, sampler_guidance)
         self.study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
         self.rng = np.random.default_rng(seed)
-        self.found: list[tuple[float, float]] = []
+        self.measurements: list[tuple[float, float]] = []
         for assignment in self.space.baselines.values():
             self.study.enqueue_trial(self.space.codes(assignment))
 
@@ -107,7 +107,7 @@ class Search:
 
     def tell(self, trial: optuna.Trial, assignment: Assignment) -> None:
         ms, loss = self.problem.truth(assignment)
-        self.found.append((ms, loss))
+        self.measurements.append((ms, loss))
         latency_std, loss_std = self.noise
         trial.set_user_attr(MEASURED, [0.004, loss_std, 1.0])
         noise = self.rng.standard_normal(2)
@@ -120,9 +120,9 @@ class Search:
 
     def share(self) -> float:
         """Hypervolume of what was found, as a share of what all weighings of the truth find."""
-        uniforms = np.array(self.found[: len(self.space.baselines)])
+        uniforms = np.array(self.measurements[: len(self.space.baselines)])
         corner = acquisition.reference(uniforms[:, 0], uniforms[:, 1], 0.0)
-        ms, loss = np.array(self.found).T
+        ms, loss = np.array(self.measurements).T
         kept = acquisition.front(np.log(ms), loss)
         return volume(np.log(ms)[kept], loss[kept], corner) / volume(*self.problem.front(), corner)
 

@@ -437,15 +437,15 @@ APART = {**BEYOND, "row_products": row_products}
 def feeds(model: Model, seed: int = 0) -> dict[str, NDArray[Any]]:
     """One batch for every input of a loaded model."""
     rng = np.random.default_rng(seed)
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for spec in model.inputs:
         if spec.dtype == "float32":
             noise = rng.standard_normal(spec.shape)
             lead = rng.standard_normal(spec.shape[:2] + (1,) * (len(spec.shape) - 2))
-            found[spec.name] = (noise + lead).astype(np.float32)
+            arrays[spec.name] = (noise + lead).astype(np.float32)
         else:
-            found[spec.name] = rng.integers(0, 2, spec.shape).astype(spec.dtype)
-    return found
+            arrays[spec.name] = rng.integers(0, 2, spec.shape).astype(spec.dtype)
+    return arrays
 
 
 @functools.cache
@@ -477,16 +477,16 @@ def observed(model: Model, batches: int = 4) -> Ranges:
             proto.graph.output.append(info)
     session = plain_session(proto)
     names = [output.name for output in session.get_outputs()]
-    found: dict[str, TensorRange] = {}
+    tensors: dict[str, TensorRange] = {}
     for seed in range(batches):
         batch = feeds(model, seed)
         arrays = {**batch, **dict(zip(names, session.run(names, batch), strict=True))}
         for name, array in arrays.items():
             if array.dtype == np.float32:
                 low, high = float(array.min()), float(array.max())
-                old = found.get(name, TensorRange(low, high))
-                found[name] = TensorRange(min(low, old.low), max(high, old.high))
-    return Ranges("minmax", found, found, batches * model.batch)
+                old = tensors.get(name, TensorRange(low, high))
+                tensors[name] = TensorRange(min(low, old.low), max(high, old.high))
+    return Ranges("minmax", tensors, tensors, batches * model.batch)
 
 
 def sqnr_db(reference: NDArray[Any], other: NDArray[Any]) -> float:
@@ -516,7 +516,7 @@ def session_of(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def with_uneven_channels(network: onnx.ModelProto, first: str, second: str) -> onnx.ModelProto:
-    """The same function of the same inputs, but its INT8 is poor: channels between two convolutions differ by 2⁶.
+    """A network that computes the same, but whose INT8 is poor: channels between two convolutions differ by 2⁶.
 
     Args:
         first, second: names of two convolutions, the one behind the other with nothing but a Relu between.

@@ -21,7 +21,7 @@ SPENT: Counter[str] = Counter()
 
 
 def _now_s() -> float:
-    """Of this process and of all below it: those that are forked for tests belong to the process that forks them."""
+    """Processor time of this process and of all below it; forks for tests belong to the process that forks them."""
     spent_s = sum(os.times()[:4])
     for below in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
@@ -32,9 +32,9 @@ def _now_s() -> float:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     before_s = _now_s()
-    found = yield
+    outcome = yield
     SPENT[item.nodeid] += _now_s() - before_s  # type: ignore[assignment]
-    return found  # type: ignore[return-value]
+    return outcome  # type: ignore[return-value]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -102,7 +102,7 @@ class Case:
     def recover(
         self,
         steps: Sequence[RecoveryStep],
-        asked: str = "auto",
+        option: str = "auto",
         seconds: float = 3600.0,
         keep: Sequence[KeepRule] = (),
     ) -> tuple[Ranges, RecoveryRecord]:
@@ -110,7 +110,7 @@ class Case:
         return recover(
             replace(self.subject, keep=keep),
             emulator,
-            asked,
+            option,
             steps,
             self.ranges,
             budget=Budget(seconds),

@@ -39,17 +39,17 @@ def context_of(
         spoil: changes some batches, by their numbers.
     """
     backend = OnnxRuntimeBackend("cpu", threads=1)
-    given = [Batch(spoil(number, feeds(model, number)), None, model.batch) for number in range(2 * batches)]
+    samples = [Batch(spoil(number, feeds(model, number)), None, model.batch) for number in range(2 * batches)]
     wanted = placement or backend.placement
     return RecoveryContext(
         given=model,
         placement=wanted,
         assignment=Assignment({g.id: Precision.FP32 if g.pinned else Precision.INT8 for g in model.groups}),
         emulator=Emulator(backend, wanted),
-        fitting=lambda: given[:batches],
-        held_out=lambda: given[batches:],
+        fitting=lambda: samples[:batches],
+        held_out=lambda: samples[batches:],
         calibrate_model=lambda scaled, method=None: observed(scaled),
-        clip_model=lambda scaled, *wanted: _clip(scaled, given[:batches], *wanted),
+        clip_model=lambda scaled, *wanted: _clip(scaled, samples[:batches], *wanted),
         seconds_left=lambda: seconds,
         alive=lambda: None,
     )
@@ -66,12 +66,12 @@ def _clip(
 def output_error(context: RecoveryContext, ranges: Ranges, numbers: Sequence[int] = range(100, 108)) -> float:
     """Mean relative error of the outputs of all INT8, on batches that no step has seen."""
     exact, rough = context.open_float(Recovery()), context.open_quantized(ranges)
-    given = [feeds(context.given, number) for number in numbers]
-    noise = [sample_noise(rough.run(inputs), exact.run(inputs), context.given.batch) for inputs in given]
+    samples = [feeds(context.given, number) for number in numbers]
+    noise = [sample_noise(rough.run(inputs), exact.run(inputs), context.given.batch) for inputs in samples]
     return float(np.mean(noise))
 
 
 def widen(ranges: Ranges, factor: float) -> Ranges:
-    """The same ranges, each so many times as far."""
+    """The ranges with both ends of each multiplied by a factor."""
     wide = {name: TensorRange(r.low * factor, r.high * factor) for name, r in ranges.tensors.items()}
     return replace(ranges, tensors=wide)

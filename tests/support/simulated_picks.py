@@ -49,8 +49,8 @@ class World:
 
     @property
     def candidates(self) -> Candidates:
-        nothing, given = np.zeros(len(self.loss), bool), Limits(max_drop=self.limit)
-        margin = margins(self.loss, self.error, self.loss, self.error, given, higher_is_better=True)
+        nothing, limits = np.zeros(len(self.loss), bool), Limits(max_drop=self.limit)
+        margin = margins(self.loss, self.error, self.loss, self.error, limits, higher_is_better=True)
         band = quantile(two_sided=True) * self.error
         eligible = margin >= 0
         return Candidates(
@@ -85,12 +85,12 @@ def world(rng: np.random.Generator, samples: int, limit: float, centre: float) -
 
 def _mixes(rng: np.random.Generator, noise: Floats, gain: Floats, allowed: float) -> Floats:
     """(mixes, groups) of 0 and 1: FP32, all INT8, and what an imperfect model takes for the best near the limit."""
-    found = np.zeros((MIXES, GROUPS))
-    found[1] = 1
-    for mix in found[2:]:
+    mixes = np.zeros((MIXES, GROUPS))
+    mixes[1] = 1
+    for mix in mixes[2:]:
         order = np.argsort(noise * np.exp(rng.normal(0, 0.7, GROUPS)) / gain)
         mix[order[np.cumsum(noise[order]) <= allowed * math.exp(rng.normal(0.1, 0.6))]] = 1
-    return found
+    return mixes
 
 
 def _loss_of(variance: float, centre: float) -> float:
@@ -123,16 +123,16 @@ def worlds(count: int, samples: int, limit: float, centre: float, seed: int = 0)
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-def _shrunk(found: World) -> Floats:
+def _shrunk(mixes: World) -> Floats:
     """Upper bounds of losses that are drawn to a parabola of loss over latency, by empirical Bayes."""
-    powers = np.stack([found.latency**power for power in range(3)], axis=1)
-    between = float(np.var(found.loss))
+    powers = np.stack([mixes.latency**power for power in range(3)], axis=1)
+    between = float(np.var(mixes.loss))
     for _ in range(5):
-        weight = 1 / np.sqrt(found.error**2 + between)
-        curve = powers @ np.linalg.lstsq(powers * weight[:, None], found.loss * weight, rcond=None)[0]
-        between = max(1e-12, float(np.average((found.loss - curve) ** 2 - found.error**2, weights=weight**2)))
-    share = between / (between + found.error**2)
-    upper: Floats = curve + share * (found.loss - curve) + quantile() * np.sqrt(share) * found.error
+        weight = 1 / np.sqrt(mixes.error**2 + between)
+        curve = powers @ np.linalg.lstsq(powers * weight[:, None], mixes.loss * weight, rcond=None)[0]
+        between = max(1e-12, float(np.average((mixes.loss - curve) ** 2 - mixes.error**2, weights=weight**2)))
+    share = between / (between + mixes.error**2)
+    upper: Floats = curve + share * (mixes.loss - curve) + quantile() * np.sqrt(share) * mixes.error
     return upper
 
 
@@ -145,27 +145,27 @@ BOUNDS: dict[str, Callable[[World], Floats]] = {
 }
 
 
-def fastest_surely(found: World, bound: Callable[[World], Floats]) -> int | None:
+def fastest_surely(mixes: World, bound: Callable[[World], Floats]) -> int | None:
     """The fastest mix whose bound keeps the limit, FP32 aside; None where there is none."""
-    rows = np.flatnonzero(bound(found) <= found.limit)
+    rows = np.flatnonzero(bound(mixes) <= mixes.limit)
     rows = rows[rows != FP32]
-    return int(rows[np.argmin(found.latency[rows])]) if len(rows) else None
+    return int(rows[np.argmin(mixes.latency[rows])]) if len(rows) else None
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def _fastest_first(found: World) -> list[int]:
+def _fastest_first(mixes: World) -> list[int]:
     """The sure ones by latency, then the others that keep the limit by latency."""
-    columns = found.candidates
-    rows = [int(row) for row in np.argsort(found.latency) if columns.eligible[row] and row != FP32]
+    columns = mixes.candidates
+    rows = [int(row) for row in np.argsort(mixes.latency) if columns.eligible[row] and row != FP32]
     return sorted(rows, key=lambda row: not columns.sure[row])[:6]
 
 
-def _surest_first(found: World) -> list[int]:
+def _surest_first(mixes: World) -> list[int]:
     """By how sure, in eight steps, then by latency."""
-    columns = found.candidates
-    rows = [int(row) for row in np.argsort(found.latency) if columns.eligible[row] and row != FP32]
+    columns = mixes.candidates
+    rows = [int(row) for row in np.argsort(mixes.latency) if columns.eligible[row] and row != FP32]
     return sorted(rows, key=lambda row: -math.floor(8 * min(float(columns.margin[row]) / columns.bound, 1.0)))[:6]
 
 
@@ -187,16 +187,16 @@ class Confirmed:
     covered: bool  # by the bound of its verdict
 
 
-def confirmed(found: World, queue: list[int]) -> Confirmed:
+def confirmed(mixes: World, queue: list[int]) -> Confirmed:
     """The first in line that holds surely on the final split, else the surest of those that hold there."""
     looks = {row: tries for tries, row in enumerate((row for row in queue if row != FP32), 1)}
-    units = {row: sample_losses(found.final[row], most=1.0) for row in looks}
-    holding = [row for row in looks if units[row].mean <= found.limit]
-    sure = [row for row in holding if units[row].chance_below(found.limit) <= bound_level(looks[row])]
+    units = {row: sample_losses(mixes.final[row], most=1.0) for row in looks}
+    holding = [row for row in looks if units[row].mean <= mixes.limit]
+    sure = [row for row in holding if units[row].chance_below(mixes.limit) <= bound_level(looks[row])]
     if not holding:
         return Confirmed(None, True, True, len(queue), True)
-    row = sure[0] if sure else max(holding, key=lambda each: float(found.candidates.margin[each]))
-    truth = float(found.truth[row])
+    row = sure[0] if sure else max(holding, key=lambda each: float(mixes.candidates.margin[each]))
+    truth = float(mixes.truth[row])
     return Confirmed(
-        row, bool(sure), truth <= found.limit, looks[row], truth <= units[row].upper(bound_level(looks[row]))
+        row, bool(sure), truth <= mixes.limit, looks[row], truth <= units[row].upper(bound_level(looks[row]))
     )

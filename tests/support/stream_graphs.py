@@ -54,8 +54,8 @@ class Growing:
 
     def pick(self, channels: int | None = None) -> tuple[str, int]:
         fitting = [item for item in self.tensors if channels in (None, item[1])]
-        found: tuple[str, int] = self.draw(st.sampled_from(fitting))
-        return found
+        tensor: tuple[str, int] = self.draw(st.sampled_from(fitting))
+        return tensor
 
     def put(self, name: str, channels: int) -> None:
         self.tensors.append((name, channels))

@@ -76,12 +76,14 @@ def _emptied(url: str) -> str:
 
 def assignment(*codes: int | Precision) -> Assignment:
     """Of groups g000, g001, …; a number is the id of a precision."""
-    given = (code if isinstance(code, Precision) else Precision.of_id(code) for code in codes)
-    return Assignment({f"g{i:03}": precision for i, precision in enumerate(given)})
+    precisions = (code if isinstance(code, Precision) else Precision.of_id(code) for code in codes)
+    return Assignment({f"g{i:03}": precision for i, precision in enumerate(precisions)})
 
 
 def measured(chosen: Assignment, **changes: Any) -> Evaluation:
-    audit = tuple(AuditRow(group, asked, asked, f"kernel of {group}", DETAILS) for group, asked in chosen.items())
+    audit = tuple(
+        AuditRow(group, precision, precision, f"kernel of {group}", DETAILS) for group, precision in chosen.items()
+    )
     times, baseline = np.array([1.25, 1.5]), np.array([2.0, 2.0])
     latency = Latency(1.5, 1.5, 0.5, 2.0, times, baseline, ("clocks moved",), AROUND, CONDITIONS)
     accuracy = Accuracy("top1", 0.75, 0.25, 0.125, 0.5, 4, 8, np.array([1.0, 1.0, 1.0, 0.0]))

@@ -12,10 +12,10 @@ NEXT = tables.VERSION + 1
 
 def add_toy(operations: Operations) -> None:
     """Add the column `toy` to `bf_study`; where `bf_gone` is there, fail after that."""
-    found = inspect(operations.get_bind())
-    if "toy" not in {column["name"] for column in found.get_columns("bf_study")}:
+    inspector = inspect(operations.get_bind())
+    if "toy" not in {column["name"] for column in inspector.get_columns("bf_study")}:
         operations.add_column("bf_study", Column("toy", Integer))
-    if found.has_table("bf_gone"):
+    if inspector.has_table("bf_gone"):
         operations.drop_column("bf_gone", "no such column")
 
 

@@ -71,9 +71,9 @@ def test_a_budget_draws_the_search_to_it():
     best = within(noise, problem.layout.pairwise(problem.latency), budget)
     assert best is not None
     search = Search(problem, aim=lambda: MixGoal(budget_ms=budget)).run(20)
-    kept = [found for ms, found in search.found if ms <= budget]
+    kept = [loss for ms, loss in search.measurements if ms <= budget]
     assert min(kept) <= CEILING * best.value**1.2 + 0.004
-    near = [ms for ms, _ in search.found[5:] if abs(ms / budget - 1) < 0.05]
+    near = [ms for ms, _ in search.measurements[5:] if abs(ms / budget - 1) < 0.05]
     assert len(near) >= 6
 
 
@@ -82,7 +82,7 @@ def test_an_allowed_loss_draws_the_search_to_speed():
     problem = make_problem(seed=4)
     search = Search(problem, aim=lambda: MixGoal(max_loss=0.02)).run(20)
     log_ms, loss = problem.front()
-    assert min(ms for ms, found in search.found if found <= 0.02) <= 1.03 * np.exp(log_ms[loss <= 0.02].min())
+    assert min(ms for ms, each in search.measurements if each <= 0.02) <= 1.03 * np.exp(log_ms[loss <= 0.02].min())
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_an_allowed_loss_draws_the_search_to_speed():
 def test_limits_that_are_met_go_on_to_hold(aim, seed):
     """Without, 4 to 10 of the 27 kept them: once they were met, the whole front was looked at."""
     search = Search(make_problem(seed=seed), seed=seed - 10, aim=lambda: aim).run(30)
-    kept = [found <= 0.01 and ms <= (aim.budget_ms or math.inf) for ms, found in search.found[3:]]
+    kept = [loss <= 0.01 and ms <= (aim.budget_ms or math.inf) for ms, loss in search.measurements[3:]]
     assert sum(kept) >= 14
 
 
@@ -450,9 +450,9 @@ class Signed(Search):
         effects = np.stack([0 * worst, 0.1 * worst, worst], axis=1)[np.arange(groups), precisions]
         together = 0.3 * np.random.default_rng(int(assignment.digest[:8], 16)).standard_normal()
         loss = float(effects.sum()) + together if (precisions > 0).any() else 0.0
-        self.found.append((self.problem.truth(assignment)[0], loss))
+        self.measurements.append((self.problem.truth(assignment)[0], loss))
         trial.set_user_attr(MEASURED, [0.004, 0.0002, 1.0])
-        self.study.tell(trial, (self.found[-1][0], loss))
+        self.study.tell(trial, (self.measurements[-1][0], loss))
 
 
 @pytest.mark.slow
@@ -474,7 +474,7 @@ def test_a_graph_too_wide_for_elimination_is_searched_too():
     latency = replace(narrow.latency, edges=changes)
     wide = Problem(layout, latency, replace(narrow.noise, edges=0 * changes))
     search = Search(wide, latency_band=lambda: 0.01).run(8)
-    assert len(set(search.found)) == 8
+    assert len(set(search.measurements)) == 8
     assert FORECAST in search.study.trials[7].user_attrs
 
 
@@ -488,7 +488,7 @@ class Decibels(Search):
     def tell(self, trial: optuna.Trial, assignment: Assignment) -> None:
         ms, noise = self.problem.truth(assignment)[0], self.noise_of(assignment)
         loss = 100 + 10 * np.log10(noise) if noise > 1e-10 else 0.0
-        self.found.append((ms, loss))
+        self.measurements.append((ms, loss))
         trial.set_user_attr(MEASURED, [0.004, 0.05 if loss else 0.0, 1.0])
         self.study.tell(trial, (ms * float(np.exp(0.004 * self.rng.standard_normal())), loss))
 
@@ -504,7 +504,7 @@ def test_a_limit_in_decibels_is_met_by_the_fastest_that_there_is(seed):
     least_noise = 10 ** ((most - 100) / 10) / 0.03
     best = within(problem.layout.pairwise(problem.latency), problem.layout.pairwise(problem.noise), least_noise)
     search = Decibels(problem, aim=lambda: MixGoal(max_loss=most)).run(40)
-    assert min(ms for ms, loss in search.found if loss <= most) <= 1.005 * best.value
+    assert min(ms for ms, loss in search.measurements if loss <= most) <= 1.005 * best.value
 
 
 @pytest.mark.slow

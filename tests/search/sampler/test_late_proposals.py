@@ -43,7 +43,9 @@ def limited(aim: MixGoal, trials: int = TRIALS, **guidance: Any) -> Search:
     """A search that tells its sampler how many of its trials are left."""
     made: list[Search] = []
     made.append(
-        Search(make_problem(seed=4), aim=lambda: aim, left=lambda: float(trials - len(made[0].found)), **guidance)
+        Search(
+            make_problem(seed=4), aim=lambda: aim, left=lambda: float(trials - len(made[0].measurements)), **guidance
+        )
     )
     return made[0]
 

@@ -151,9 +151,9 @@ def ended_after(search: Search, trials: int) -> int:
 def test_a_search_of_a_network_that_loses_nothing_ends_within_20_trials(aim: MixGoal, seed: int) -> None:
     search = Search(lossless(make_problem(seed=seed)), seed=seed, aim=lambda: aim, latency_band=lambda: BAND)
     assert 3 + FEWEST <= ended_after(search, 24) <= 20
-    fastest = min(ms for ms, _ in search.found)
+    fastest = min(ms for ms, _ in search.measurements)
     search.run(20)
-    assert min(ms for ms, _ in search.found) > fastest * (1 - BAND), "nothing that shows was given up"
+    assert min(ms for ms, _ in search.measurements) > fastest * (1 - BAND), "nothing that shows was given up"
 
 
 @pytest.mark.slow
@@ -162,5 +162,5 @@ def test_a_search_of_another_network_ends_when_its_front_is_done(seed: int) -> N
     search = Search(make_problem(seed=seed), seed=seed, latency_band=lambda: BAND)
     assert ended_after(search, 40) > 12
     before = search.share()
-    search.run(40 - len(search.found))
+    search.run(40 - len(search.measurements))
     assert search.share() < before + 0.01

@@ -145,7 +145,7 @@ def _late_scores(method: str) -> float:
     found = []
     for seed in range(3):
         done = Search(problem, method, seed, latency_std=0.0, loss_std=0.0, groups=groups).run(60)
-        ms, loss = np.array(done.found).T
+        ms, loss = np.array(done.measurements).T
         found.append(Score().of(ms, loss, ms[0], 1.0)[40:].mean())
     return float(np.mean(found))
 

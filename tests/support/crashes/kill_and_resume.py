@@ -97,11 +97,11 @@ def evaluator_of(process: subprocess.Popen[str]) -> psutil.Process | None:
 
 def wait_for_end(pids: Sequence[int], seconds: float = 300) -> None:
     """Wait until processes are gone: an evaluator ends by itself when its keeper does."""
-    found = []
+    processes = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
-            found.append(psutil.Process(pid))
-    _, left = psutil.wait_procs(found, timeout=seconds)
+            processes.append(psutil.Process(pid))
+    _, left = psutil.wait_procs(processes, timeout=seconds)
     assert not left, f"still there: {left}"
 
 
@@ -161,7 +161,7 @@ def _kill(process: subprocess.Popen[str], story: Story, chance: random.Random, *
     last = evaluator_of(process)
     process.kill()
     process.wait(timeout=400)
-    wait_for_end([found.pid for found in (evaluator, last) if found is not None])
+    wait_for_end([each.pid for each in (evaluator, last) if each is not None])
 
 
 def _compared(story: Story, known: dict[str, Row], now: dict[str, Row]) -> dict[str, Row]:
@@ -195,8 +195,8 @@ def untold(folder: Path) -> list[Row]:
 
 
 def shown_front(folder: Path, name: str) -> set[int]:
-    found = json.loads(child("front", name, "--json", cwd=folder).stdout)
-    return {row["trial"] for row in found["rows"] if row["on_front"]}
+    listing = json.loads(child("front", name, "--json", cwd=folder).stdout)
+    return {row["trial"] for row in listing["rows"] if row["on_front"]}
 
 
 def latencies_of(folder: Path) -> dict[int, float]:
@@ -207,12 +207,12 @@ def latencies_of(folder: Path) -> dict[int, float]:
     )
     every = [(number, raw, beside, not json.loads(said or "[]")) for number, raw, beside, said in rows(folder, query)]
     usual = median([beside for _, _, beside, clean in every if clean] or [row[2] for row in every])
-    found: dict[int, tuple[float, bool]] = {}
+    latencies: dict[int, tuple[float, bool]] = {}
     for number, raw, beside, clean in every:
         sound = clean and abs(beside / usual - 1) <= 0.05
-        if sound or not found.get(number, (0.0, False))[1]:
-            found[number] = (raw / beside * usual, sound)
-    return {number: ms for number, (ms, _) in found.items()}
+        if sound or not latencies.get(number, (0.0, False))[1]:
+            latencies[number] = (raw / beside * usual, sound)
+    return {number: ms for number, (ms, _) in latencies.items()}
 
 
 def front_of(folder: Path) -> set[int]:
@@ -241,8 +241,8 @@ def front_of(folder: Path) -> set[int]:
     def stay() -> set[int]:
         return {b[0] for b in points if not any(knocks_out(a, b) for a in points)}
 
-    found = stay()
-    if not found:  # ties are not transitive: all may be knocked out in a circle
+    front = stay()
+    if not front:  # ties are not transitive: all may be knocked out in a circle
         band, points = 0.0, [(*point[:3], 0.0) for point in points]
-        found = stay()
-    return found
+        front = stay()
+    return front

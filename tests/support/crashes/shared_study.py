@@ -11,12 +11,12 @@ from sqlalchemy import create_engine, inspect, text
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """What the condition gives once it is true."""
+    """Wait until a condition is true, and give what it returns."""
     end = time.monotonic() + 300
     while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
+        value = condition()
+        if value:
+            return value
         time.sleep(0.05)
     raise AssertionError("nothing happened")
 
@@ -38,7 +38,7 @@ def finished(url: str) -> int:
 
 
 def loose_ends(url: str) -> dict[str, int]:
-    """What must not be there when all work is done: 0 of each."""
+    """How much there is of what must not be left when all work is done."""
     counted = {
         "running evaluations": "bf_evaluation where status = 'running'",
         "leases": "bf_lease",

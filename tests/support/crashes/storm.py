@@ -328,7 +328,7 @@ class Storm:
         story.files_too_many, story.files_missing = len(there - known), len(known - there)
 
     def compare(self) -> None:
-        """Evaluate the same list in quiet; what differs goes to the story."""
+        """Evaluate the same list undisturbed; what differs goes to the story."""
         quiet = self.server.new_url()
         words = ("search", *map(str, search(self.folder, self.trials, quiet, 60, "quiet")))
         start = [sys.executable, "-c", START, *words]
@@ -373,5 +373,5 @@ def status(url: str, folder: Path) -> dict[str, Any]:
     """What `bitfront status` says."""
     done = child("status", STUDY, "--json", cwd=folder, env={"BITFRONT_STORAGE": url})
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    listing: dict[str, Any] = json.loads(done.stdout)
+    return listing

@@ -111,12 +111,12 @@ class Workers:
         return next((row[0] for row in self.rows(query, **values)), None)
 
     def wait_until(self, condition: Callable[[], Any]) -> Any:
-        """What the condition gives once it is true, while a process lives."""
+        """Wait, while a process lives, until a condition is true, and give what it returns."""
         end = time.monotonic() + 300
         while time.monotonic() < end:
-            found = condition()
-            if found:
-                return found
+            value = condition()
+            if value:
+                return value
             assert any(process.poll() is None for process in self.processes), self.all_said()
             time.sleep(0.02)
         raise AssertionError(f"nothing happened\n{self.all_said()}")
@@ -138,15 +138,15 @@ class Workers:
             "select e.id from bf_evaluation e join bf_lease l on l.evaluation_id = e.id "
             "join bf_worker w on w.name = l.worker where w.pid = :pid and e.status = 'running'"
         )
-        found: int | None = self.value(query, pid=process.pid)
-        return found
+        evaluation: int | None = self.value(query, pid=process.pid)
+        return evaluation
 
     def wait_until_held(self, process: subprocess.Popen[bytes]) -> int:
         """Wait until a process is in the middle of the evaluation that it is held in; its id."""
         self.wait_until((self.folder / f"held{process.pid}").exists)
-        found = self.under_way(process)
-        assert found is not None
-        return found
+        evaluation = self.under_way(process)
+        assert evaluation is not None
+        return evaluation
 
     def release(self, process: subprocess.Popen[bytes]) -> None:
         """Let a process that is held go on."""
@@ -157,7 +157,7 @@ class Workers:
         self.wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
 
     def left_behind(self) -> dict[str, int]:
-        """What nobody may leave when all have ended; every count has to be zero."""
+        """How much there is of what must not be left when all have ended; every count has to be zero."""
         counts = {
             "leases": "select count(*) from bf_lease",
             "tasks": "select count(*) from bf_task",

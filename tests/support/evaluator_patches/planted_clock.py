@@ -37,7 +37,7 @@ def load_planted(
 
 
 def planted_ms(model: Path | bytes) -> float:
-    """Of one inference."""
+    """The milliseconds that one inference of a model is made to take."""
     packed = None if isinstance(model, bytes) else packed_file.read_message(model)
     proto = packed or onnx.load_from_string(model if isinstance(model, bytes) else model.read_bytes())
     weights = sum(_size(tensor) for tensor in proto.graph.initializer)

@@ -49,8 +49,8 @@ def _measure_quickly() -> None:
         return latency.replace(measure_once(session, baseline, quick), warnings=())
 
     def all_once(everyone: Any, baseline: Any, rounds: int, plan: Any, alive: Any) -> Mapping[str, Latency]:
-        found = together_once(everyone, baseline, 5, plan, alive)
-        return {name: latency.replace(each, warnings=()) for name, each in found.items()}
+        latencies = together_once(everyone, baseline, 5, plan, alive)
+        return {name: latency.replace(each, warnings=()) for name, each in latencies.items()}
 
     latency._measure_once = once
     latency._together_once = all_once  # type: ignore[assignment]

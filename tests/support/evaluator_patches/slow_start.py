@@ -17,12 +17,12 @@ measure_once = latency._measure_once
 
 
 def once(session: Any, baseline: Any, plan: Any) -> Latency:
-    found = measure_once(session, baseline, plan)
+    measurement = measure_once(session, baseline, plan)
     measured.append(1)
-    if len(measured) > 1 or found.baseline_ms is None:
-        return found
-    factors = {"value_ms": found.value_ms * FACTOR, "raw_ms": found.raw_ms * FACTOR}
-    return latency.replace(found, **factors, baseline_ms=found.baseline_ms * FACTOR)
+    if len(measured) > 1 or measurement.baseline_ms is None:
+        return measurement
+    factors = {"value_ms": measurement.value_ms * FACTOR, "raw_ms": measurement.raw_ms * FACTOR}
+    return latency.replace(measurement, **factors, baseline_ms=measurement.baseline_ms * FACTOR)
 
 
 latency._measure_once = once

@@ -31,7 +31,7 @@ PLACEMENT = replace(TENSORRT, name="toy")
 
 
 class ToyKind(BackendKind):
-    """What is known before it is opened."""
+    """What is known of the backend before it is opened."""
 
     name = "toy"
     engine_file = SOURCE_FILE
@@ -166,8 +166,8 @@ class ToySession:
         self._latency_ms = latency_ms
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        found = self._evaluator.run(None, dict(inputs))
-        return dict(zip(self._evaluator.output_names, found, strict=True))
+        outputs = self._evaluator.run(None, dict(inputs))
+        return dict(zip(self._evaluator.output_names, outputs, strict=True))
 
     def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         """Nothing is measured."""

@@ -59,7 +59,7 @@ def popen(words: Sequence[str], **settings: Any) -> Any:
 
 
 def run_python(words: Sequence[str], timeout: float = 400, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run` gives of such a process: text from both of its streams."""
+    """Run a forked process as `subprocess.run` does, with text from both of its streams."""
     with popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings) as process:
         try:
             said = process.communicate(timeout=timeout)
@@ -74,7 +74,7 @@ def fork_evaluators(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forking_subprocess() -> SimpleNamespace:
-    """As much of the module as keepers and fleets use."""
+    """A stand-in for the module `subprocess`, with as much of it as keepers and fleets use."""
     known = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
     return SimpleNamespace(Popen=popen, **known)
 
@@ -89,17 +89,17 @@ def be_helped(line: socket.socket, pid: int) -> None:
 
 def evaluators_of(pid: int) -> list[psutil.Process]:
     """The evaluator processes of a command and of its workers, oldest first; a forked command has them by a helper."""
-    found = []
+    processes = []
     with suppress(psutil.Error):
         for below in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error):
                 if any("evaluators.process.server" in word for word in below.cmdline()):
-                    found.append((below.create_time(), below.pid, below))
-    return [below for *_, below in sorted(found)]
+                    processes.append((below.create_time(), below.pid, below))
+    return [below for *_, below in sorted(processes)]
 
 
 def forked_processes() -> list[psutil.Process]:
-    """Those of this process that are still there."""
+    """The processes forked for this one that are still there."""
     server = _server() if _server.cache_info().currsize else None
     return [] if server is None else server[1].children()
 
@@ -131,10 +131,10 @@ class ForkedProcess:
         self.returncode: int | None = None
         self._text = text
         self._reading = threading.Lock()
-        self._ended, told = os.pipe()
+        self._ended, end_writer = os.pipe()
         # Not closed earlier: another thread may be waiting on it, and its number would be given to another file.
         weakref.finalize(self, os.close, self._ended)
-        ours = [told]  # descriptors that only the process needs
+        ours = [end_writer]  # descriptors that only the process needs
         self.stdin: IO[Any] | None = None
         if stdin == subprocess.PIPE:
             stdin, writing = os.pipe()
@@ -156,7 +156,7 @@ class ForkedProcess:
         try:
             server = _server()
             assert server is not None
-            fds = [told, ours[-1], *(fd for _, fd in streams), *pass_fds]
+            fds = [end_writer, ours[-1], *(fd for _, fd in streams), *pass_fds]
             with _ASKING:
                 socket.send_fds(server[0], [json.dumps(request).encode()], fds)
                 self.pid = _number(server[0].recv(MESSAGE_BYTES))
@@ -179,13 +179,13 @@ class ForkedProcess:
         self.wait()
 
     def poll(self) -> int | None:
-        """Its exit code, or minus the signal that ended it; None while it runs."""
+        """The exit code, or minus the signal that ended the process; None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """As `poll`, once it has ended; raises TimeoutExpired."""
+        """Wait for the end of the process and give what `poll` gives; raises TimeoutExpired."""
         if self.returncode is None:
             poll = select.poll()
             poll.register(self._ended, select.POLLIN)
@@ -202,35 +202,35 @@ class ForkedProcess:
             with suppress(BrokenPipeError):
                 self.stdin.close()
         end = None if timeout is None else time.monotonic() + timeout
-        found: dict[int, bytes] = {}
+        contents: dict[int, bytes] = {}
         with selectors.DefaultSelector() as waiting:
             for stream in (self.stdout, self.stderr):
                 if stream is not None and not stream.closed:
                     waiting.register(stream, selectors.EVENT_READ)
-                    found[stream.fileno()] = b""
+                    contents[stream.fileno()] = b""
             while waiting.get_map():
                 ready = waiting.select(None if end is None else max(0.0, end - time.monotonic()))
                 if not ready:
                     raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
                 for key, _ in ready:
                     chunk = os.read(key.fd, 1 << 16)
-                    found[key.fd] += chunk
+                    contents[key.fd] += chunk
                     if not chunk:
                         waiting.unregister(key.fileobj)
-        said = tuple(self._close(stream, found) for stream in (self.stdout, self.stderr))
+        said = tuple(self._close(stream, contents) for stream in (self.stdout, self.stderr))
         self.wait(None if end is None else max(0.0, end - time.monotonic()))
         return said[0], said[1]
 
-    def _close(self, stream: IO[Any] | None, found: Mapping[int, bytes]) -> str | bytes | None:
-        """What was read of it; None where it is none or was read before."""
+    def _close(self, stream: IO[Any] | None, contents: Mapping[int, bytes]) -> str | bytes | None:
+        """Close a stream and give what was read of it; None where there is none or it was closed before."""
         if stream is None or stream.closed:
             return None
-        content = found[stream.fileno()]
+        content = contents[stream.fileno()]
         stream.close()
         return content.decode() if self._text else content
 
     def send_signal(self, number: int) -> None:
-        """To it, unless it has ended."""
+        """Send a signal to the process, unless it has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -242,11 +242,11 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _number(told: bytes) -> int:
-    """What the server told; raises ChildProcessError if it told nothing, as it has ended."""
-    if not told:
+def _number(reply: bytes) -> int:
+    """The number in a reply of the server; raises ChildProcessError if it is empty, as the server has ended."""
+    if not reply:
         raise ChildProcessError("the process that forks others for the tests has ended before them: was it killed?")
-    return int(told)
+    return int(reply)
 
 
 def _opened(stream: Any, place: int, ours: list[int]) -> tuple[int | None, int]:
@@ -264,13 +264,13 @@ def _opened(stream: Any, place: int, ours: list[int]) -> tuple[int | None, int]:
 
 
 def _environment() -> dict[str, str]:
-    """Of the process that forks: without what single tests plant."""
+    """Variables of the process that forks, without those that single tests set."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("BITFRONT_TEST_")}
     return {**plain, "PYTHONPATH": f"{PATCHES}{os.pathsep}{ROOT}"}
 
 
 def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
-    """What decides how Python starts."""
+    """The variables that decide how Python starts."""
     return {k: v for k, v in environment.items() if k.startswith("PYTHON") and k not in _ADOPTED}
 
 

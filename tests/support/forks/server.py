@@ -72,12 +72,12 @@ def _fork_for(line: socket.socket) -> str | None:
             message, fds, _, _ = socket.recv_fds(line, MESSAGE_BYTES, 20)
             if not message:
                 return None
-            told, folder, *streams = fds
+            end_writer, folder, *streams = fds
             pid = os.fork()
             if pid == 0:
                 line.detach()
                 return _become(json.loads(message), folder, streams)
-            running[pid] = told
+            running[pid] = end_writer
             for fd in fds[1:]:
                 os.close(fd)
             line.send(str(pid).encode())
@@ -87,9 +87,9 @@ def _import_all() -> None:
     """What evaluators and commands import sooner or later, but what starts threads: forks would miss those."""
     import_late()
     for room in (search, evaluators, studies, bitfront):
-        for found in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
-            if not found.name.endswith("__main__"):
-                importlib.import_module(found.name)
+        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
     for name in LIBRARIES:
         with suppress(ModuleNotFoundError):  # a host with a GPU has no drivers of database servers
             importlib.import_module(name)

@@ -20,21 +20,21 @@ VALUES: tuple[Any, ...] = (
 
 def mutate_bytes(data: bytes, random: Random) -> bytes:
     """Bytes with some of them changed, left out, repeated, or cut off."""
-    found = bytearray(data)
+    content = bytearray(data)
     for _ in range(random.choice((1, 1, 2, 8, 64))):
-        place = random.randrange(len(found) or 1)
+        place = random.randrange(len(content) or 1)
         kind = random.randrange(5)
         if kind == 0:
-            found[place : place + 1] = random.randbytes(1)
+            content[place : place + 1] = random.randbytes(1)
         elif kind == 1:
-            del found[place : place + random.randint(1, 16)]
+            del content[place : place + random.randint(1, 16)]
         elif kind == 2:
-            found[place:place] = found[place : place + random.randint(1, 64)] * random.choice((1, 2, 50))
+            content[place:place] = content[place : place + random.randint(1, 64)] * random.choice((1, 2, 50))
         elif kind == 3:
-            found[place:place] = random.choice((b"\0", b"\xff" * 8, b"[" * 200, b'"', b"\n\n", b"-1", b"9" * 40))
+            content[place:place] = random.choice((b"\0", b"\xff" * 8, b"[" * 200, b'"', b"\n\n", b"-1", b"9" * 40))
         elif random.random() < 0.3:
-            del found[place:]
-    return bytes(found)
+            del content[place:]
+    return bytes(content)
 
 
 def mutate_json(value: Any, random: Random) -> Any:
@@ -55,9 +55,9 @@ def mutate_json(value: Any, random: Random) -> Any:
 
 def mutate_model(proto: onnx.ModelProto, random: Random) -> bytes:
     """An ONNX file with a few sizes, names, types, attributes or inputs changed."""
-    found = onnx.ModelProto()
-    found.CopyFrom(proto)
-    graph = found.graph
+    mutant = onnx.ModelProto()
+    mutant.CopyFrom(proto)
+    graph = mutant.graph
     for _ in range(random.choice((1, 1, 2, 4))):
         node = random.choice(graph.node)
         names = [name for each in graph.node for name in (*each.input, *each.output)] or [""]
@@ -90,7 +90,7 @@ def mutate_model(proto: onnx.ModelProto, random: Random) -> bytes:
             node.name = random.choice(("", "\x1b]0;x\x07", "a.1.2.3" * 500, "(" * 900, node.name))
         else:
             graph.node.append(node)
-    return found.SerializeToString()
+    return mutant.SerializeToString()
 
 
 def damage_row(database: Path, random: Random) -> str:

@@ -87,16 +87,16 @@ def read_state(random: Random) -> None:
 
 def read_rows(random: Random) -> None:
     copy_finished(Path.cwd())
-    told = [mutations.damage_row(Path(DATABASE), random) for _ in range(random.choice((1, 1, 1, 4)))]
-    print("; ".join(told))
+    changes = [mutations.damage_row(Path(DATABASE), random) for _ in range(random.choice((1, 1, 1, 4)))]
+    print("; ".join(changes))
     verb, *more = random.choice(READING)
     run_command(*random.choice(((verb, "small", *more), ("status",), ("targets",), (verb, "small", *more))))
 
 
 def read_option(random: Random) -> None:
     names = random.sample(sorted(option_table()), random.choice((1, 1, 2)))
-    given = {name: mutations.make_option_text(random) for name in names}
-    _refused(lambda: read_config({"model": "m.onnx", "data": "d.npz", **given}))
+    options = {name: mutations.make_option_text(random) for name in names}
+    _refused(lambda: read_config({"model": "m.onnx", "data": "d.npz", **options}))
 
 
 def _refused(read: Callable[[], object]) -> None:
@@ -173,11 +173,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None, help="a fresh one if it is left out, which is printed")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--case", type=int, default=None, help="one case alone")
-    given = parser.parse_args()
-    seed = secrets.randbits(32) if given.seed is None else given.seed
+    arguments = parser.parse_args()
+    seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
-    alone = given.case is not None
-    wrong = fuzz(seed, cases=1, first=given.case) if alone else fuzz(seed, seconds=given.seconds)
+    alone = arguments.case is not None
+    wrong = fuzz(seed, cases=1, first=arguments.case) if alone else fuzz(seed, seconds=arguments.seconds)
     sys.exit(1 if wrong else 0)
 
 

@@ -270,10 +270,10 @@ def _set_up_postgresql(folder: Path, data: Path, port: int) -> list[str]:
 
 
 def _postgresql_programs(folder: Path) -> Path:
-    found = importlib.util.find_spec("pgserver")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("pgserver")
+    if spec is None or not spec.submodule_search_locations:
         return _debian_postgresql()
-    package = Path(next(iter(found.submodule_search_locations)))
+    package = Path(next(iter(spec.submodule_search_locations)))
     if _unprivileged() and not all(parent.stat().st_mode & 1 for parent in package.parents):
         # Nobody cannot reach a virtual environment in root's home. Libraries lie beside the package.
         for part in ("pgserver", "pgserver.libs"):
@@ -284,13 +284,13 @@ def _postgresql_programs(folder: Path) -> Path:
 
 
 def _debian_postgresql() -> Path:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4]))
-    if not found:
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4]))
+    if not programs:
         raise MissingServerError(
             "No PostgreSQL: neither the pgserver wheel (which has none for Python 3.13 and later) nor Debian's "
             "postgresql package is installed."
         )
-    return found[-1].parent
+    return programs[-1].parent
 
 
 def _set_up_mariadb(folder: Path, data: Path, port: int) -> list[str]:

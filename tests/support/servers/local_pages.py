@@ -10,5 +10,5 @@ _OPENER = build_opener(ProxyHandler({}))
 def read_page(url: str, timeout_s: float = 60) -> bytes:
     """The content of a page; raises OSError, also for an answer that is no success."""
     with _OPENER.open(url, timeout=timeout_s) as answer:
-        found: bytes = answer.read()
-        return found
+        content: bytes = answer.read()
+        return content

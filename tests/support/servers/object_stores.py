@@ -34,7 +34,7 @@ def _gs_port() -> int:
 
 
 def s3_environment() -> dict[str, str]:
-    """What the environment says where S3 is on this machine."""
+    """Variables that name the S3 server on this machine."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{_s3_port()}",
         "AWS_ACCESS_KEY_ID": "key",
@@ -45,7 +45,7 @@ def s3_environment() -> dict[str, str]:
 
 
 def gs_environment() -> dict[str, str]:
-    """As `s3_environment`, of Google Cloud Storage."""
+    """Variables that name the Google Cloud Storage server on this machine."""
     return {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{_gs_port()}", "GOOGLE_CLOUD_PROJECT": "test"}
 
 

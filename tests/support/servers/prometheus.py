@@ -24,10 +24,10 @@ class MissingPrometheusError(Exception):
 
 def find_program(name: str) -> str:
     """Path of `prometheus` or `promtool`."""
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise MissingPrometheusError(f"{name} is not installed; Debian and Ubuntu have it in the package prometheus")
-    return found
+    return path
 
 
 class Prometheus:

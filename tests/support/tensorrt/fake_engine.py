@@ -291,7 +291,7 @@ class _NetworkWriter:
             self._add_node(node, inputs, outputs)
 
     def _add_bodies(self, node: onnx.NodeProto) -> None:
-        """Those of an If, before the node itself."""
+        """Add the nodes in the bodies of an If, before the If itself."""
         for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
             self.infos.update({info.name: info.type.tensor_type for info in (*body.value_info, *body.output)})
             self._write(body)
@@ -414,7 +414,7 @@ def _set_shape(context: Any, name: str, shape: Any) -> bool:
 
 
 def _shape_of(context: Any, name: str) -> list[int]:
-    """With the sizes that the inputs were given; -1 for what they do not tell."""
+    """The shape of a tensor at the sizes that the inputs have; -1 for sizes that do not follow from them."""
     tensors, sizes = _plan(context)["tensors"], {}
     for known, shape in context._state["shapes"].items():
         sizes.update(zip(tensors[known]["shape"], shape, strict=True))

@@ -201,8 +201,8 @@ class FakeTensorRT:
                 return self.behaviours[key](instance)
             if name not in instance._state:
                 instance._state[name] = self._plausible(kind)
-            found = instance._state[name]
-            return found() if key in BORROWED else found
+            value = instance._state[name]
+            return value() if key in BORROWED else value
 
         def write(instance: Any, value: Any) -> None:
             self.used.add(key)
@@ -220,11 +220,11 @@ class FakeTensorRT:
         """Arguments by name and what the call returns, from the first overload that takes them."""
         self.used.add(key)
         for returned, *parameters in signatures:
-            found = self._match(
+            arguments = self._match(
                 [p for p in parameters if p != "/" and not p.startswith(("self", "this"))], args, kwargs
             )
-            if found is not None:
-                return found, returned
+            if arguments is not None:
+                return arguments, returned
         raise TypeError(f"tensorrt.{key}(): incompatible arguments {args} {dict(kwargs)}; supported: {signatures}")
 
     def _match(
@@ -232,20 +232,24 @@ class FakeTensorRT:
     ) -> dict[str, Any] | None:
         if len(args) > len(parameters):
             return None
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for i, parameter in enumerate(parameters):
             name, _, rest = parameter.partition(": ")
             kind, _, default = rest.partition(" = ")
             by_name = name in kwargs and not re.fullmatch(r"arg\d+", name)
             if i < len(args) and not by_name:
-                found[name] = args[i]
+                arguments[name] = args[i]
             elif by_name and i >= len(args):
-                found[name] = kwargs[name]
+                arguments[name] = kwargs[name]
             elif not default:
                 return None
-            if name in found and not (default and found[name] is None) and not self._fits(kind, found[name]):
+            if (
+                name in arguments
+                and not (default and arguments[name] is None)
+                and not self._fits(kind, arguments[name])
+            ):
                 return None
-        return found if kwargs.keys() <= found.keys() else None
+        return arguments if kwargs.keys() <= arguments.keys() else None
 
     def _resolved(self, kind: str) -> str | None:
         """The listed class that a type means: some are named as in C++, `IBuilder` for `Builder`."""

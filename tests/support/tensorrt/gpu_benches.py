@@ -141,10 +141,10 @@ def calibrated(folder: Path, metric: str = "sqnr") -> tuple[EvaluatorProcess, Sp
     return EvaluatorProcess(job, folder / "log"), bed.space
 
 
-def sqnr(reference: NDArray[Any], found: NDArray[Any]) -> float:
+def sqnr(reference: NDArray[Any], output: NDArray[Any]) -> float:
     """Signal to quantization noise, dB."""
     wanted = reference.astype(np.float64)
-    noise = np.mean((wanted - found.astype(np.float64)) ** 2)
+    noise = np.mean((wanted - output.astype(np.float64)) ** 2)
     return float(10 * np.log10(np.mean(wanted**2) / max(noise, 1e-30)))
 
 
@@ -156,7 +156,7 @@ def _sessions() -> list[Any]:
 
     from evaluators.backends.tensorrt.session import TensorRTSession
 
-    return [found for found in gc.get_objects() if isinstance(found, TensorRTSession) and found._stream is not None]
+    return [each for each in gc.get_objects() if isinstance(each, TensorRTSession) and each._stream is not None]
 
 
 def breaks_memory(outputs: dict[str, NDArray[Any]], labels: Any) -> NDArray[np.float64]:

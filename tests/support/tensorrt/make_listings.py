@@ -67,7 +67,7 @@ def _with_nested(cls: type) -> Iterator[tuple[str, type]]:
 
 
 def _class(cls: type) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    listing: dict[str, Any] = {
         "bases": [base.__qualname__ for base in cls.__bases__ if not base.__module__.startswith("pybind11")],
         "methods": {},
         "readonly": {},
@@ -75,20 +75,20 @@ def _class(cls: type) -> dict[str, Any]:
         "names": {},
     }
     if hasattr(cls, "__members__"):
-        found["members"] = {name: int(member) for name, member in cls.__members__.items()}
+        listing["members"] = {name: int(member) for name, member in cls.__members__.items()}
     for name, stored in vars(cls).items():
         value = stored.__func__ if isinstance(stored, staticmethod) else stored
-        if name in _SKIPPED or "pybind11" in name or name in found.get("members", ()):
+        if name in _SKIPPED or "pybind11" in name or name in listing.get("members", ()):
             continue
         if isinstance(value, property):
-            found["writable" if value.fset is not None else "readonly"][name] = _property_type(value)
+            listing["writable" if value.fset is not None else "readonly"][name] = _property_type(value)
         elif isinstance(value, type):
-            found["names"][name] = value.__qualname__
+            listing["names"][name] = value.__qualname__
         elif hasattr(type(value), "__members__"):
-            found["names"][name] = _member(value)
+            listing["names"][name] = _member(value)
         elif _is_function(value):
-            found["methods"][name] = _signatures(value)
-    return {key: value for key, value in found.items() if value}
+            listing["methods"][name] = _signatures(value)
+    return {key: value for key, value in listing.items() if value}
 
 
 def _is_function(value: object) -> bool:
@@ -99,8 +99,8 @@ def _member(value: Any) -> str:
     return f"{type(value).__qualname__}.{value.name}"
 
 
-def _property_type(found: property) -> str:
-    for accessor, pattern in ((found.fget, r"\) -> (.+)"), (found.fset, r"arg1: (.+)\) -> None")):
+def _property_type(member: property) -> str:
+    for accessor, pattern in ((member.fget, r"\) -> (.+)"), (member.fset, r"arg1: (.+)\) -> None")):
         match = re.search(pattern, getattr(accessor, "__doc__", None) or "")
         if match:
             return _type(match[1])
@@ -122,8 +122,8 @@ def _signatures(function: Any) -> list[list[str]]:
 
 def _parameter(text: str) -> str:
     name, _, rest = text.partition(": ")
-    kind, given, _ = rest.partition(" = ")
-    return f"{name}: {_type(kind)}{' = ...' if given else ''}" if rest else name
+    kind, default, _ = rest.partition(" = ")
+    return f"{name}: {_type(kind)}{' = ...' if default else ''}" if rest else name
 
 
 def _split(text: str) -> list[str]:
@@ -178,10 +178,10 @@ def link_stand_ins(extension: Path, folder: Path) -> None:
     missing = [name for name in wanted if not hasattr(python, name)]
     source.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for name in missing))
     for line in _lines("readelf", "-d", extension):
-        found = re.search(r"NEEDED.*\[(libnv\S+)\]", line)
-        if found:
-            out = folder / found[1]
-            command = ["gcc", "-shared", "-fPIC", "-w", "-o", str(out), f"-Wl,-soname,{found[1]}", str(source)]
+        match = re.search(r"NEEDED.*\[(libnv\S+)\]", line)
+        if match:
+            out = folder / match[1]
+            command = ["gcc", "-shared", "-fPIC", "-w", "-o", str(out), f"-Wl,-soname,{match[1]}", str(source)]
             subprocess.run(command, check=True)
 
 

@@ -48,8 +48,8 @@ def environment() -> dict[str, str]:
         libraries = _made(f"libraries-{LIBRARIES[1]}", _link_libraries)
     # Every build takes and gives back hundreds of megabytes; kept instead, builds take half the time.
     keep = {"MALLOC_TRIM_THRESHOLD_": 1 << 31, "MALLOC_MMAP_THRESHOLD_": 1 << 31}
-    found = {**keep, "LD_LIBRARY_PATH": libraries, "PYTHONPATH": f"{bindings}:{ROOT}"}
-    return {**os.environ, **{name: str(value) for name, value in found.items()}}
+    variables = {**keep, "LD_LIBRARY_PATH": libraries, "PYTHONPATH": f"{bindings}:{ROOT}"}
+    return {**os.environ, **{name: str(value) for name, value in variables.items()}}
 
 
 def _made(name: str, make: Callable[[Path], None]) -> Path:
@@ -73,8 +73,8 @@ def _link_libraries(folder: Path) -> None:
     _unpack(LIBRARIES, folder)
     package = folder / "onnxruntime_ep_nv_tensorrt_rtx"
     for name in ("libtensorrt_rtx.so", "libtensorrt_onnxparser_rtx.so"):
-        (found,) = package.glob(f"{name}.*")
-        found.rename(folder / f"{name}.1")
+        (library,) = package.glob(f"{name}.*")
+        library.rename(folder / f"{name}.1")
     _run("rm", "-r", package)
     (folder / "empty.c").write_text("int bitfront_nothing(void) { return 0; }\n")
     (folder / "plugin.c").write_text("int initLibNvInferPlugins(void *logger, const char *space) { return 1; }\n")
@@ -143,16 +143,17 @@ def _build(trt: Any, name: str, folder: Path) -> dict[str, Any]:
     from tests.support.networks import loaded
 
     builder = _builder(trt, name)
-    asked = list(mixes(loaded(name)))
-    errors = {_words(a): _error(lambda a=a: builder.build(builder.lower(a), folder / "plan")) for a in asked}
+    assignments = list(mixes(loaded(name)))
+    errors = {_words(a): _error(lambda a=a: builder.build(builder.lower(a), folder / "plan")) for a in assignments}
     errors |= {
-        f"written out: {_words(a)}": _error(lambda a=a: _build_explicit(builder, name, a, folder)) for a in asked[2:5]
+        f"written out: {_words(a)}": _error(lambda a=a: _build_explicit(builder, name, a, folder))
+        for a in assignments[2:5]
     }
     # A probe builds a network of its own, every group's output exposed; only its session needs a GPU.
     builder._session = lambda engine, plan_bytes: plan_bytes
-    errors |= {f"probe of {_words(a)}": _error(lambda a=a: builder.probe(a)) for a in asked[2:4]}
+    errors |= {f"probe of {_words(a)}": _error(lambda a=a: builder.probe(a)) for a in assignments[2:4]}
     refused = {assignment: error for assignment, error in errors.items() if error}
-    return {"asked": len(asked), "refused": refused, "bytes": (folder / "plan").stat().st_size}
+    return {"asked": len(assignments), "refused": refused, "bytes": (folder / "plan").stat().st_size}
 
 
 def _build_explicit(builder: Any, name: str, assignment: Any, folder: Path) -> None:
@@ -189,7 +190,7 @@ def _error(build: Callable[[], Any]) -> str:
 
 
 def _extras(trt: Any, names: Sequence[str], folder: Path) -> dict[str, Any]:
-    """What needs one network only: knobs, planted faults, the listing."""
+    """Check what needs one network only: knobs, planted faults, the listing."""
     if "residual" not in names:
         return {}
     from tests.support.tensorrt.make_listings import describe
@@ -232,7 +233,7 @@ def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
 def _build_formats(trt: Any, folder: Path) -> dict[str, str]:
     """What came of networks in every precision that the capabilities file has, and in ten mixes of them.
 
-    Of two of them again with all that `--decide` takes.
+    Two of the networks are built again with all that `--decide` takes.
     """
     import random
 
@@ -243,7 +244,7 @@ def _build_formats(trt: Any, folder: Path) -> dict[str, str]:
     from search.values import FREE
     from tests.support.networks import loaded, ranged
 
-    found, rng = {}, random.Random(0)
+    errors, rng = {}, random.Random(0)
     every = ("attention", *(op.lower() for op in FREE))
     for name, decided in [
         *((n, ()) for n in ("residual", "transformer", "row_products")),
@@ -259,8 +260,8 @@ def _build_formats(trt: Any, folder: Path) -> dict[str, str]:
             tried[f"mix {number}"] = space.nearest(drawn)
         for words, assignment in tried.items():
             key = f"{name} {'decided ' if decided else ''}{words}"
-            found[key] = _error(lambda b=builder, a=assignment: b.build(b.lower(a), folder / "plan"))
-    return found
+            errors[key] = _error(lambda b=builder, a=assignment: b.build(b.lower(a), folder / "plan"))
+    return errors
 
 
 def _bounds(trt: Any, folder: Path) -> dict[str, float]:
@@ -278,12 +279,12 @@ def _bounds(trt: Any, folder: Path) -> dict[str, float]:
     parsed = tensorrt_api.parse_network(trt, trt.Builder(log), log, model_bytes(model.graph), strong=True)
     layers, ranges = tensorrt_api.layers_of(parsed[0]), observed(model)
     around = _Neighbours(trt, layers, ranges)
-    known = {name: found.magnitude for name, found in ranges.tensors.items()}
-    found = {
+    known = {name: tensor_range.magnitude for name, tensor_range in ranges.tensors.items()}
+    bounds = {
         layer.name: around.bound(layer, 0, [known.get(tensor.name, 0.0) for tensor in tensorrt_api.inputs_of(layer)])
         for layer in layers
     }
-    return {**found, "logits": ranges.tensors["logits"].magnitude}
+    return {**bounds, "logits": ranges.tensors["logits"].magnitude}
 
 
 def _build_with_knobs(trt: Any, folder: Path) -> None:
