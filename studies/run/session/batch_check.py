@@ -43,9 +43,9 @@ def _open_inputs(config: SearchConfig, batch: int | None) -> dict[str, Dims]:
 
 def _first_size(name: str, inputs: Mapping[str, Dims], config: SearchConfig) -> int | None:
     """How many samples an input holds, at the shape that is asked for; None where nothing says it."""
-    asked = next((shape.optimum for shape in config.shapes if shape.name == name), None)
+    optimum_shape = next((shape.optimum for shape in config.shapes if shape.name == name), None)
     first = inputs[name][0] if name in inputs else None
-    return asked[0] if asked else first if isinstance(first, int) else config.batch
+    return optimum_shape[0] if optimum_shape else first if isinstance(first, int) else config.batch
 
 
 def _ways_text(name: str, main: str, inputs: Mapping[str, Dims], config: SearchConfig) -> str:
