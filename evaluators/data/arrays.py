@@ -7,7 +7,7 @@ import shutil
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -203,11 +203,18 @@ class ArrayDataset:
     Args:
         inputs: of the model.
         folder: where parts that do not fit into memory may be written, see `Cache`.
+        fixed: names of arrays that are constants of the model, and left out.
     """
 
-    def __init__(self, shards: Sequence[Shard], inputs: Sequence[TensorSpec], folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        inputs: Sequence[TensorSpec],
+        folder: Path | None = None,
+        fixed: Collection[str] = (),
+    ) -> None:
         self._shards = shards
-        self._checker = Checker(inputs)
+        self._checker = Checker(inputs, fixed)
         self._cache = Cache(folder)
         content = Content()
         sizes: list[int] = []
@@ -301,7 +308,7 @@ class ArrayDataset:
         return {name: array for name, array in arrays.items() if kept or name != CLUSTERS}
 
     def _arrays(self, number: int) -> Mapping[str, Rows]:
-        return self._cache.get(number, self._shards[number].read)
+        return self._cache.get(number, lambda: self._checker.leave_out_constants(self._shards[number].read()))
 
 
 @dataclass

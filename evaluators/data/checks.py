@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,24 @@ _LABEL_LIKE = frozenset({"label", "labels", "y", "target", "targets", "class", "
 
 @dataclass(frozen=True)
 class Checker:
-    """Compares arrays with the model's inputs; messages number samples over the whole dataset, from 0."""
+    """Compares arrays with the model's inputs; messages number samples over the whole dataset, from 0.
+
+    Attributes:
+        inputs: of the model.
+        fixed: names of inputs of the file that are constants of the model, whose arrays are left out.
+    """
 
     inputs: Sequence[TensorSpec]
+    fixed: Collection[str] = ()
+
+    def leave_out_constants(self, arrays: Mapping[str, Rows]) -> dict[str, Rows]:
+        """The arrays without those of constants, and without single numbers, of which an export says no names."""
+        known = {*(spec.name for spec in self.inputs), LABELS, CLUSTERS}
+        return {
+            name: array
+            for name, array in arrays.items()
+            if name in known or name.startswith(SEVERAL) or (name not in self.fixed and len(array.shape) > 0)
+        }
 
     def takes(self, key: str) -> bool:
         """Whether labels or clusters may be given; False for a model with an input of that name, which it is then."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from evaluators.data.arrays import ArrayDataset, folder_shards, function_shards, npy_shard, npz_shard
@@ -26,6 +26,7 @@ def open_data(
     cache: Path | None = None,
     most: int | None = None,
     folder: Path | None = None,
+    fixed: Collection[str] = (),
 ) -> Dataset:
     """Open data for a model and check them.
 
@@ -48,11 +49,12 @@ def open_data(
             the same.
         folder: where samples of compressed files and of images are kept once they were read, if they do not fit into
             memory; None: they are read again whenever they are needed.
+        fixed: names of inputs that are constants of the model, whose arrays are left out.
 
     Raises:
         DataError: the data cannot be read, do not fit the model, or hold fewer than two samples.
     """
-    dataset = limit(_open(source, inputs, preprocess, cache, most, folder), most)
+    dataset = limit(_open(source, inputs, preprocess, cache, most, folder, fixed), most)
     if labels_required and not dataset.has_labels:
         raise DataError(
             f"data {source!r} have no labels and the metric needs them: add an array {LABELS!r} with one row per "
@@ -70,15 +72,16 @@ def _open(
     cache: Path | None,
     most: int | None,
     folder: Path | None,
+    fixed: Collection[str],
 ) -> Dataset:
     path = Path(source)
     if path.is_dir():
-        return _open_folder(path, inputs, preprocess, folder)
+        return _open_folder(path, inputs, preprocess, folder, fixed)
     if preprocess is not None:
         raise DataError(f"--preprocess {preprocess!r} is for image folders, and {source!r} is none: leave it out")
     if path.is_file():
         shard = npy_shard(path, inputs) if path.suffix == ".npy" else npz_shard(path)
-        return ArrayDataset([shard], inputs)
+        return ArrayDataset([shard], inputs, fixed=fixed)
     if names_function(source):
         check_source(source)
         if cache is None:
@@ -89,7 +92,9 @@ def _open(
     raise missing_source(source)
 
 
-def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | None, kept: Path | None) -> Dataset:
+def _open_folder(
+    folder: Path, inputs: Sequence[TensorSpec], preprocess: str | None, kept: Path | None, fixed: Collection[str]
+) -> Dataset:
     arrays, single = (visible_files(folder, pattern) for pattern in ("*.npz", "*.npy"))
     images = sorted(find_images(folder), key=lambda image: image.relative_to(folder).as_posix())
     kinds = [kind for kind, found in ((".npz files", arrays), (".npy files", single), ("images", images)) if found]
@@ -107,5 +112,5 @@ def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | N
     if preprocess is not None:
         raise DataError(f"--preprocess {preprocess!r} is for image folders, and {str(folder)!r} holds {kinds[0]}")
     if single:
-        return ArrayDataset(folder_shards(folder, folder.name), inputs)
-    return ArrayDataset([npz_shard(path) for path in arrays], inputs, kept)
+        return ArrayDataset(folder_shards(folder, folder.name), inputs, fixed=fixed)
+    return ArrayDataset([npz_shard(path) for path in arrays], inputs, kept, fixed)

@@ -61,6 +61,11 @@ class ShapeRequest:
         return self.low == self.high
 
 
+def input_names(texts: Iterable[str]) -> set[str]:
+    """The inputs that `--input-value` makes constants."""
+    return {text.rpartition("=")[0] for text in texts}
+
+
 def read_input_values(proto: onnx.ModelProto, texts: Sequence[str], path: Path) -> dict[str, NDArray[Any]]:
     """The values of `--input-value`, by input, in its type and shape; sizes that are dynamic are 1.
 

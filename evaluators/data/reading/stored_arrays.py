@@ -111,7 +111,7 @@ def read_npy(path: Path) -> StoredArray:
         what = (
             "one of Python objects: pickled and object arrays are refused because loading them could run foreign code"
             if dtype.hasobject
-            else "a single value"
+            else "a single value (of an input that is the same for all samples, give it by --input-value NAME=VALUE)"
         )
         raise DataError(f"data file {str(path)!r}: expected an array of numbers with one row per sample, got {what}")
     wanted = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

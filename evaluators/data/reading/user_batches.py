@@ -108,5 +108,8 @@ def _array(value: Any, name: str, doing: str) -> NDArray[Any]:
             ) from error
         raise DataError(f"{doing}{name!r} cannot be read as an array: {short(error)}.") from error
     if array.dtype.hasobject or not array.ndim:
-        raise DataError(f"{doing}{name!r}: expected an array with one row per sample, got {type(value).__name__}.")
+        raise DataError(
+            f"{doing}{name!r}: expected an array with one row per sample, got {type(value).__name__}. An input that is "
+            "the same for all samples is given by --input-value NAME=VALUE, and left out here."
+        )
     return array

@@ -24,6 +24,7 @@ from evaluators.process.score_order import order_scores
 from evaluators.process.tasks.open_model import OpenModel
 from search.errors import ConfigError
 from search.graph.model import TensorSpec
+from search.graph.shapes import input_names
 from search.values import digest_of
 
 Indices = NDArray[np.int64]
@@ -234,6 +235,7 @@ def open_job_data(
         cache=Path(job.caches.get(source) or Path(job.folder) / f"samples-{digest_of(source)[:16]}"),
         most=job.max_samples,
         folder=Path(job.folder) / f"kept-{digest_of(source)[:16]}",
+        fixed=input_names(job.input_values),
     )
 
 

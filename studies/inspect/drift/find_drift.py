@@ -12,6 +12,7 @@ from evaluators.calibration.sample_statistics import SampleStatistics, read_stat
 from evaluators.data.opening import open_data
 from evaluators.metrics.registry import get_metric
 from search.errors import StudyError
+from search.graph.shapes import input_names
 from search.values import Accuracy
 from studies.artifacts.kept_ranges import load_ranges
 from studies.artifacts.locations import open_artifacts
@@ -78,7 +79,8 @@ def _has_what_the_metric_needs(now: Standing, config: SearchConfig) -> bool:
     metric = get_metric(_metric_name(now, config), config.decode)
     if not metric.needs_labels:
         return True
-    return open_data(config.data, load_model(config).inputs, preprocess=config.preprocess, most=2).has_labels
+    inputs, fixed = load_model(config).inputs, input_names(config.input_values)
+    return open_data(config.data, inputs, preprocess=config.preprocess, most=2, fixed=fixed).has_labels
 
 
 def _stored_statistics(now: Standing, config: SearchConfig, events: Events) -> SampleStatistics:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from search.errors import ModelError
 from search.graph.onnx_file import Dims, read_input_shapes
+from search.graph.shapes import input_names
 from studies.options.config import SearchConfig
 
 _LOOP = "examples/recurrent/unroll.py makes one model of all steps of a sequence, which has no state among its inputs"
@@ -36,7 +37,7 @@ def check_batches(config: SearchConfig) -> None:
 
 def _open_inputs(config: SearchConfig, batch: int | None) -> dict[str, Dims]:
     """The inputs with their sizes in the file, without scalars and those that become constants."""
-    fixed = {text.rpartition("=")[0] for text in config.input_values}
+    fixed = input_names(config.input_values)
     shapes = read_input_shapes(Path(config.model), batch)
     return {name: dims for name, dims in shapes.items() if dims and name not in fixed}
 

@@ -13,12 +13,14 @@ from search.graph.onnx_file import Dims, read_input_shapes
 from studies.options.config import SearchConfig
 from studies.options.quantities import ShapeSpec
 from studies.run.session.batch_check import check_batches
+from studies.run.session.data_values import with_values_of_data
 
 _ANY = 2**31 - 1
 
 
 def with_shapes_of_data(config: SearchConfig, folders: Mapping[str, str] | None = None) -> SearchConfig:
-    """The configuration with a shape for each dynamic input that has none, if the data tell it.
+    """The configuration with a shape for each dynamic input that has none, if the data tell it, and with the values of
+    inputs that are the same for all samples.
 
     Where samples have several sizes, the shape is a range from the smallest to the largest, which is measured. The
     batch is never that of the data: it is what `--batch` says.
@@ -30,6 +32,7 @@ def with_shapes_of_data(config: SearchConfig, folders: Mapping[str, str] | None 
         ModelError: the model cannot be read, or nothing says how large its batch is.
         DataError: a function that gives data fails.
     """
+    config = with_values_of_data(config)
     check_batches(config)
     inputs = read_input_shapes(Path(config.model), config.batch)
     unknown = _unknown_shapes(config, inputs)

@@ -36,6 +36,7 @@ from studies.run.session.batch_check import check_batches
 from studies.run.session.builders import prepared_builders
 from studies.run.session.data_caches import function_sources, read_sources
 from studies.run.session.data_shapes import model_notes, open_inputs, range_text, with_shapes_of_data
+from studies.run.session.data_values import values_text
 from studies.run.session.trusted_functions import check_trusted
 
 _LEAST_TRYING_S = 10.0
@@ -137,8 +138,9 @@ def check_inputs(
             read = read_sources(config, open_specs, place, events or Quiet(), shared=cache is not None)
             config = with_shapes_of_data(user_config, read)
             model = load_model(config)
-        if events is not None and (text := range_text(model, user_config)):
-            events.note(text)
+        for text in (values_text(config, user_config), range_text(model, user_config)):
+            if events is not None and text:
+                events.note(text)
         caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
         for text in model_notes(model):
             (events or Quiet()).note(text)
