@@ -18,6 +18,7 @@ from evaluators.backends.onnxruntime.gelu import MICROSOFT, join_gelu
 from evaluators.backends.onnxruntime.layer_norm import join_layer_norm
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_graph, open_session
+from evaluators.backends.onnxruntime.silu import join_silu
 from evaluators.engine import Audit, Engine
 from evaluators.held_folders import held_folder
 from evaluators.lowering.constants import Edits, array_of
@@ -49,7 +50,7 @@ class OnnxRuntimeBuilder:
     def lower(self, assignment: Assignment) -> ir.Model:
         lowered = lower(self.model, assignment, self.ranges, self.placement)
         joined = join_blocks(lowered)
-        return joined if self.device.cuda else join_layer_norm(join_gelu(joined))
+        return joined if self.device.cuda else join_layer_norm(join_gelu(join_silu(joined)))
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
         packed_file.write(lowered, out)
