@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 
+from evaluators.backends.kind import BackendKind
 from evaluators.backends.layers import EngineFile
 from evaluators.backends.registry import BACKENDS, kind_named, kind_of_file
 from evaluators.engine_files import onnx_layers, tensorrt_layers
@@ -87,7 +88,7 @@ def _read(path: Path, head: bytes, inspect_plan: InspectPlan) -> EngineFile:
     if head.startswith(_PLAN) or path.suffix in kind_named("tensorrt").engine_suffixes:
         return _read_listing(path, inspect_plan(path), "TensorRT plan")
     owner = kind_of_file(path)
-    if owner is not None and owner.name not in BACKENDS.shipped:
+    if owner is not None and type(owner).read_engine is not BackendKind.read_engine:
         return owner.read_engine(path)
     if head.lstrip()[:1] in (b"{", b"["):
         return _read_json(path, _text(path))

@@ -69,7 +69,7 @@ def readme_text(
         _how_to_run(manifest, engine_file, names),
         *_how_to_check(manifest, names, now.study.config.get("decode")),
         *([] if not batch else [f"Mind that {batch}"]),
-        _measurement_text(manifest["latency"]["doubts"]),
+        _measurement_text(manifest["latency"]["doubts"], known=known_kind(manifest["target"]["backend"]) is not None),
         "## Files",
         _table("file", "what it is", _file_rows(manifest["target"]["backend"], engine_file, names)),
     ]
@@ -135,9 +135,14 @@ def _samples_text(manifest: Mapping[str, Any], now: Standing) -> list[str]:
     ]
 
 
-def _measurement_text(doubts: Sequence[str]) -> str:
-    """What the latency is valid for, and what was doubtful when it was measured."""
-    doubt = f" It is doubtful: {'; '.join(doubts)}." if doubts else " Nothing was doubtful in that measurement."
+def _measurement_text(doubts: Sequence[str], *, known: bool) -> str:
+    """What the latency is valid for, and what was doubtful when it was measured.
+
+    Args:
+        known: whether this installation knows the backend, and so what is to be said of all its numbers.
+    """
+    none = " Nothing was doubtful in that measurement." if known else ""
+    doubt = f" It is doubtful: {'; '.join(doubts)}." if doubts else none
     return (
         f"The latency was measured on the device named above.{doubt} On another device the mix still runs if its "
         "operators do, but another mix may be faster there."
@@ -166,7 +171,7 @@ def _precisions_text(precisions: Mapping[str, str]) -> str:
 def _how_to_run(manifest: Mapping[str, Any], engine_file: str, names: Collection[str]) -> str:
     batch = ", ".join(f"'{_plain(name)}': array" for name, *_ in manifest["model"]["inputs"])
     if "run.py" not in names:
-        return "Engines of this backend cannot be run without bitfront."
+        return "bitfront knows no way to run engines of this backend without it."
     return (
         "```\npython run.py                                    # random inputs: outputs' shapes and a latency\n"
         "python run.py --data samples.npz --out out.npz   # your own: one array for each input, samples first\n```\n\n"

@@ -64,6 +64,22 @@ def test_a_backend_named_by_its_class_goes_through_a_search(here: Path) -> None:
     assert json.loads(gated.stdout)["candidate"]["backend"] == REFERENCE
 
 
+def test_a_backend_in_a_file_is_found_from_any_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    option = ("--backend", "toy_backend.py:ToyKind")
+    ok("search", "model.onnx", "--data", "data.npz", "--study", "s", *option, "--trials", 2, "--quiet")
+    database = f"sqlite:///{next(here.glob('*.db'))}"
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "another-user"))
+    refused = invoke("export", "s", "--out", "engine", "--trial", 1, "--storage", database)
+    assert (refused.exit_code, "name it again" in refused.stderr) == (2, False), "no command of a study takes --backend"
+    assert f"--backend {here / 'toy_backend.py'}:ToyKind" in refused.stderr
+    ok("export", "s", "--out", "engine", "--trial", 1, "--storage", database, "--trust-functions")
+    assert "Nothing was doubtful" not in (here / "elsewhere/engine/README.md").read_text(), (
+        "nobody here knows its clock"
+    )
+
+
 def test_the_doctor_and_layers_take_it_too(here: Path) -> None:
     result = invoke("doctor", "--backend", REFERENCE, "--json")
     lines = {row["name"]: row for row in json.loads(result.stdout)["checks"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from evaluators.backends.registry import BACKENDS, kind_named
+from evaluators.backends.registry import known_kind
 from evaluators.measure.latency_scale import BUSY
 from search.values import Target
 from studies.judging.points import UNRELATED_BELOW, Point
@@ -44,7 +44,8 @@ def format_resemblance(value: float | None) -> str:
 
 def caution_text(target: Target) -> str:
     """The caution of a target's backend; empty if its numbers were measured, or where it is not known here."""
-    return kind_named(target.backend).caution if target.backend in BACKENDS.shipped else ""
+    kind = known_kind(target.backend)
+    return "" if kind is None else kind.caution
 
 
 def unlabelled_text(limits: Limits, metric: MetricScale) -> str:

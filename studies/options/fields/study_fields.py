@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from evaluators.backends.registry import BACKENDS
 from search.space.capability_rules import CapabilityRules
 from studies.options import value_kinds as kinds
 from studies.options.limits import Bound
 from studies.options.option import Verbs, option
 from studies.options.quantities import ShapeSpec
 from studies.options.urls import DEFAULT_STORAGE, default_url
+
+_BACKENDS = tuple(BACKENDS.shipped)
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class StudyFields:
     )
     backend: str = option(
         kinds.BACKEND,
-        "The runtime that builds and runs engines: auto, tensorrt, onnxruntime, openvino or fake.",
+        f"The runtime that builds and runs engines: {', '.join(['auto', *_BACKENDS[:-1]])} or {_BACKENDS[-1]}.",
         "auto",
         metavar="NAME",
         verbs=Verbs.RUNNING,

@@ -87,7 +87,8 @@ def resolve_config(config: SearchConfig) -> dict[str, Any]:
     for name in ("model", "data", "calibration_data", "final_data", "calibration_cache"):
         if data[name] and Path(data[name]).exists():
             data[name] = str(Path(data[name]).absolute())
-    for name in ("data", "calibration_data", "final_data", "preprocess", "metric", "decode"):
+    data["backend"] = choose_backend(config.backend, device_of(config))
+    for name in ("data", "calibration_data", "final_data", "preprocess", "metric", "decode", "sampler", "backend"):
         if data[name]:
             data[name] = absolute_reference(data[name])
     if config.artifacts and bucket_of(config) is None:
@@ -101,7 +102,7 @@ def resolve_config(config: SearchConfig) -> dict[str, Any]:
             data[row.keyword] = absolute_paths(data[row.keyword])
         elif data[row.keyword] not in (None, "none"):
             data[row.keyword] = str(Path(data[row.keyword]).absolute())
-    return {**data, "backend": choose_backend(config.backend, device_of(config))}
+    return data
 
 
 def explicit_options(config: SearchConfig) -> dict[str, Any]:

@@ -69,10 +69,12 @@ def check_trusted(config: SearchConfig) -> None:
     unknown = sorted({*foreign} - _read_allowed(config))
     if unknown:
         named = "\n".join(f"  - {options[field].shown} {name}" for field, name in unknown)
+        again = "If you trust it, name it again with the same options, which resume, worker and export take. "
+        again = again if {*dict(unknown)} <= {*NAMED_AGAIN} else ""
         raise ConfigError(
             f"opening study {config.study!r}: its database {_shown_url(config)} names code that would run here, and "
-            f"this user has not allowed it:\n{named}\nIf you trust it, name it again with the same options, which "
-            "resume, worker and export take. If you trust everyone who can write this database, add --trust-functions."
+            f"this user has not allowed it:\n{named}\n{again}If you trust "
+            "everyone who can write this database, add --trust-functions."
         )
 
 
