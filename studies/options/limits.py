@@ -26,6 +26,7 @@ UNITS: Mapping[str, Callable[[float], str]] = {
     "ms": quantities.format_ms,
     "s": quantities.format_duration_s,
     "bytes": quantities.format_bytes,
+    "number": lambda number: f"{number:.4g}",
 }
 GROUP = "bitfront.limits"  # of entry points, by which other packages register theirs
 Bound = float | Amount

@@ -125,6 +125,11 @@ class Columns:
     def __len__(self) -> int:
         return len(next(iter(vars(self).values())))
 
+    def known(self, name: str, row: int) -> float | None:
+        """A number of a row; None where it is not known: NaN in columns of floats, negative in those of integers."""
+        value = float(getattr(self, name)[row])
+        return None if np.isnan(value) or (name not in FLOATS and value < 0) else value
+
 
 class EvaluationTable(Columns):
     """Every evaluation of one target, in order of id; columns as of `bf_evaluation` and those that follow.

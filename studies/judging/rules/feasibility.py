@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from studies.options.limits import LATENCY_MS, LOSS, Limit, Limits
+from studies.store.columns import FLOATS
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -71,8 +72,8 @@ def keeps_limits(measures: Columns, limits: Limits, *, higher_is_better: bool) -
 def _beyond(measures: Columns, limit: Limit, bound: float, higher_is_better: bool) -> Floats:
     """(n,) how far each row is beyond a limit, in its unit; NaN if the measure is missing."""
     values = np.asarray(measures[limit.column], float)
-    # Integer columns of the store hold negative numbers where nothing is known; losses and metrics may be negative.
-    known = values if limit.bounds_accuracy else np.where(values < 0, np.nan, values)
+    # Integer columns of the store hold negative numbers where nothing is known; what floats tell may be negative.
+    known = values if limit.bounds_accuracy or limit.column in FLOATS else np.where(values < 0, np.nan, values)
     result: Floats = limit.sign(higher_is_better) * (known - bound)
     return result
 

@@ -26,7 +26,6 @@ from studies.judging.sentences.final_split import final_shown_text
 from studies.judging.sentences.picks import ties_text
 from studies.judging.standing import Standing
 from studies.options.limits import Limit
-from studies.options.quantities import format_bytes
 from studies.show.front_rows import ordered_points
 from studies.show.terminal.text_table import Column, FittedTable, TextTable
 from studies.store.records import FAILED, OK
@@ -73,7 +72,7 @@ def points_table(
         Column("samples/s", right=True, drop=6),
         *(Column(name, right=True, drop=5) for level in levels for name in (f"level {level}", "built in")),
         *_score_columns(now),
-        *(Column(limit.word, right=True, drop=5) for limit in _limits_of_bytes(now)),
+        *(Column(limit.word, right=True, drop=5) for limit in _limits_shown(now)),
         Column("limits", drop=2),
         Column("mix", drop=3, shorten=_shorten_mixes),
         Column("notes", note=True),
@@ -141,19 +140,20 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str, shared:
         rate_text(point.samples_per_s),
         *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
         *_score_cells(now, point, shared),
-        *(_bytes_text(getattr(point, limit.column)) for limit in _limits_of_bytes(now)),
+        *(_limited_text(now, limit, point) for limit in _limits_shown(now)),
         limits_word(now, point),
         _MIX_LABEL.sub(lambda label: label[0].upper(), mix),
     ]
 
 
-def _limits_of_bytes(now: Standing) -> list[Limit]:
-    """The limits of size and memory that are set: their measures are columns only where they decide."""
-    return [limit for limit, _ in now.limits.rows() if limit.unit == "bytes"]
+def _limits_shown(now: Standing) -> list[Limit]:
+    """The limits that are set of what has no column anyway: their measures are columns only where they decide."""
+    return [limit for limit, _ in now.limits.rows() if limit.unit not in ("ms", "metric")]
 
 
-def _bytes_text(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else format_bytes(size_bytes)
+def _limited_text(now: Standing, limit: Limit, point: Point) -> str:
+    measure = now.table.known(limit.column, point.row)
+    return "" if measure is None else limit.format(measure, now.metric)
 
 
 def _names(now: Standing, point: Point) -> Iterator[str]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from search.errors import ConfigError
-from studies.judging.rules.feasibility import keeps_limits
+from studies.judging.rules.feasibility import keeps_limits, overshoots
 from studies.judging.standing import read_standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_limit
@@ -60,6 +61,28 @@ def test_a_registered_limit_decides_what_is_feasible(
         assert [name for near in nearest for name, _ in near.misses] == ["file"] * len(nearest)
 
 
+def test_numbers_below_zero_are_bounded_where_they_mean_something() -> None:
+    limit = register_limit(
+        replace(
+            MAX_FILE,
+            name="min_alike",
+            option="min-alike",
+            column="resemblance",
+            word="alike",
+            unit="number",
+            least=True,
+        )
+    )
+    try:
+        measures = {"resemblance": np.array([0.9, -0.5, np.nan])}
+        over = overshoots(measures, Limits(min_alike=0.5), higher_is_better=True)["alike"]
+        assert over[:2] == pytest.approx([-0.8, 2.0])
+        assert np.isnan(over[2])
+        assert limit.text(0.5, TOP1) == "alike ≥ 0.5"
+    finally:
+        del LIMITS[limit.name]
+
+
 def test_a_limit_with_a_name_that_is_taken_is_refused(largest_engine: Limit) -> None:
     with pytest.raises(ConfigError, match="max_file_bytes"):
         register_limit(replace(largest_engine, option="max-file"))
@@ -70,7 +93,7 @@ def test_a_limit_with_a_name_that_is_taken_is_refused(largest_engine: Limit) -> 
 
 
 def test_a_limit_of_an_unknown_unit_is_refused(largest_engine: Limit) -> None:
-    with pytest.raises(ConfigError, match="expected a unit of ms, s, bytes or metric, got 'parsec'"):
+    with pytest.raises(ConfigError, match="expected a unit of ms, s, bytes, number or metric, got 'parsec'"):
         register_limit(replace(largest_engine, name="other", option="max-way", word="way", unit="parsec"))
 
 
