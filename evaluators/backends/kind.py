@@ -79,10 +79,10 @@ def option(type: OptionType, default: Any, help: str, **facts: Any) -> Any:  # n
 
 def rows_of(options: type) -> tuple[BackendOption, ...]:
     """The rows of a dataclass, for its fields that were made by `option`."""
-    found = [(each, each.metadata["option"]) for each in fields(options) if "option" in each.metadata]
+    option_fields = [(each, each.metadata["option"]) for each in fields(options) if "option" in each.metadata]
     return tuple(
         BackendOption(each.name, default=None if each.default is MISSING else each.default, **facts)
-        for each, facts in found
+        for each, facts in option_fields
     )
 
 
@@ -92,7 +92,7 @@ class Check:
 
     name: str
     good: bool
-    found: str
+    finding: str
     advice: str = ""
 
 

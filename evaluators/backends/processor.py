@@ -68,7 +68,7 @@ def weight_options(placement: Placement) -> dict[str, str]:
 
 
 def slow_reasons(target: Target, engine: EngineSummary | None) -> list[str]:
-    """As `BackendKind.slow_reasons`."""
+    """Why mixes may be slow on a processor, as `BackendKind.slow_reasons` gives it."""
     reasons = []
     if "weight_pairs" in target.options:  # the limit that x86 kernels without VNNI need
         reasons.append("This processor has no VNNI instructions, so its INT8 kernels are slower than on others")
@@ -79,7 +79,7 @@ def slow_reasons(target: Target, engine: EngineSummary | None) -> list[str]:
     return reasons
 
 
-def check_threads(asked: int) -> None:
+def check_threads(threads: int) -> None:
     """Refuse threads that would wait for each other: latencies of such a session are those of the waiting.
 
     Raises:
@@ -88,9 +88,9 @@ def check_threads(asked: int) -> None:
     from evaluators.cores import usable_processors
 
     most = usable_processors()
-    if asked > most:
+    if threads > most:
         raise TargetError(
-            f"--threads {asked}: expected at most {most}, the processor threads that this process may run on. "
+            f"--threads {threads}: expected at most {most}, the processor threads that this process may run on. "
             f"Give --threads {most}, or let the process use more cores."
         )
 

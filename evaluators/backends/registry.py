@@ -79,9 +79,9 @@ def choose_backend(name: str, device: str | None = None) -> str:
     missing = {kind.name: kind.explain_missing() for kind in candidates}
     usable = [name for name, why in missing.items() if not why]
     if not usable:
-        found = "; ".join(f"{name}: {why}" for name, why in missing.items())
+        reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
         raise TargetError(
-            f"choosing a backend: none can run here ({found}). Install one of them. The extra gpu instead of cpu "
+            f"choosing a backend: none can run here ({reasons}). Install one of them. The extra gpu instead of cpu "
             "is ONNX Runtime for a machine with an NVIDIA GPU."
         )
     return usable[0]

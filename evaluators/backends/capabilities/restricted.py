@@ -56,8 +56,8 @@ class RestrictedBackend:
         return self.inside.lock_name
 
     def target(self) -> Target:
-        found = self.inside.target()
-        return replace(found, options={**found.options, "capabilities": self._rules.digest[:_DIGITS]})
+        target = self.inside.target()
+        return replace(target, options={**target.options, "capabilities": self._rules.digest[:_DIGITS]})
 
     def capability(self) -> Capability:
         return self._capability
@@ -96,7 +96,7 @@ def shipped_capability(name: str, *layers: str) -> Capability:
         name: of the shipped file that says all of it, without its ending.
         layers: of shipped files that leave less of it, in their order.
     """
-    found = read_capability_file(_FOLDER / f"{name}.toml").whole()
+    capability = read_capability_file(_FOLDER / f"{name}.toml").whole()
     for layer in layers:
-        found = read_capability_file(_FOLDER / f"{layer}.toml").narrow(found, name)
-    return replace(found, withheld={}, withheld_by="")
+        capability = read_capability_file(_FOLDER / f"{layer}.toml").narrow(capability, name)
+    return replace(capability, withheld={}, withheld_by="")

@@ -43,7 +43,7 @@ class TimedPart:
 
 
 class LayerCosts:
-    """Of one model.
+    """Costs of the layers of one model.
 
     Args:
         seed: draws gains and sensitivities.
@@ -70,7 +70,7 @@ class LayerCosts:
             )
 
     def latency_ms(self, assignment: Assignment) -> float:
-        """Without noise."""
+        """The latency of an assignment without noise."""
         return BASE_MS + math.fsum(part.ms for part in self.parts(assignment))
 
     def noise(self, group: str, precision: Precision) -> float:
@@ -82,11 +82,11 @@ class LayerCosts:
         return math.fsum(self.noise(group, precision) for group, precision in assignment.items())
 
     def size_bytes(self, assignment: Assignment) -> int:
-        """Of the weights."""
+        """Bytes of the weights."""
         return round(sum(self._weights[group] * p.weight_bytes for group, p in assignment.items()))
 
     def memory_bytes(self, assignment: Assignment) -> int:
-        """Of the weights and of every tensor between two groups."""
+        """Bytes of the weights and of every tensor between two groups."""
         tensors = {edge.tensor: edge.elements * assignment[edge.target].value_bytes for edge in self._model.edges}
         return self.size_bytes(assignment) + round(sum(tensors.values()))
 

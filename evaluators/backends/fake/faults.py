@@ -65,8 +65,8 @@ class PlantedFault:
 
 def find_groups(faults: Sequence[PlantedFault], when: str, groups: Sequence[Group], assignment: Assignment) -> set[str]:
     """Ids of the groups that faults of a time hit."""
-    found = (fault.find(groups, assignment) for fault in faults if ACTIONS[fault.action][0] == when)
-    return {group.id for group in found if group is not None}
+    hits = (fault.find(groups, assignment) for fault in faults if ACTIONS[fault.action][0] == when)
+    return {group.id for group in hits if group is not None}
 
 
 def _refuse(group: Group, message: str) -> None:

@@ -32,15 +32,15 @@ class FloatOutputs:
 
     def of(self, inputs: Mapping[str, NDArray[Any]], digest: str) -> Arrays:
         """Outputs by name; not to be written to."""
-        found = self._kept.get(digest)
-        if found is None:
+        outputs = self._kept.get(digest)
+        if outputs is None:
             if self._session is None:
                 self._session = self._open()
-            found = self._kept[digest] = self._session.run(inputs)
-            self._kept_bytes += _size(found)
+            outputs = self._kept[digest] = self._session.run(inputs)
+            self._kept_bytes += _size(outputs)
             while self._kept_bytes > _MOST_KEPT_BYTES and len(self._kept) > 1:
                 self._kept_bytes -= _size(self._kept.popitem(last=False)[1])
-        return found
+        return outputs
 
 
 class FakeSession:
@@ -99,11 +99,11 @@ class FakeSession:
 
 
 def _digest(inputs: Mapping[str, NDArray[Any]]) -> str:
-    found = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for name in sorted(inputs):
-        found.update(name.encode())
-        found.update(np.ascontiguousarray(inputs[name]).data if inputs[name].size else b"")
-    return found.hexdigest()
+        hasher.update(name.encode())
+        hasher.update(np.ascontiguousarray(inputs[name]).data if inputs[name].size else b"")
+    return hasher.hexdigest()
 
 
 def _size(arrays: Arrays) -> int:

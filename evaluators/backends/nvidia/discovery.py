@@ -48,8 +48,8 @@ def gpu_uuid(index: int) -> str | None:
         index: CUDA's.
     """
     raw = (ctypes.c_ubyte * 16)()
-    found = _ask_driver(index, "cuDeviceGetUuid", lambda device: (ctypes.byref(raw), device))
-    return f"GPU-{uuid.UUID(bytes=bytes(raw))}" if found else None
+    success = _ask_driver(index, "cuDeviceGetUuid", lambda device: (ctypes.byref(raw), device))
+    return f"GPU-{uuid.UUID(bytes=bytes(raw))}" if success else None
 
 
 def gpu_name(index: int) -> str | None:
@@ -59,22 +59,22 @@ def gpu_name(index: int) -> str | None:
         index: CUDA's.
     """
     name = ctypes.create_string_buffer(_MOST_NAME)
-    found = _ask_driver(index, "cuDeviceGetName", lambda device: (name, _MOST_NAME, device))
-    return name.value.decode() if found else None
+    success = _ask_driver(index, "cuDeviceGetName", lambda device: (name, _MOST_NAME, device))
+    return name.value.decode() if success else None
 
 
 def compute_capability(index: int) -> Version | None:
-    """Of a GPU, `(9, 0)`; None if the driver does not tell.
+    """The compute capability of a GPU, for example `(9, 0)`; None if the driver does not tell.
 
     Args:
         index: CUDA's.
     """
     parts = ctypes.c_int(), ctypes.c_int()
-    told = [
+    successes = [
         _ask_driver(index, "cuDeviceGetAttribute", lambda device, p=part, a=attribute: (ctypes.byref(p), a, device))
         for part, attribute in zip(parts, _CAPABILITY, strict=True)
     ]
-    return (parts[0].value, parts[1].value) if all(told) else None
+    return (parts[0].value, parts[1].value) if all(successes) else None
 
 
 def lock_name(index: int) -> str:
@@ -159,13 +159,13 @@ def gpu_uuids(nvml: Any = None) -> list[str]:
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        found = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
         nvml.nvmlShutdown()
     except nvml.NVMLError as error:
         raise TargetError(f"counting GPUs: NVML says: {error}. `bitfront doctor` shows what is missing.") from None
-    if not found:
+    if not uuids:
         raise TargetError("counting GPUs: there is none. `bitfront doctor` shows what is missing.")
-    return found
+    return uuids
 
 
 def _text(value: str | bytes) -> str:
@@ -191,27 +191,28 @@ def visible_gpus(nvml: Any = None) -> Sequence[str]:
         ConfigError: CUDA_VISIBLE_DEVICES hides every GPU, names one twice, or cannot be read.
         TargetError: GPUs cannot be counted.
     """
-    given = os.environ.get(VISIBLE)
-    if given is None:
+    setting = os.environ.get(VISIBLE)
+    if setting is None:
         return gpu_uuids(nvml)
     # CUDA itself stops at the first entry that it cannot use, say -1.
-    entries = [entry.strip() for entry in given.split(",")]
+    entries = [entry.strip() for entry in setting.split(",")]
     usable = next((i for i, entry in enumerate(entries) if not entry or entry.startswith("-")), len(entries))
     if not usable:
-        raise ConfigError(f"--gpus: {VISIBLE}={given!r} hides every GPU. Unset the variable, or name GPUs in it.")
-    _check_entries(entries[:usable], given)
+        raise ConfigError(f"--gpus: {VISIBLE}={setting!r} hides every GPU. Unset the variable, or name GPUs in it.")
+    _check_entries(entries[:usable], setting)
     return entries[:usable]
 
 
-def _check_entries(entries: Sequence[str], given: str) -> None:
+def _check_entries(entries: Sequence[str], setting: str) -> None:
     """Refuse what is neither a number nor the beginning of a UUID, and what is named twice."""
     for i, entry in enumerate(entries):
         if not _VISIBLE_ENTRY.fullmatch(entry):
             raise ConfigError(
-                f"--gpus: {VISIBLE}={given!r} names {entry!r}; expected numbers, or UUIDs as nvidia-smi -L shows them."
+                f"--gpus: {VISIBLE}={setting!r} names {entry!r}; expected numbers, or UUIDs as nvidia-smi -L shows "
+                "them."
             )
         if _plain(entry) in map(_plain, entries[:i]):
-            raise ConfigError(f"--gpus: {VISIBLE}={given!r} names {entry} twice. Two workers would share one GPU.")
+            raise ConfigError(f"--gpus: {VISIBLE}={setting!r} names {entry} twice. Two workers would share one GPU.")
 
 
 def _plain(entry: str) -> str:

@@ -36,8 +36,8 @@ def _no_gpu_check(needed_by: str) -> Check:
             f"Backend {needed_by} runs only on an NVIDIA GPU. Use a machine with a GPU and its driver, start a "
             "container with --gpus all, or search with --backend onnxruntime."
         )
-        found = "none: no nvidia-smi and no NVIDIA driver here"
-        return Check("gpu", not needed_by, found, advice if needed_by else "")
+        finding = "none: no nvidia-smi and no NVIDIA driver here"
+        return Check("gpu", not needed_by, finding, advice if needed_by else "")
     return Check(
         "gpu",
         False,
@@ -76,7 +76,7 @@ def _nvml_check() -> Check:
     try:
         if state.note:
             return Check("nvml", False, state.note, "pip install nvidia-ml-py")
-        found = ", ".join(f"{name} {value}" for name, value in state.read().items())
-        return Check("nvml", True, found) if found else Check("nvml", False, "reads nothing", _NVML_ADVICE)
+        readings = ", ".join(f"{name} {value}" for name, value in state.read().items())
+        return Check("nvml", True, readings) if readings else Check("nvml", False, "reads nothing", _NVML_ADVICE)
     finally:
         state.close()

@@ -95,7 +95,7 @@ class GpuState:
 
 
 def slowdowns(reasons: int) -> list[str]:
-    """Those of NVML's clocks event reasons (a bit mask) that cost speed, in words."""
+    """The reasons in NVML's bit mask of clocks event reasons that cost speed, in words."""
     return [words for bit, words in _SLOWDOWNS.items() if reasons & bit]
 
 

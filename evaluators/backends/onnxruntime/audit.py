@@ -54,10 +54,10 @@ def answer_rows(
     rows = []
     for group in model.groups:
         # Of several kernels (shared weights, or a split op) one that does not obey is the answer.
-        asked, kernels = assignment[group.id], got.get(group.id, [])
-        disobeying = [kernel for kernel in kernels if kernel[0] != asked]
+        group_precision, kernels = assignment[group.id], got.get(group.id, [])
+        disobeying = [kernel for kernel in kernels if kernel[0] != group_precision]
         precision, name = min(disobeying or kernels, default=(None, ""))
-        rows.append(AuditRow(group.id, asked, precision, name))
+        rows.append(AuditRow(group.id, group_precision, precision, name))
     return tuple(rows)
 
 
@@ -106,8 +106,8 @@ def _behind(model: Model) -> Iterator[tuple[str, str]]:
 
 
 def owner_of(node: onnx.NodeProto, owners: Owners) -> str | None:
-    """By its weight, which is what it computes with; else by its name, which NCHWc kernels, whose weights are packed
-    under new names, take from the tensor they make; else by its output; else, of a kernel, by what comes behind."""
+    """The group of a node: by its weight, which is what it computes with; else by its name, which NCHWc kernels, whose
+    weights have new names, take from the tensor they make; else by its output; else by what comes behind a kernel."""
     by_weight = (owners.weights.get(name) for name in node.input)
     by_name = _lookup(node.name, owners.tensors if node.name.endswith("_nchwc") else owners.nodes)
     by_output = (_lookup(name, owners.tensors) for name in node.output)
@@ -125,7 +125,7 @@ def original_name(name: str) -> str:
 
 
 def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType], dynamic: Container[str]) -> Precision:
-    """By its kernel and where the codes that it reads come from, else the coarsest type of floats among its constants.
+    """A node's precision, by its kernel and its codes' source, else the coarsest type of floats among its constants.
 
     Args:
         dynamic: names of the codes that are made anew in each inference.
@@ -137,5 +137,5 @@ def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType], dynami
     if node.op_type == BLOCKS_KERNEL:
         bits = next(each.i for each in node.attribute if each.name == "bits")
         return Precision.in_blocks(f"int{bits}") or REFERENCE
-    found = (precision_of(types.get(name)) for name in node.input)
-    return max((precision for precision in found if precision is not None), default=REFERENCE)
+    input_precisions = (precision_of(types.get(name)) for name in node.input)
+    return max((precision for precision in input_precisions if precision is not None), default=REFERENCE)

@@ -82,9 +82,11 @@ class OnnxRuntimeBackend:
     def capability(self) -> Capability:
         if self.device.index is None:
             return shipped_capability("onnxruntime-cpu")
-        found, version = shipped_capability("onnxruntime-cuda"), discovery.compute_capability(self.device.index)
+        capability, version = shipped_capability("onnxruntime-cuda"), discovery.compute_capability(self.device.index)
         lacks = version is None or not discovery.is_native(Precision.BF16.label, version)
-        return replace(found, ops={p: ops for p, ops in found.ops.items() if not (lacks and p is Precision.BF16)})
+        return replace(
+            capability, ops={p: ops for p, ops in capability.ops.items() if not (lacks and p is Precision.BF16)}
+        )
 
     def knobs(self) -> dict[str, str]:
         return {"placement": self.placement.name, **weight_options(self.placement)}
@@ -164,7 +166,7 @@ def open_engine_file(device: OnnxRuntimeDevice, path: Path, batch: int | None) -
     return OpenEngine(session, tuple(_read_input(each, path, batch) for each in session.session.get_inputs()))
 
 
-def _read_input(found: Any, path: Path, batch: int | None) -> TensorSpec:
-    kind = found.type.removeprefix("tensor(").removesuffix(")")
-    dtype = "" if kind == found.type else _NUMPY.get(kind, kind)
-    return read_input(found.name, dtype, found.shape, path, batch)
+def _read_input(node_arg: Any, path: Path, batch: int | None) -> TensorSpec:
+    kind = node_arg.type.removeprefix("tensor(").removesuffix(")")
+    dtype = "" if kind == node_arg.type else _NUMPY.get(kind, kind)
+    return read_input(node_arg.name, dtype, node_arg.shape, path, batch)

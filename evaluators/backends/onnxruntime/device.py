@@ -54,7 +54,7 @@ class OnnxRuntimeDevice:
         return provider_settings(self.index)
 
     def session_options(self) -> Any:
-        """Of a session that is measured: all optimizations, one op after the other."""
+        """Options of a session that is measured: all optimizations, one op after the other."""
         options, settings = self.ort.SessionOptions(), session_settings(self.threads)
         options.intra_op_num_threads = settings["intra_op_num_threads"]
         options.inter_op_num_threads = settings["inter_op_num_threads"]

@@ -94,13 +94,13 @@ class Emulated:
         """
         wanted = list(self.outputs if names is None else names)
         try:
-            found = self._session.run(wanted, dict(inputs), None if names is None else self._fetching)
+            arrays = self._session.run(wanted, dict(inputs), None if names is None else self._fetching)
         except Exception as error:
             raise EvaluatorError(
                 f"running a graph to measure its error: ONNX Runtime failed: {first_line(error)}. If "
                 "memory is short, take a smaller --batch."
             ) from error
-        return {name: np.asarray(array) for name, array in zip(wanted, found, strict=True)}
+        return {name: np.asarray(array) for name, array in zip(wanted, arrays, strict=True)}
 
 
 def open_file(path: Path, threads: int) -> Emulated:
@@ -156,11 +156,11 @@ def _on_gpu(backend: Backend, device: str | None, graph: ir.Model) -> Emulator |
     if isinstance(backend, OnnxRuntimeBackend):
         return Emulator(backend, backend.placement) if backend.cuda else None
     try:
-        found = Emulator(OnnxRuntimeBackend(device or "cuda"), backend.placement)
+        emulator = Emulator(OnnxRuntimeBackend(device or "cuda"), backend.placement)
     except TargetError:  # an installation without the CUDA provider, as most are beside TensorRT
         return None
     # Where its libraries are missing ONNX Runtime goes on without the provider.
-    return found if found.open(graph).on_gpu else None
+    return emulator if emulator.open(graph).on_gpu else None
 
 
 @contextmanager

@@ -81,11 +81,11 @@ class OnnxRuntimeKind(BackendKind):
         return processor.slow_reasons(target, engine)
 
     def checks(self, machine: Machine) -> Sequence[Check]:
-        """Of its packages, of which exactly one has to be installed."""
-        found = [name for name in self.packages if name in machine.packages]
-        if len(found) > 1:
-            advice = f"They install the same module: pip uninstall {' '.join(found)}, then install one of them."
+        """Check that exactly one of its packages is installed."""
+        distributions = [name for name in self.packages if name in machine.packages]
+        if len(distributions) > 1:
+            advice = f"They install the same module: pip uninstall {' '.join(distributions)}, then install one of them."
             return [Check("onnxruntime", False, "installed twice", advice)]
-        if found:
+        if distributions:
             return []
         return [Check("onnxruntime", False, "not installed", f"{install_command('cpu')}; it also calibrates.")]

@@ -61,7 +61,7 @@ def _norm_of(division: ir.Node) -> _Norm | None:
     root = _maker(division.inputs[1], "Sqrt")
     total = _maker(root.inputs[0], "Add") if root is not None else None
     epsilon = _number_beside(total)
-    mean = next((found for value in total.inputs if (found := _maker(value, "ReduceMean"))), None) if total else None
+    mean = next((node for value in total.inputs if (node := _maker(value, "ReduceMean"))), None) if total else None
     square = mean.inputs[0].producer() if mean is not None and mean.inputs[0] is not None else None
     if root is None or total is None or mean is None or square is None or epsilon is None or not _is_square(square):
         return None
@@ -100,20 +100,26 @@ def _match_centred(value: ir.Value | None) -> tuple[tuple[ir.Node, ir.Node], ir.
 
 def _number_beside(total: ir.Node | None) -> float | None:
     """The constant number that a sum has."""
-    found = [constant_of(value) for value in total.inputs] if total is not None else []
-    return next((float(each.reshape(())) for each in found if each is not None and each.size == 1), None)
+    constants = [constant_of(value) for value in total.inputs] if total is not None else []
+    return next((float(each.reshape(())) for each in constants if each is not None and each.size == 1), None)
 
 
 def _last_axes(mean: ir.Node, source: ir.Value) -> int | None:
     """The first of the last axes of a tensor that a ReduceMean goes over, and keeps; None for other axes."""
-    given, kept = mean.attributes.get("axes"), mean.attributes.get("keepdims")
-    asked = mean.inputs[1].const_value if len(mean.inputs) > 1 and mean.inputs[1] is not None else None
-    if source.shape is None or (kept is not None and not kept.as_int()) or (given is None and asked is None):
+    attribute, kept = mean.attributes.get("axes"), mean.attributes.get("keepdims")
+    constant = mean.inputs[1].const_value if len(mean.inputs) > 1 and mean.inputs[1] is not None else None
+    if source.shape is None or (kept is not None and not kept.as_int()) or (attribute is None and constant is None):
         return None
-    axes = list(given.as_ints()) if given is not None else asked.numpy().tolist() if asked is not None else []
+    axes = (
+        list(attribute.as_ints())
+        if attribute is not None
+        else constant.numpy().tolist()
+        if constant is not None
+        else []
+    )
     rank = len(source.shape)
-    found = sorted({axis % rank for axis in axes})
-    return found[0] if found and found == list(range(found[0], rank)) else None
+    positions = sorted({axis % rank for axis in axes})
+    return positions[0] if positions and positions == list(range(positions[0], rank)) else None
 
 
 def _follower(node: ir.Node, op: str, graph: ir.Graph) -> ir.Node | None:

@@ -49,11 +49,11 @@ def layer_times(
     Raises:
         ValueError: the trace is no ONNX Runtime profile.
     """
-    found = _times(trace)
-    names = _names(optimized, found)
+    times_by_node = _times(trace)
+    names = _names(optimized, times_by_node)
     rows = []
     for node, name in zip(optimized.node, names, strict=True):
-        times = found.get(name, [])
+        times = times_by_node.get(name, [])
         times = times[len(times) * skip // (skip + count) :]
         if times:
             ms = _typical(times, count)
@@ -74,18 +74,18 @@ def _times(trace: str) -> dict[str, list[float]]:
     events = json.loads(trace)
     if not isinstance(events, list):
         raise ValueError("expected the list of events that ONNX Runtime's profiler writes")
-    found: dict[str, list[float]] = {}
+    times_by_node: dict[str, list[float]] = {}
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
-            found.setdefault(event["name"].removesuffix(_KERNEL), []).append(event["dur"] / 1000)
-    return found
+            times_by_node.setdefault(event["name"].removesuffix(_KERNEL), []).append(event["dur"] / 1000)
+    return times_by_node
 
 
-def _names(optimized: onnx.GraphProto, found: Collection[str]) -> list[str]:
+def _names(optimized: onnx.GraphProto, trace_names: Collection[str]) -> list[str]:
     """What the trace calls each node: by its name, and a nameless one, as optimizers make them, `Mul_121`."""
     named = {node.name for node in optimized.node}
     nameless: dict[str, Iterator[str]] = {}
     for op in {node.op_type for node in optimized.node if not node.name}:
         pattern = re.compile(rf"{re.escape(op)}_\d+")
-        nameless[op] = iter([name for name in found if name not in named and pattern.fullmatch(name)])
+        nameless[op] = iter([name for name in trace_names if name not in named and pattern.fullmatch(name)])
     return [node.name or next(nameless[node.op_type], "") for node in optimized.node]

@@ -55,20 +55,20 @@ class RuntimeNode:
 
     @property
     def precision(self) -> Precision | None:
-        """None for a type that no layer is assigned, say integers.
+        """The precision that its type stands for; None for a type that no layer is assigned, say integers.
 
         A product with weights alone in integers is called after their type too, but reads floats.
         """
-        found = _PRECISIONS.get(self.type)
+        precision = _PRECISIONS.get(self.type)
         if self.kind != _COMPRESSED or self.type not in _CODES or self.inputs[0].type in _CODES:
-            return found
+            return precision
         return Precision.in_blocks(_CODES[self.type])
 
 
 def read_nodes(compiled: Any) -> list[RuntimeNode]:
     """What an engine runs at every inference, in its order; without what it computes of constants once."""
     roots: dict[str, frozenset[str]] = {}  # of every constant, those of the file that it is made from
-    found = []
+    nodes = []
     for node in compiled.get_runtime_model().get_ordered_ops():
         name, kind = node.get_friendly_name(), _fact(node, "layerType")
         sources = [value.get_source_output().get_node().get_friendly_name() for value in node.inputs()]
@@ -78,8 +78,8 @@ def read_nodes(compiled: Any) -> list[RuntimeNode]:
         elif kind not in _NOT_RUN and sources and all(source in roots for source in sources):
             roots[name] = constants
         elif kind not in _NOT_RUN:
-            found.append(_read_node(node, name, kind, constants))
-    return found
+            nodes.append(_read_node(node, name, kind, constants))
+    return nodes
 
 
 def _read_node(node: Any, name: str, kind: str, constants: frozenset[str]) -> RuntimeNode:
@@ -120,16 +120,16 @@ def _kernels(nodes: Sequence[RuntimeNode], model: Model) -> Iterator[tuple[str, 
 
     A product that was joined with what scales it has that one's name: then any name of the group has to do.
     """
-    owners, found = owners_of(model), set[str]()
+    owners, groups_with_kernels = owners_of(model), set[str]()
     for node in nodes:
         owner = owner_of(node, owners) if node.kind in _WEIGHTED else None
         if owner is not None:
-            found.add(owner)
+            groups_with_kernels.add(owner)
             yield owner, node
     generated = [(node, {_PRODUCT.sub("", name) for name in node.origins}) for node in nodes if node.kind == _GENERATED]
     for group in model.groups:
         exact = [node for node, names in generated if names & set(group.anchors)]
-        if not exact and group.id not in found:
+        if not exact and group.id not in groups_with_kernels:
             exact = [node for node, names in generated if names & set(group.nodes)]
         yield from ((group.id, node) for node in exact)
 

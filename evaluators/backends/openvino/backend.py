@@ -58,9 +58,11 @@ class OpenVinoBackend:
         )
 
     def capability(self) -> Capability:
-        """Without what this processor would compute in FP32."""
-        found, native = shipped_capability("openvino-cpu"), self.device.native_types()
-        return replace(found, ops={each: ops for each, ops in found.ops.items() if each.blocks or each.name in native})
+        """What OpenVINO runs natively, without what this processor would compute in FP32."""
+        capability, native = shipped_capability("openvino-cpu"), self.device.native_types()
+        return replace(
+            capability, ops={each: ops for each, ops in capability.ops.items() if each.blocks or each.name in native}
+        )
 
     def knobs(self) -> dict[str, str]:
         return {"placement": self.placement.name, **weight_options(self.placement)}

@@ -51,7 +51,7 @@ def deployment_code(target: Target, inputs: Any, folder: str) -> str:
 
 
 def open_export(folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None) -> ExportedRun:
-    """As `BackendKind.open_export`."""
+    """Open an exported engine to run it, as `BackendKind.open_export` says."""
     from evaluators.backends.openvino.session import OpenVinoSession
 
     name, wanted = device or "cpu", threads or int(manifest["target"]["options"].get("threads", 1))

@@ -89,8 +89,8 @@ class OpenVinoSession:
 
     def times_ms(self) -> dict[str, float]:
         """Mean time of every layer over all runs by now, by name; empty where it was not compiled with counters."""
-        found = self.request.profiling_info
-        return {each.node_name: each.real_time.total_seconds() * 1e3 for each in found}
+        profile = self.request.profiling_info
+        return {each.node_name: each.real_time.total_seconds() * 1e3 for each in profile}
 
     def close(self) -> None:
         del self.request, self.compiled

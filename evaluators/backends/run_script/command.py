@@ -32,9 +32,9 @@ def main() -> None:
     start = time.perf_counter()
     times = engine.time(batches[0][0], options.repeat)
     wall = 1000 * (time.perf_counter() - start) / len(times)
-    told = f"median {np.median(times):.4g} ms, mean {times.mean():.4g} ms"
-    print(f"latency of one batch of {options.batch or measured_batch()}: {told}{engine.clock and f' {engine.clock}'}, "
-          f"of {len(times)} runs ({engine.description})")  # fmt: skip
+    typical = f"median {np.median(times):.4g} ms, mean {times.mean():.4g} ms"
+    print(f"latency of one batch of {options.batch or measured_batch()}: {typical}"
+          f"{engine.clock and f' {engine.clock}'}, of {len(times)} runs ({engine.description})")  # fmt: skip
     if engine.clock and wall > 1.05 * times.mean():
         print(f"the machine is busy; on the wall clock one took {wall:.4g} ms")
     if options.out:
@@ -66,8 +66,8 @@ def read_samples(path: Path) -> dict[str, Any]:
     """One array for each input, from a file; other arrays in it, say labels, are left alone."""
     try:
         with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            arrays = {next(iter(INPUTS)): found} if isinstance(found, np.ndarray) else found
+            content = np.load(file, allow_pickle=False)
+            arrays = {next(iter(INPUTS)): content} if isinstance(content, np.ndarray) else content
             missing = [name for name in INPUTS if name not in arrays]
             if not missing:
                 return {name: arrays[name] for name in INPUTS}
@@ -97,9 +97,9 @@ def check_samples(samples: dict[str, Any], batch: int | None) -> None:
         shape = (batch or facts["measured"][0], *samples[name].shape[1:])
         limits = list(zip(facts["least"], shape, facts["most"], strict=False))
         if len(shape) != len(facts["least"]) or not all(low <= size <= high for low, size, high in limits):
-            least, given, most = ("x".join(map(str, each)) for each in (facts["least"], shape, facts["most"]))
+            least, actual, most = ("x".join(map(str, each)) for each in (facts["least"], shape, facts["most"]))
             takes = least if least == most else f"{least} to {most}"
-            raise SystemExit(f"run.py: input {name}: the engine takes {takes}, and a batch would be {given}.")
+            raise SystemExit(f"run.py: input {name}: the engine takes {takes}, and a batch would be {actual}.")
         if not np.can_cast(samples[name].dtype, facts["dtype"], "same_kind"):
             raise SystemExit(f"run.py: input {name}: expected {facts['dtype']}, got {samples[name].dtype}.")
         samples[name] = np.ascontiguousarray(samples[name], facts["dtype"])

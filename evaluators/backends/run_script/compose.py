@@ -44,8 +44,8 @@ def run_script(
     imports, parts = set[str](), []
     for name in (engine_part, "command.py"):
         head, _, body = (_PARTS / name).read_text(encoding="utf-8").partition(_MARK)
-        found = {line for line in head.splitlines() if line.startswith(("import ", "from "))}
-        imports |= {line for line in found if not line.startswith("from evaluators")}
+        import_lines = {line for line in head.splitlines() if line.startswith(("import ", "from "))}
+        imports |= {line for line in import_lines if not line.startswith("from evaluators")}
         parts.append(body.strip("\n"))
     constants = {**settings, "INPUTS": {spec.name: _input_facts(spec, profiles) for spec in inputs}}
     blocks = [_HEAD.format(needs=needs), *_import_blocks(imports), _assignments(constants), *parts]
@@ -58,7 +58,7 @@ def _input_facts(spec: TensorSpec, profiles: Mapping[str, Profile]) -> dict[str,
 
 
 def _import_blocks(imports: set[str]) -> list[str]:
-    """Those of `__future__`, of the standard library and of numpy; each block has plain imports first."""
+    """Blocks of imports: of `__future__`, of the standard library and of numpy; each block has plain imports first."""
     future = {line for line in imports if "__future__" in line}
     others = {line for line in imports if "numpy" in line}
     blocks = [sorted(block, key=_import_order) for block in (future, imports - future - others, others)]

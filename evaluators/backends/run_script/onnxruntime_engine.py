@@ -37,7 +37,8 @@ class Engine:
         for key, value in SESSION_ENTRIES.items():
             options.add_session_config_entry(key, value)
         providers = [
-            (name, {**given, "device_id": gpu} if "device_id" in given else given) for name, given in PROVIDERS
+            (name, {**provider_options, "device_id": gpu} if "device_id" in provider_options else provider_options)
+            for name, provider_options in PROVIDERS
         ]
         self.session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         if PROVIDERS[0][0] not in self.session.get_providers():

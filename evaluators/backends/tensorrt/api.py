@@ -83,28 +83,28 @@ def version(trt: Any) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def choose_typing(trt: Any, asked: str) -> str:
+def choose_typing(trt: Any, typing: str) -> str:
     """`weak` or `strong`: how an assignment is applied with this version.
 
     Raises:
-        ConfigError: this version cannot do what was asked for.
+        ConfigError: this version has no such typing.
     """
     major, _ = version(trt)
-    if asked == "auto":
+    if typing == "auto":
         return STRONG if major >= _FIRST_WITHOUT_WEAK else WEAK
-    if asked == WEAK and major >= _FIRST_WITHOUT_WEAK:
+    if typing == WEAK and major >= _FIRST_WITHOUT_WEAK:
         raise ConfigError(
             f"--typing weak: TensorRT {trt.__version__} no longer has weakly typed networks. Use --typing strong, or "
             "install a version from 8.6 to 10.x."
         )
-    if asked == STRONG and major < _FIRST_STRONG:
+    if typing == STRONG and major < _FIRST_STRONG:
         raise ConfigError(
             f"--typing strong: TensorRT {trt.__version__} has no strongly typed networks. Use --typing weak, or "
             "install version 10 or newer."
         )
-    if asked not in (WEAK, STRONG):
-        raise ConfigError(f"--typing {asked}: expected auto, weak or strong.")
-    return asked
+    if typing not in (WEAK, STRONG):
+        raise ConfigError(f"--typing {typing}: expected auto, weak or strong.")
+    return typing
 
 
 def has_instancenorm_flag(trt: Any) -> bool:
@@ -172,14 +172,17 @@ def notes_of(warnings: Sequence[str]) -> tuple[str, ...]:
     Those of no known kind are alike where only numbers differ; each other one is a note of its own, while there is
     room for it.
     """
-    found: dict[tuple[str, str], list[str]] = {}
+    texts_by_kind: dict[tuple[str, str], list[str]] = {}
     for warning in dict.fromkeys(warning.strip()[:_CUT_CHARS] for warning in warnings):
         if not warning or _EXPECTED.search(warning):
             continue
         name = next((name for name, pattern in _NAMED if pattern.search(warning)), "")
         kind = (name, "") if name else ("warning", _NUMBER.sub("#", warning))
-        found.setdefault(kind, []).append(warning)
-    notes = [_note(name, texts) for (name, _), texts in sorted(found.items(), key=lambda item: item[0][0] == "warning")]
+        texts_by_kind.setdefault(kind, []).append(warning)
+    notes = [
+        _note(name, texts)
+        for (name, _), texts in sorted(texts_by_kind.items(), key=lambda item: item[0][0] == "warning")
+    ]
     if len(notes) <= _MOST_NOTES:
         return tuple(notes)
     left_out = f"warning: {len(notes) - _MOST_NOTES + 1} further warnings of other kinds"
@@ -227,12 +230,12 @@ def _make_or_refuse(trt: Any, what: str, make: Callable[[], Any], log: Any, chec
 
 
 def refusal(
-    errors: Sequence[str], groups: Sequence[Group], asked: Mapping[str, Precision] | None = None
+    errors: Sequence[str], groups: Sequence[Group], assignment: Mapping[str, Precision] | None = None
 ) -> BitfrontError:
     """What the builder's errors mean: a refusal, with the group it names, or a device that is out of order.
 
     Args:
-        asked: group id → precision that was asked for, which tells the ends of a fused region apart.
+        assignment: of the engine that is built; its precisions tell the ends of a fused region apart.
     """
     message = first_error(errors)
     everything = "\n".join(errors)
@@ -240,7 +243,7 @@ def refusal(
         return OutOfMemoryError(message)
     if re.search(r"illegal memory access|unspecified launch failure|device-side assert|CUDA error 7\d\d", everything):
         return DeviceError(message)
-    return RefusedError(message, named_group(everything, groups, asked))
+    return RefusedError(message, named_group(everything, groups, assignment))
 
 
 def first_error(errors: Sequence[str]) -> str:
@@ -249,11 +252,11 @@ def first_error(errors: Sequence[str]) -> str:
     return next(telling, errors[0] if errors else "TensorRT gives no reason")[:1000]
 
 
-def named_group(message: str, groups: Sequence[Group], asked: Mapping[str, Precision] | None = None) -> str | None:
+def named_group(message: str, groups: Sequence[Group], assignment: Mapping[str, Precision] | None = None) -> str | None:
     """Id of the group whose node, tensor or weight is named first in a message; None if none is.
 
     Lowering names what it adds after what it serves, so such names count too. Of a fused region a message names the
-    two ends, `{ForeignNode[first...last]}`: of these it is the one that was asked for the lower precision.
+    two ends, `{ForeignNode[first...last]}`: of these it is the one with the lower precision in the assignment.
     """
     region = _REGION.search(message)
     if region is None:
@@ -263,18 +266,18 @@ def named_group(message: str, groups: Sequence[Group], asked: Mapping[str, Preci
     ends = [group for group in named if group is not None]
     if before is not None or not ends:
         return before or _first_named(message[region.end() :], groups)
-    return max(ends, key=lambda group: asked[group]) if asked else ends[0]  # of equals, the first
+    return max(ends, key=lambda group: assignment[group]) if assignment else ends[0]  # of equals, the first
 
 
 def _first_named(message: str, groups: Sequence[Group]) -> str | None:
-    found = []
+    mentions = []
     for group in groups:
         for name in {*group.nodes, *group.tensors, *group.weights}:
             match = re.search(rf"(?<![\w./]){re.escape(name)}{_DERIVED}(?![\w./]*\w)", message)
             if match:
                 # The first named counts; of two names at one place, the longer is meant.
-                found.append((match.start(), -len(name), group.id))
-    return min(found)[2] if found else None
+                mentions.append((match.start(), -len(name), group.id))
+    return min(mentions)[2] if mentions else None
 
 
 def load_plugins(trt: Any, log: Any, libraries: Sequence[str]) -> None:
@@ -350,7 +353,7 @@ def _set_instancenorm(trt: Any, parser: Any, native: bool) -> None:
 
 
 def _network_flags(trt: Any, strong: bool) -> int:
-    """From version 11 on every network is explicit in its batch and strongly typed, and the flags for it are gone."""
+    """The flags of a network; from version 11 on every network is explicit in its batch and strongly typed."""
     flags = 0
     major, _ = version(trt)
     if major < _FIRST_STRONG:
@@ -366,8 +369,8 @@ def layers_of(network: Any) -> list[Any]:
 
 def inputs_of(layer: Any) -> list[Any]:
     """The tensors that a layer reads, without optional ones that are left out."""
-    found = [layer.get_input(i) for i in range(layer.num_inputs)]
-    return [tensor for tensor in found if tensor is not None]
+    tensors = [layer.get_input(i) for i in range(layer.num_inputs)]
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def outputs_of(layer: Any) -> list[Any]:

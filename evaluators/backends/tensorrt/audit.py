@@ -102,34 +102,40 @@ class EngineLayer:
             return named
         return frozenset([self.name]) if self.name in known else frozenset(_split_fused(self.name))
 
-    def precision(self, asked: Precision | None = None, constants: Collection[str] = ()) -> Precision | None:
+    def precision(self, group_precision: Precision | None = None, constants: Collection[str] = ()) -> Precision | None:
         """What it computes in: its weights' type, else that of what it reads; of several, what its tactic's name says.
 
         Args:
-            asked: where it is not sure, but nothing that it reads is of this precision, the first that it reads is
-                the answer.
+            group_precision: that the assignment gives its group; where it is not sure, but nothing that it reads is
+                of this precision, the first that it reads is the answer.
             constants: names of tensors that are; those with more than one axis are weights, and tell.
 
         Returns:
             None if it cannot be told.
         """
         if self.weights is not None:
-            alone = asked is not None and asked.blocks and asked.dtype == self.weights.dtype
-            return asked if alone and self._reads_floats() else self.weights
+            alone = (
+                group_precision is not None and group_precision.blocks and group_precision.dtype == self.weights.dtype
+            )
+            return group_precision if alone and self._reads_floats() else self.weights
         data = [tensor for tensor in self.inputs if not _is_beside(tensor, constants)]
         types = list(dict.fromkeys(tensor.precision for tensor in data if not tensor.words.startswith(_UNTOLD)))
-        told = _told_by(self.tactic)
-        if len(types) == 1 and (len(data) == len(self.inputs) or told in (None, types[0])):
+        tactic_precision = _tactic_precision(self.tactic)
+        if len(types) == 1 and (len(data) == len(self.inputs) or tactic_precision in (None, types[0])):
             return types[0]
-        if told is not None and (told in types or not types):
-            return told
-        return types[0] if types and None not in (asked, *types) and asked not in (*types, told) else None
+        if tactic_precision is not None and (tactic_precision in types or not types):
+            return tactic_precision
+        return (
+            types[0]
+            if types and None not in (group_precision, *types) and group_precision not in (*types, tactic_precision)
+            else None
+        )
 
     def _reads_floats(self) -> bool:
         return all(tensor.precision is not None and not tensor.precision.quantized for tensor in self.inputs)
 
     def details(self) -> dict[str, str]:
-        """As `AuditRow.details` has it."""
+        """How the layer runs, as `AuditRow.details` has it."""
         return {
             "layer": self.name[:_MOST_NAME],
             "weights": self.weights.label if self.weights is not None else "",
@@ -187,42 +193,50 @@ def _kernels(
 
 def _constants(layers: Iterable[EngineLayer]) -> set[str]:
     """Names of tensors that constants make, and what only changes their form."""
-    found: set[str] = set()
+    names: set[str] = set()
     for layer in layers:
-        if layer.kind == "Constant" or (layer.moves and layer.inputs and {t.name for t in layer.inputs} <= found):
-            found.update(tensor.name for tensor in layer.outputs)
-    return found
+        if layer.kind == "Constant" or (layer.moves and layer.inputs and {t.name for t in layer.inputs} <= names):
+            names.update(tensor.name for tensor in layer.outputs)
+    return names
 
 
 def _row(
     group: Group,
-    asked: Precision,
+    group_precision: Precision,
     kernels: Mapping[str, EngineLayer],
     regions: Mapping[str, EngineLayer],
     constants: Collection[str],
 ) -> AuditRow:
-    found = {
-        kernels[anchor]: kernels[anchor].precision(asked, constants) for anchor in group.anchors if anchor in kernels
+    precisions = {
+        kernels[anchor]: kernels[anchor].precision(group_precision, constants)
+        for anchor in group.anchors
+        if anchor in kernels
     }
-    unsure = [layer for layer, precision in found.items() if precision is None]
+    unsure = [layer for layer, precision in precisions.items() if precision is None]
     if unsure or not all(anchor in kernels for anchor in group.anchors):
         hidden = next(iter([*unsure, *(regions[anchor] for anchor in group.anchors if anchor in regions)]), None)
-        return AuditRow(group.id, asked, None, hidden.kind if hidden else "", hidden.details() if hidden else {})
+        return AuditRow(
+            group.id, group_precision, None, hidden.kind if hidden else "", hidden.details() if hidden else {}
+        )
     # Of several kernels (shared weights) one that does not obey is the answer.
-    layer = next((layer for layer, precision in found.items() if precision != asked), next(iter(found)))
-    return AuditRow(group.id, asked, found[layer], (layer.tactic or layer.kind)[:200], layer.details())
+    layer = next(
+        (layer for layer, precision in precisions.items() if precision != group_precision), next(iter(precisions))
+    )
+    return AuditRow(group.id, group_precision, precisions[layer], (layer.tactic or layer.kind)[:200], layer.details())
 
 
 def _beside(
     group: Group, row: AuditRow, kernels: Mapping[str, EngineLayer], regions: Mapping[str, EngineLayer]
 ) -> dict[str, str]:
     """Where the group's other nodes run, say its residual Add and its activation: `Add, Relu: in the kernel`."""
-    found: dict[str, list[str]] = {}
+    nodes_by_place: dict[str, list[str]] = {}
     for node in group.nodes:
         if node not in group.anchors:
             layer = kernels.get(node) or regions.get(node)
-            found.setdefault(_place_of(layer, row.details.get("layer")), []).append(node.rpartition("/")[2] or node)
-    text = "; ".join(f"{', '.join(nodes)}: {place}" for place, nodes in found.items())
+            nodes_by_place.setdefault(_place_of(layer, row.details.get("layer")), []).append(
+                node.rpartition("/")[2] or node
+            )
+    text = "; ".join(f"{', '.join(nodes)}: {place}" for place, nodes in nodes_by_place.items())
     return {"beside": text[:_MOST_BESIDE]} if text else {}
 
 
@@ -307,13 +321,13 @@ def _split_fused(name: str) -> Iterator[str]:
 
 
 def _is_beside(tensor: EngineTensor, constants: Collection[str]) -> bool:
-    """Not what a product multiplies: a scale, a bias, a factor, a number of places."""
+    """Whether a tensor is not what a product multiplies: a scale, a bias, a factor, a number of places."""
     if tensor.name in constants or _MYELIN_CONSTANT.fullmatch(tensor.name):
         return tensor.axes is not None and tensor.axes < 2
     return tensor.precision is None and bool(_NUMBERS.search(tensor.words))
 
 
-def _told_by(tactic: str) -> Precision | None:
+def _tactic_precision(tactic: str) -> Precision | None:
     """What all of a tactic's name says that it reads and multiplies in; None if it says several, or nothing."""
     types = {_TACTIC_TYPES.get(read) for read in _IN_TACTIC.findall(tactic.lower())}
     return types.pop() if len(types) == 1 else None

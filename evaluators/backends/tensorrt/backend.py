@@ -103,12 +103,12 @@ class TensorRTBackend:
     def capability(self) -> Capability:
         older = ("tensorrt-8",) if api.version(self.trt)[0] < 10 else ()
         weak = () if self.builder_knobs.typing == STRONG else ("tensorrt-weak",)
-        found = shipped_capability("tensorrt", *older, *weak)
+        capability = shipped_capability("tensorrt", *older, *weak)
         version = (int(self.properties.major), int(self.properties.minor))
         # Products with weights alone in integers are those of 16-bit floats, from the first GPUs with BF16 on.
-        kinds = {each: Precision.BF16.label if each.blocks else each.label for each in found.ops}
-        native = {each: ops for each, ops in found.ops.items() if ops and is_native(kinds[each], version)}
-        return replace(found, ops=native)
+        kinds = {each: Precision.BF16.label if each.blocks else each.label for each in capability.ops}
+        native = {each: ops for each, ops in capability.ops.items() if ops and is_native(kinds[each], version)}
+        return replace(capability, ops=native)
 
     def knobs(self) -> dict[str, str]:
         weak = {} if self.builder_knobs.typing == STRONG else {"without_group": _WITHOUT_GROUP}

@@ -108,7 +108,7 @@ class TensorRTBuilder:
         out.write_bytes(self.lower(assignment).onnx)
 
     def build(self, lowered: LoweredBytes, out: Path) -> Engine:
-        """As `Builder` has it. What is refused is built once more with all types left to TensorRT.
+        """Build the engine of a mix. What is refused is built once more with all types left to TensorRT.
 
         If that helps, so is every mix of the model that follows: the next refusal might come as late, after minutes.
         """
@@ -242,19 +242,19 @@ class TensorRTBuilder:
         ]
 
     def _write_engine(
-        self, network: Any, config: Any, out: Path, notes: list[str], parser: Any, asked: Assignment | None
+        self, network: Any, config: Any, out: Path, notes: list[str], parser: Any, assignment: Assignment | None
     ) -> Engine:
-        plan = self._serialize(network, config, parser, asked)
+        plan = self._serialize(network, config, parser, assignment)
         self._engine = None  # it may be of the plan that is written over
         out.write_bytes(plan)
         return Engine(out, len(plan), (*notes, *self.timing.notes, *api.notes_of(self.log.warnings)))
 
-    def _serialize(self, network: Any, config: Any, parser: Any, asked: Assignment | None) -> bytes:
+    def _serialize(self, network: Any, config: Any, parser: Any, assignment: Assignment | None) -> bytes:
         plan = self._builder.build_serialized_network(network, config)
         del parser  # it holds the weights until here
         if plan is None:
             self._check_device()
-            raise api.refusal(self.log.errors, self.model.groups, asked)
+            raise api.refusal(self.log.errors, self.model.groups, assignment)
         self.timing.keep()
         return bytes(plan)
 

@@ -88,9 +88,9 @@ def _why_none(cuda: Any, error: Any) -> str:
         )
     if code == _INSUFFICIENT_DRIVER:
         known = discovery.driver_version()
-        found = f"the driver, which supports CUDA {known}, is too old for this CUDA" if known else "there is no driver"
+        reason = f"the driver, which supports CUDA {known}, is too old for this CUDA" if known else "there is no driver"
         return (
-            f"{found} (CUDA error {code}): install a newer NVIDIA driver, or the cuda-bindings and TensorRT for the "
+            f"{reason} (CUDA error {code}): install a newer NVIDIA driver, or the cuda-bindings and TensorRT for the "
             "CUDA that the driver supports (see docs/tensorrt.md)."
         )
     _, name = cuda.cudaGetErrorString(error)

@@ -120,7 +120,7 @@ def _is_strong(recipe: Recipe) -> bool:
 
 
 def open_export(plan: Path, device: str, plugins: Sequence[str]) -> ExportedRun:
-    """As `BackendKind.open_export`; the device becomes the current GPU of every thread that runs the engine."""
+    """Open an exported engine to run it; the device becomes the current GPU of every thread that runs it."""
     from evaluators.backends.tensorrt.device import cudart, make_current
     from evaluators.backends.tensorrt.session import open_plan
 

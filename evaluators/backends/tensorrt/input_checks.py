@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from search.errors import DataError
 
 
-def check_shape(name: str, given: tuple[int, ...], held: tuple[int, ...]) -> None:
+def check_shape(name: str, data_shape: tuple[int, ...], engine_shape: tuple[int, ...]) -> None:
     """Refuse what numpy would repeat to fill the input.
 
     Raises:
         DataError: naming the input and both shapes.
     """
-    if given != held:
+    if data_shape != engine_shape:
         raise DataError(
-            f"running the engine: its input {name} is {shape_text(held)}, and the data are {shape_text(given)}. "
-            "Give it batches of the shape it was built for."
+            f"running the engine: its input {name} is {shape_text(engine_shape)}, and the data are "
+            f"{shape_text(data_shape)}. Give it batches of the shape it was built for."
         )
 
 

@@ -124,8 +124,8 @@ def _plugin_digests(libraries: Sequence[str]) -> dict[str, str]:
         digests.setdefault(f"plugin:{library.name}", set()).add(hashlib.sha256(library.read_bytes()).hexdigest())
     return {
         name if number == 1 else f"{name}#{number}": digest
-        for name, found in digests.items()
-        for number, digest in enumerate(sorted(found), start=1)
+        for name, namesakes in digests.items()
+        for number, digest in enumerate(sorted(namesakes), start=1)
     }
 
 

@@ -152,10 +152,10 @@ class TensorRTSession:
         self._wait()
         self._forget_graph()
         self._context = None
-        found = self._profile(count)
+        layer_ms = self._profile(count)
         self._context = self._new_context()
         self._point(self._context)
-        return found
+        return layer_ms
 
     def _profile(self, count: int) -> dict[str, float]:
         context, profiler = self._new_context(), make_profiler(self._trt)
@@ -200,8 +200,8 @@ class TensorRTSession:
         Raises:
             DataError: naming an input whose shape it does not take.
         """
-        given = {name: inputs[name].shape for name in self._inputs}
-        changed = {name: shape for name, shape in given.items() if self._host[name].shape != shape}
+        shapes = {name: inputs[name].shape for name in self._inputs}
+        changed = {name: shape for name, shape in shapes.items() if self._host[name].shape != shape}
         if not changed:
             return
         for name, shape in changed.items():
@@ -213,7 +213,7 @@ class TensorRTSession:
                 check_shape(name, shape, held)
         self._wait()
         self._release()
-        self._shapes = given
+        self._shapes = shapes
         for name in (*self._inputs, *self._outputs):
             self._allocate(name)
         self._point(self._context)

@@ -51,8 +51,8 @@ class TimingCache:
 
     def _read(self, data: bytes) -> Any:
         """The cache that was serialized so; None where this version takes only a part of it, or nothing."""
-        found = self._config.create_timing_cache(data)
-        return found if found is not None and len(bytes(found.serialize())) >= len(data) else None
+        cache = self._config.create_timing_cache(data)
+        return cache if cache is not None and len(bytes(cache.serialize())) >= len(data) else None
 
     def _learn_from_file(self) -> None:
         """Take over what other processes wrote since this one looked last."""
@@ -61,18 +61,18 @@ class TimingCache:
             return
         self._seen = stamp
         data = self._read_file()
-        found = self._read(data) if data else None
+        cache = self._read(data) if data else None
         if self._cache is None:
-            self._cache = found
-        elif found is not None:
-            self._cache.combine(found, ignore_mismatch=False)
+            self._cache = cache
+        elif cache is not None:
+            self._cache.combine(cache, ignore_mismatch=False)
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
-            found = self._file.stat() if self._file is not None else None
+            status = self._file.stat() if self._file is not None else None
         except OSError:
             return None
-        return None if found is None else (found.st_mtime_ns, found.st_size)
+        return None if status is None else (status.st_mtime_ns, status.st_size)
 
     def keep(self) -> None:
         """Write the file when something was added, together with what another process added meanwhile."""

@@ -55,10 +55,10 @@ def fix_output_types(
 
 
 def _precisions_before(trt: Any, layers: Sequence[Any], owned: Sequence[Precision | None]) -> list[_Around]:
-    """Of every layer: the precisions of the nearest weighted layers before it, or its own; None for an input."""
+    """For each layer, the precisions of the nearest weighted layers before it, or its own; None for an input."""
     weighted = layer_kinds(trt, WEIGHTED_KINDS)
     made: dict[str, _Around] = {}
-    found: list[_Around] = []
+    precisions: list[_Around] = []
     for layer, own in zip(layers, owned, strict=True):
         if own is not None and layer.type in weighted:
             here: _Around = frozenset({own})
@@ -66,21 +66,21 @@ def _precisions_before(trt: Any, layers: Sequence[Any], owned: Sequence[Precisio
             here = frozenset()
         else:
             here = frozenset().union(*(made.get(tensor.name, frozenset({None})) for tensor in inputs_of(layer)))
-        found.append(here)
+        precisions.append(here)
         made.update(dict.fromkeys((tensor.name for tensor in outputs_of(layer)), here))
-    return found
+    return precisions
 
 
 def _precisions_behind(layers: Sequence[Any], owned: Sequence[Precision | None]) -> dict[str, _Around]:
-    """Of every tensor: the precisions of the groups that it reaches first; None where it reaches an output."""
-    found: dict[str, _Around] = {}
+    """For each tensor, the precisions of the groups that it reaches first; None where it reaches an output."""
+    precisions: dict[str, _Around] = {}
     for layer, own in reversed(list(zip(layers, owned, strict=True))):
         made = outputs_of(layer)
-        reached = (found.get(tensor.name, frozenset({None})) for tensor in made)
+        reached = (precisions.get(tensor.name, frozenset({None})) for tensor in made)
         here: _Around = frozenset().union(*reached) if own is None else frozenset({own})
         for tensor in made:
             if tensor.is_network_output:
-                found[tensor.name] = found.get(tensor.name, frozenset()) | {None}
+                precisions[tensor.name] = precisions.get(tensor.name, frozenset()) | {None}
         for tensor in inputs_of(layer):
-            found[tensor.name] = found.get(tensor.name, frozenset()) | here
-    return found
+            precisions[tensor.name] = precisions.get(tensor.name, frozenset()) | here
+    return precisions

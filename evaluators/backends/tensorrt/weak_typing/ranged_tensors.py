@@ -24,7 +24,7 @@ def ranged_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: A
     Args:
         layers: in topological order.
     """
-    return _of_groups(layers, groups, assignment, tuple(Precision))
+    return _tensors_around(layers, groups, assignment, tuple(Precision))
 
 
 def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment) -> set[str]:
@@ -33,21 +33,21 @@ def int8_tensors(layers: Sequence[Any], groups: Sequence[Group], assignment: Ass
     Args:
         layers: in topological order.
     """
-    return _of_groups(layers, groups, assignment, [each for each in Precision if each.quantized])
+    return _tensors_around(layers, groups, assignment, [each for each in Precision if each.quantized])
 
 
-def _of_groups(
+def _tensors_around(
     layers: Sequence[Any], groups: Sequence[Group], assignment: Assignment, precisions: Collection[Precision]
 ) -> set[str]:
-    """The same for groups that run in any of some precisions."""
-    found: set[str] = set()
+    """Names of the tensors around groups that run in any of some precisions, and of all that lead to these."""
+    tensor_names: set[str] = set()
     for layer, owned in reversed(list(layers_with_precisions(layers, groups, assignment))):
         made, read = names_of(outputs_of(layer)), names_of(inputs_of(layer))
         if owned in precisions:
-            found |= made | read
-        elif owned is None and made & found:
-            found |= read
-    return found
+            tensor_names |= made | read
+        elif owned is None and made & tensor_names:
+            tensor_names |= read
+    return tensor_names
 
 
 def layers_with_precisions(

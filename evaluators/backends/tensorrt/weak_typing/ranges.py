@@ -87,7 +87,7 @@ class _Neighbours:
                 self._readers.setdefault(tensor.name, []).append(layer)
 
     def bound(self, layer: Any, index: int, reaches: Sequence[float]) -> float:
-        """Of one of the layer's outputs; 0 if nothing is known.
+        """The largest magnitude that one of a layer's outputs may have; 0 if nothing is known.
 
         Args:
             reaches: magnitudes of the layer's inputs.
@@ -147,7 +147,7 @@ class _Neighbours:
         return _shown(layer, self._trt.IActivationLayer, "type") in (kinds.HARD_SIGMOID, kinds.SIGMOID, kinds.TANH)
 
     def _operation(self, layer: Any) -> Any:
-        """Of an elementwise layer; None for any other."""
+        """The operation of an elementwise layer; None for any other."""
         if layer.type != self._trt.LayerType.ELEMENTWISE:
             return None
         return _shown(layer, self._trt.IElementWiseLayer, "op")

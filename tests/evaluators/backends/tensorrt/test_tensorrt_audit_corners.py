@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends.tensorrt.audit import EngineLayer, _told_by, audit_rows, layer_times, parse
+from evaluators.backends.tensorrt.audit import EngineLayer, _tactic_precision, audit_rows, layer_times, parse
 from search.graph.grouping import Group
 from search.values import Answer, Assignment, AuditRow, Precision
 from tests.support.networks import loaded
@@ -207,7 +207,7 @@ def test_formats_of_strong_typing(asked: Precision, weights: str, read: str, got
 def test_tactics_of_recorded_engines_never_contradict_their_weights(path: Path) -> None:
     text = path.read_text()
     layers = parse(json.loads(text)["inspector"] if "inspector" in json.loads(text, strict=False) else text)
-    told = [(each.weights, _told_by(each.tactic)) for each in layers if each.weights is not None]
+    told = [(each.weights, _tactic_precision(each.tactic)) for each in layers if each.weights is not None]
     assert told
     assert all(tactic == weights for weights, tactic in told if tactic is not None)
     assert any(tactic is not None for _, tactic in told)
