@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from evaluators.data.dataset import Arrays
-from evaluators.data.reading.read_source import Told, write_batches
+from evaluators.data.reading.read_source import ReadListener, write_batches
 from evaluators.data.reading.user_batches import batches_of, count_batches
 from evaluators.held_folders import held_folder
 from search.errors import DataError, ModelError, StudyError
@@ -79,9 +79,9 @@ class InputFiles:
             self.data = str(data)
             return
         batches = _check_batches(batches_of(data, input_names(self.model)), self.model)
-        callbacks = Told(self._events.note, self._events.step)
+        listener = ReadListener(self._events.note, self._events.step)
         folder = self._make_folder() / _DATA
-        write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, told=callbacks)
+        write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, listener=listener)
         self.data = str(folder)
 
     def keep(self) -> None:

@@ -136,11 +136,11 @@ def _clip(
     counted = count_values(run, varying, seen, magnitudes=kinds, most=most, means=means)
 
     def range_by(name: str, method: str, percentile: float) -> TensorRange:
-        found = counted[name]
+        histograms = counted[name]
         if method == MEAN:
-            assert found.mean is not None
-            return found.mean
-        return clip(varying[name], found.counts[kinds.index(method != "percentile")], method, percentile)
+            assert histograms.mean is not None
+            return histograms.mean
+        return clip(varying[name], histograms.counts[kinds.index(method != "percentile")], method, percentile)
 
     return [{name: range_by(name, *method) for name in varying} for method in methods]
 
@@ -160,36 +160,38 @@ def parse_method(method: str) -> tuple[str, float]:
 
 
 def cache_key(
-    model_digest: str, data_digest: str, indices: NDArray[np.int64], method: str, given: str | None = None
+    model_digest: str, data_digest: str, indices: NDArray[np.int64], method: str, ranges_digest: str | None = None
 ) -> str:
     """64 hex digits that name what `collect` gives for these arguments.
 
     Args:
-        given: digest of the ranges that come from elsewhere, where some do.
+        ranges_digest: of the ranges that come from elsewhere, where some do.
     """
     samples = hashlib.sha256(np.ascontiguousarray(indices, "<i8").data).hexdigest()
-    return digest_of([_ALGORITHM, model_digest, data_digest, samples, method, *([given] if given else [])])
+    return digest_of(
+        [_ALGORITHM, model_digest, data_digest, samples, method, *([ranges_digest] if ranges_digest else [])]
+    )
 
 
 def notes(ranges: Ranges) -> list[str]:
     """What a user should know about these ranges, one sentence each; empty when all is well."""
-    found = []
+    sentences = []
     if ranges.constant:
-        found.append(
+        sentences.append(
             f"{_list_tensors(ranges.constant)} never varied in the calibration data ({ranges.samples} samples)"
         )
     for precision in sorted(Precision):
         wide = [name for name, seen in ranges.observed.items() if seen.magnitude > precision.largest]
         if wide:
-            found.append(
+            sentences.append(
                 f"{_list_tensors(wide)} went beyond {precision.largest:g}, the largest {precision.name} number"
             )
     if ranges.infinite:
-        found.append(
+        sentences.append(
             f"{_list_tensors(ranges.infinite)} held infinite values, as masks do, so their ranges are those of the "
             "finite values"
         )
-    return found
+    return sentences
 
 
 def _list_tensors(names: Sequence[str]) -> str:

@@ -53,17 +53,17 @@ class Taken:
 
     def mismatches(self) -> list[str]:
         """Where cache and model differ, one sentence each; empty where the cache holds all tensors and no others."""
-        found = []
+        sentences = []
         if self.missing:
-            found.append(
+            sentences.append(
                 f"the calibration cache lacks {_list_tensors(self.missing)} of the model, "
                 "calibrated from the data instead"
             )
         if self.unknown:
-            found.append(
+            sentences.append(
                 f"the calibration cache has {_list_tensors(self.unknown)} that the model does not have; ignored"
             )
-        return found
+        return sentences
 
 
 def write(ranges: Ranges, tensorrt_version: str = DEFAULT_VERSION) -> str:
@@ -118,7 +118,7 @@ def read(text: str, shown: str = "the calibration cache") -> dict[str, float]:
 
 
 def read_file(path: Path) -> dict[str, float]:
-    """As `read`, of a file; ConfigError also when it cannot be read."""
+    """Read a cache as `read` does, from a file; ConfigError also when it cannot be read."""
     try:
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
@@ -144,13 +144,13 @@ def take(magnitudes: Mapping[str, float], tensors: Iterable[str], calibrated: Ra
     known = dict.fromkeys(tensors)
     missing = tuple(name for name in known if name not in magnitudes)
     own = {name: TensorRange(-magnitudes[name], magnitudes[name]) for name in known if name in magnitudes}
-    found = calibrated or Ranges(METHOD, {}, {}, 0)
+    base = calibrated or Ranges(METHOD, {}, {}, 0)
     ranges = replace(
-        found,
+        base,
         method=METHOD,
-        tensors={**_only(found.tensors, missing), **own},
-        observed={**_only(found.observed, missing), **own},
-        infinite=tuple(name for name in found.infinite if name not in own),
+        tensors={**_only(base.tensors, missing), **own},
+        observed={**_only(base.observed, missing), **own},
+        infinite=tuple(name for name in base.infinite if name not in own),
     )
     return Taken(ranges, missing, tuple(name for name in magnitudes if name not in known))
 

@@ -19,7 +19,7 @@ _OPS = ("ReduceMin", "ReduceMax", "ReduceSumSquare")
 
 @dataclass(frozen=True)
 class ChannelValues:
-    """Of one tensor, arrays of its rank: of full size along the axes that are kept, 1 along the others.
+    """Statistics of one tensor as arrays of its rank: of full size along the axes that are kept, 1 along the others.
 
     Attributes:
         low, high: (2, …) least and largest value in every other batch, and in the batches between; NaN if one of
@@ -36,8 +36,8 @@ class ChannelValues:
     @property
     def magnitude(self) -> NDArray[np.float32]:
         with np.errstate(invalid="ignore"):
-            found: NDArray[np.float32] = np.maximum(np.abs(self.low), np.abs(self.high)).max(axis=0)
-        return found
+            largest: NDArray[np.float32] = np.maximum(np.abs(self.low), np.abs(self.high)).max(axis=0)
+        return largest
 
 
 @dataclass
@@ -56,7 +56,7 @@ class _Seen:
         self.square = self.square + square.astype(np.float64)
 
     def values(self, halves: int) -> ChannelValues:
-        """Of `halves` of the two halves, of which the first is never empty."""
+        """The statistics of the first one or both of the two halves; the first is never empty."""
         parts = [0, halves - 1]
         # Extremes pass over NaN where they are computed; sums do not.
         lost = np.where(np.isfinite(self.square), np.float32(0), np.float32(np.nan))
@@ -87,19 +87,19 @@ def observe_channels(
     copy = graph.clone()
     elements = _append_reductions(copy, kept)
     edges = np.array(np.inf, np.float32), np.array(-np.inf, np.float32)
-    found = {name: _Seen([edges[0]] * 2, [edges[1]] * 2, np.zeros(())) for name in kept}
+    observations = {name: _Seen([edges[0]] * 2, [edges[1]] * 2, np.zeros(())) for name in kept}
     runs = 0
     with open_session(copy, threads) as session:
         names = [output.name for output in session.get_outputs()]
         for batch in batches:
             arrays = dict(zip(names, run_guarded(session.run, names, batch.inputs), strict=True))
-            for number, seen in enumerate(found.values()):
+            for number, seen in enumerate(observations.values()):
                 low, high, square = (arrays[_name(number, op)] for op in _OPS)
                 seen.add(runs % 2, low, high, square)
                 seen.elements += int(arrays[elements[number]]) // low.size
             runs += 1
             alive()
-    return {name: seen.values(min(runs, 2)) for name, seen in found.items()}
+    return {name: seen.values(min(runs, 2)) for name, seen in observations.items()}
 
 
 def _append_reductions(graph: ir.Model, kept: Mapping[str, tuple[int, ...]]) -> list[str]:

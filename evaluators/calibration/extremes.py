@@ -130,14 +130,14 @@ class _Reductions:
     def _reduce(self, batch: Batch) -> NDArray[np.float64]:
         """(4, tensors) least, largest, sum and size."""
         names = [name for each in self._reductions for name in each.outputs]
-        found = dict(zip(names, run_guarded(self._session.run, names, batch.inputs), strict=True))
+        arrays = dict(zip(names, run_guarded(self._session.run, names, batch.inputs), strict=True))
         with np.errstate(invalid="ignore"):
             rows = [
                 (
-                    found[each.least].min(),
-                    found[each.largest].max(),
-                    found[each.total].sum(dtype=np.float64),
-                    each.elements if each.size is None else found[each.size],
+                    arrays[each.least].min(),
+                    arrays[each.largest].max(),
+                    arrays[each.total].sum(dtype=np.float64),
+                    each.elements if each.size is None else arrays[each.size],
                 )
                 for each in self._reductions
             ]

@@ -75,8 +75,8 @@ def measure_shapes(graph: ir.Model, names: Sequence[str], inputs: Mapping[str, N
     RemoveUnusedNodesPass()(copy)
     read = {str(value.name) for value in copy.graph.inputs}
     with open_session(copy, 1) as session:
-        found = run_guarded(session.run, [], {name: array for name, array in inputs.items() if name in read})
-    return {name: shape.tolist() for name, shape in zip(names, found, strict=True)}
+        shapes = run_guarded(session.run, [], {name: array for name, array in inputs.items() if name in read})
+    return {name: shape.tolist() for name, shape in zip(names, shapes, strict=True)}
 
 
 def _runtime_types(model: Model, names: list[str], threads: int) -> dict[str, str]:
@@ -85,12 +85,12 @@ def _runtime_types(model: Model, names: list[str], threads: int) -> dict[str, st
         return {output.name: output.type for output in session.get_outputs()}
 
 
-def _between(graph: ir.Model, given: Sequence[str], wanted: Sequence[str]) -> ir.Model:
-    """A copy that computes the tensors `wanted`, taking those `given` as inputs, and holds nothing it does not need."""
+def _between(graph: ir.Model, sources: Sequence[str], wanted: Sequence[str]) -> ir.Model:
+    """A copy that computes the tensors `wanted`, with the tensors `sources` as inputs, and holds nothing else."""
     copy = graph.clone()
     values = values_by_name(copy)
-    copy.graph.outputs.clear()  # one of them may be given
-    for name in given:
+    copy.graph.outputs.clear()  # one of them may be a source
+    for name in sources:
         entry = ir.Value(name=name, type=values[name].type)
         values[name].replace_all_uses_with(entry)
         values[name].name = f"{name}/computed"
@@ -125,13 +125,13 @@ def open_chain(graph: ir.Model, parts: Sequence[Sequence[str]], threads: int, st
     needed: set[str] = set()
     for number in reversed(range(len(parts))):
         start = place[parts[number - 1][-1]] if number else -1
-        given = [name for name in movable if place[name] <= start]
+        sources = [name for name in movable if place[name] <= start]
         wanted = [*parts[number], *sorted(name for name in needed.difference(parts[number]) if place[name] > start)]
-        stretch = _between(graph, given, wanted)
+        stretch = _between(graph, sources, wanted)
         session = stack.enter_context(open_session(stretch, threads))
         inputs = [str(value.name) for value in stretch.graph.inputs]
         chain.insert(0, Link(session, inputs, wanted))
-        needed = {name for name in needed if place[name] <= start}.union(set(inputs) & set(given))
+        needed = {name for name in needed if place[name] <= start}.union(set(inputs) & set(sources))
     return chain
 
 

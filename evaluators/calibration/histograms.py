@@ -91,8 +91,8 @@ def _ends_of(rows: NDArray[Any], finite: NDArray[np.bool_] | None) -> NDArray[np
     """(2, rows) least and largest value of (rows, values), of those rows that have any."""
     where: dict[str, Any] = {} if finite is None else {"where": finite}
     with np.errstate(all="ignore"):
-        found = np.array([rows.min(1, initial=np.inf, **where), rows.max(1, initial=-np.inf, **where)], np.float64)
-    return found[:, found[0] <= found[1]]
+        ends = np.array([rows.min(1, initial=np.inf, **where), rows.max(1, initial=-np.inf, **where)], np.float64)
+    return ends[:, ends[0] <= ends[1]]
 
 
 def _count(bins: Sequence[Bins], values: NDArray[Any], step: int) -> NDArray[np.int64]:

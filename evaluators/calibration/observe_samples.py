@@ -88,8 +88,8 @@ class _TensorStatistics:
         clipped = (rows < np.float32(self.range.low)) | (rows > np.float32(self.range.high))
         with np.errstate(all="ignore"):
             mean = rows.mean(axis=1, dtype=np.float64)
-        found = np.stack([rows.min(axis=1), rows.max(axis=1), mean, clipped.mean(axis=1)]).astype(np.float32)
-        self.rows.append(np.nan_to_num(found, nan=np.inf, posinf=np.inf, neginf=-np.inf))
+        statistics = np.stack([rows.min(axis=1), rows.max(axis=1), mean, clipped.mean(axis=1)]).astype(np.float32)
+        self.rows.append(np.nan_to_num(statistics, nan=np.inf, posinf=np.inf, neginf=-np.inf))
         for row in rows:
             self._count(row[:: max(1, len(row) // _MOST_COUNTED)])
 
@@ -102,7 +102,7 @@ class _TensorStatistics:
 
 
 def _width(range_: TensorRange) -> float:
-    """Of the range; of a tensor that never varied a little, so that bins have a width."""
+    """The width of a range; a small one for a tensor that never varied, so that bins have a width."""
     return max(range_.high - range_.low, 1e-6 * range_.magnitude, 1e-30)
 
 

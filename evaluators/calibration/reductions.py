@@ -66,7 +66,7 @@ def append_reductions(graph: ir.Model, tensors: Sequence[str], infinite: Collect
     values = values_by_name(graph)
     neutral = {op: _scalar(graph, f"bitfront.{op}", number) for op, number in _NEUTRAL.items()} if infinite else {}
     axes = _rows_axes(graph)
-    found = []
+    reductions = []
     outputs: list[ir.Value] = []
     for number, name in enumerate(tensors):
         value, before = values[name], values[name].producer()
@@ -96,14 +96,14 @@ def append_reductions(graph: ir.Model, tensors: Sequence[str], infinite: Collect
             made["Size"] = _add_node(nodes, "Size", [value], f"bitfront.{number}.Size")
         outputs += made.values()
         names = [str(output.name) for output in made.values()]
-        found.append(Reductions(names[0], names[1], names[2], names[3] if not elements else None, elements))
+        reductions.append(Reductions(names[0], names[1], names[2], names[3] if not elements else None, elements))
         if before is None:
             graph.graph.extend(nodes)
         else:
             graph.graph.insert_after(before, nodes)
     graph.graph.outputs.clear()
     graph.graph.outputs.extend(outputs)
-    return found
+    return reductions
 
 
 def _count_elements(value: ir.Value) -> int:
@@ -113,14 +113,14 @@ def _count_elements(value: ir.Value) -> int:
 
 
 def _rows_axes(graph: ir.Model) -> dict[str, tuple[list[ir.Value], dict[str, list[int]]]]:
-    """By op, the input or the attribute that makes it reduce the second axis alone."""
+    """For each reducing op, the input or the attribute that makes it reduce the second axis alone."""
     version = graph.graph.opset_imports.get("", 0)
     tensor = ir.tensor(np.array([1], np.int64), name="bitfront.axes")
     axes = ir.Value(name=tensor.name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]), const_value=tensor)
-    found = {op: version >= first for op, first in _AXES_AS_INPUT.items()}
-    if any(found.values()):
+    input_by_op = {op: version >= first for op, first in _AXES_AS_INPUT.items()}
+    if any(input_by_op.values()):
         graph.graph.register_initializer(axes)
-    return {op: ([axes], {}) if given else ([], {"axes": [1]}) for op, given in found.items()}
+    return {op: ([axes], {}) if is_input else ([], {"axes": [1]}) for op, is_input in input_by_op.items()}
 
 
 def _add_node(

@@ -62,10 +62,10 @@ def weight_scales(
 def _largest_pairs(weight: NDArray[Any], axis: int) -> NDArray[np.float64]:
     """(outputs,) the largest of the `weight_pairs` of each output; a few outputs at a time, which saves memory."""
     outputs = np.moveaxis(weight, axis, 0)
-    found = np.zeros(len(outputs))
+    largest = np.zeros(len(outputs))
     for rows in row_blocks(outputs.shape):
-        found[rows] = weight_pairs(outputs[rows].astype(np.float64), 0).max(axis=1, initial=0.0)
-    return found
+        largest[rows] = weight_pairs(outputs[rows].astype(np.float64), 0).max(axis=1, initial=0.0)
+    return largest
 
 
 def row_blocks(shape: Sequence[int]) -> Iterator[slice]:

@@ -187,12 +187,12 @@ class Cache:
             if size > self._room:
                 return
             self._room -= size
-            found = {}
+            rows_by_name = {}
             for place, (name, array) in enumerate(arrays.items()):
                 file = self._folder / f"{key}-{place}.npy"
                 np.save(file, np.ascontiguousarray(array[:]), allow_pickle=False)
-                found[name] = read_npy(file)
-            self._settled[key] = found
+                rows_by_name[name] = read_npy(file)
+            self._settled[key] = rows_by_name
         except OSError:  # the disk is full
             self._room = 0
 

@@ -52,7 +52,7 @@ class Checker:
         return all(spec.name != key for spec in self.inputs)
 
     def native(self, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The same arrays in this machine's byte order."""
+        """Arrays in this machine's byte order, copied only where they are in another one."""
         return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
 
     def check(self, arrays: Mapping[str, Rows], where: str, first: int) -> int:
@@ -148,16 +148,16 @@ def refuse_missing(names: Sequence[str], wanted: Sequence[str], where: str) -> N
     missing = [name for name in wanted if name not in names]
     if not missing:
         return
-    found = sorted(name for name in names if name not in (LABELS, CLUSTERS) and not name.startswith(SEVERAL))
+    candidates = sorted(name for name in names if name not in (LABELS, CLUSTERS) and not name.startswith(SEVERAL))
     raise DataError(
-        f"{where} lacks the model's input {missing[0]!r}: expected arrays {list(wanted)}, got {found}; "
-        f"name each array as the model names its input{_nearest_text(missing[0], found, wanted)}"
+        f"{where} lacks the model's input {missing[0]!r}: expected arrays {list(wanted)}, got {candidates}; "
+        f"name each array as the model names its input{_nearest_text(missing[0], candidates, wanted)}"
     )
 
 
-def _nearest_text(missing: str, found: Sequence[str], wanted: Sequence[str]) -> str:
+def _nearest_text(missing: str, candidates: Sequence[str], wanted: Sequence[str]) -> str:
     """The array that was probably meant as an input: `: rename 'images' to 'image'`; empty if none is like it."""
-    spare = [name for name in found if name not in wanted]
+    spare = [name for name in candidates if name not in wanted]
     near = difflib.get_close_matches(missing, spare, 1)
     labels = label_like(spare)
     renamed = [f"rename {near[0]!r} to {missing!r}"] if near else []

@@ -71,9 +71,9 @@ def _improve(parts: Integers, sizes: Integers, targets: Integers, least: Integer
                 continue
             # Handing over d samples changes the sum by 2·d·(d - gap): least at half the gap.
             gap = int(surplus[giver] - surplus[taker])
-            for gain, found in _transfers(parts, sizes, int(giver), int(taker), gap, bool(spare[giver])):
+            for gain, transfer in _transfers(parts, sizes, int(giver), int(taker), gap, bool(spare[giver])):
                 if gain > best:
-                    best, change = gain, found
+                    best, change = gain, transfer
     for cluster, part in change:
         parts[cluster] = part
     return best > 0
@@ -83,18 +83,20 @@ def _transfers(
     parts: Integers, sizes: Integers, giver: int, taker: int, gap: int, spare: bool
 ) -> list[tuple[int, _Change]]:
     """The best move and the best exchange between two parts: what each gains, and the new parts of its clusters."""
-    given, taken = np.flatnonzero(parts == giver), np.flatnonzero(parts == taker)
-    found: list[tuple[int, _Change]] = []
-    if spare and len(given):
-        gains = sizes[given] * (gap - sizes[given])
+    giver_clusters, taker_clusters = np.flatnonzero(parts == giver), np.flatnonzero(parts == taker)
+    transfers: list[tuple[int, _Change]] = []
+    if spare and len(giver_clusters):
+        gains = sizes[giver_clusters] * (gap - sizes[giver_clusters])
         best = int(np.argmax(gains))
-        found.append((int(gains[best]), ((int(given[best]), taker),)))
-    if len(given) and len(taken):
-        taken = taken[np.argsort(sizes[taken], kind="stable")]
-        place = np.searchsorted(sizes[taken], sizes[given] - gap / 2)
-        for near in (np.maximum(place - 1, 0), np.minimum(place, len(taken) - 1)):
-            handed = sizes[given] - sizes[taken[near]]
+        transfers.append((int(gains[best]), ((int(giver_clusters[best]), taker),)))
+    if len(giver_clusters) and len(taker_clusters):
+        taker_clusters = taker_clusters[np.argsort(sizes[taker_clusters], kind="stable")]
+        place = np.searchsorted(sizes[taker_clusters], sizes[giver_clusters] - gap / 2)
+        for near in (np.maximum(place - 1, 0), np.minimum(place, len(taker_clusters) - 1)):
+            handed = sizes[giver_clusters] - sizes[taker_clusters[near]]
             gains = handed * (gap - handed)
             best = int(np.argmax(gains))
-            found.append((int(gains[best]), ((int(given[best]), taker), (int(taken[near[best]]), giver))))
-    return found
+            transfers.append(
+                (int(gains[best]), ((int(giver_clusters[best]), taker), (int(taker_clusters[near[best]]), giver)))
+            )
+    return transfers

@@ -104,16 +104,16 @@ def check_number(ids: Ids | None, what: str) -> None:
         )
 
 
-def check_apart(given: Mapping[str, Ids | None]) -> None:
+def check_apart(ids_by_option: Mapping[str, Ids | None]) -> None:
     """Refuse data sets that were given apart and have a cluster in common.
 
     Args:
-        given: option that named the data → their ids; None if they have no clusters.
+        ids_by_option: option that named the data → their ids; None if they have no clusters.
 
     Raises:
         DataError: naming the options and a cluster that both have.
     """
-    known = {option: ids.astype(str) for option, ids in given.items() if ids is not None}
+    known = {option: ids.astype(str) for option, ids in ids_by_option.items() if ids is not None}
     for first, second in combinations(known, 2):
         both = np.intersect1d(known[first], known[second])
         if len(both):

@@ -103,7 +103,7 @@ def batch_sizes(forms: Indices | None, indices: Indices, batch: int) -> Iterator
 
 
 def gather_forms(dataset: Dataset, indices: Indices, batch: int) -> Indices:
-    """The same samples in an order in which batches hold one form each and are full where they can be.
+    """Put samples into an order in which batches hold one form each and are full where they can be.
 
     The batches stand in an order that depends on the content of the data alone, so that the first of them are a fair
     part of all. Where the data have one form, the order stays as it is.
@@ -122,7 +122,7 @@ _WORTH_S = 0.001  # a read that takes less is not worth a thread
 
 
 def read_ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """The same items in the same order, each read by one other thread while the caller works on the one before it.
+    """Pass items on in their order, each read by one other thread while the caller works on the one before it.
 
     Reading begins in the caller's thread and moves to the other once it takes a while. What reading raises is raised
     where its item would have come. Close the generator, or exhaust it, before the items' source is used otherwise.
@@ -181,13 +181,13 @@ class LimitedDataset:
 
     @property
     def clusters(self) -> NDArray[Any] | None:
-        found = self._whole.clusters
-        return None if found is None else found[self._kept]
+        clusters = self._whole.clusters
+        return None if clusters is None else clusters[self._kept]
 
     @property
     def forms(self) -> Indices | None:
-        found = self._whole.forms
-        return None if found is None else found[self._kept]
+        forms = self._whole.forms
+        return None if forms is None else forms[self._kept]
 
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         return self._whole.batch(self._kept[indices])

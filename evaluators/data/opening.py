@@ -97,7 +97,7 @@ def _open_folder(
 ) -> Dataset:
     arrays, single = (visible_files(folder, pattern) for pattern in ("*.npz", "*.npy"))
     images = sorted(find_images(folder), key=lambda image: image.relative_to(folder).as_posix())
-    kinds = [kind for kind, found in ((".npz files", arrays), (".npy files", single), ("images", images)) if found]
+    kinds = [kind for kind, files in ((".npz files", arrays), (".npy files", single), ("images", images)) if files]
     if len(kinds) > 1:
         raise DataError(f"data folder {str(folder)!r} holds both {' and '.join(kinds)}: give a folder of one kind")
     if images:

@@ -191,7 +191,7 @@ def differences(
     for batch in batches:
         outputs = {who: _run(session, batch) for who, session in sessions.items()}
         for name in names:
-            if all(found[name].dtype.kind in "biuf" for found in outputs.values()):
+            if all(arrays[name].dtype.kind in "biuf" for arrays in outputs.values()):
                 tally = tallies.setdefault(name, {pair: DifferenceTally(name) for pair in PAIRS})
                 for mine, reference in PAIRS:
                     tally[mine, reference].add(outputs[mine][name], outputs[reference][name])
@@ -225,10 +225,10 @@ def held_in(assignment: Mapping[str, Precision], sources: Mapping[str, Sequence[
 
     An engine hands an output on in INT8 where it can; TensorRT 8.6 does so behind FP16 and FP32 convolutions.
     """
-    found = dict(assignment)
+    coarsest = dict(assignment)
     for reader, group in ((reader, group) for reader, groups in sources.items() for group in groups):
-        found[group] = max(found[group], assignment[reader])
-    return found
+        coarsest[group] = max(coarsest[group], assignment[reader])
+    return coarsest
 
 
 def fall_db(level: float, inputs: float, precision: Precision) -> float:

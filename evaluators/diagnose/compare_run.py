@@ -104,10 +104,10 @@ class _Runs:
             recorders = {FLOAT: ClassRecorder(float_session), ENGINE: ClassRecorder(engine)}
             counts: list[int] = []
             sessions: dict[str, Runner] = {**recorders, EMULATED: emulation}
-            found = differences(sessions, names, _count_rows(self._batches(), counts), self._count)
+            tensor_differences = differences(sessions, names, _count_rows(self._batches(), counts), self._count)
             exact_classes, classes = (recorder.classes(counts) for recorder in recorders.values())
             self.classes = None if exact_classes is None or classes is None else (exact_classes, classes)
-            return found
+            return tensor_differences
 
     def _count(self, samples: int) -> None:
         self.samples = samples

@@ -228,7 +228,7 @@ def weight_divergence(exact: ir.Model, lowered: ir.Model, anchors: Sequence[str]
     Returns:
         None if none of them has a constant weight that is rounded.
     """
-    found = [
+    divergences = [
         _divergence(
             weight,
             _read_factor(lowered.graph.node(name), reader, exact.graph.node(name)) if product is None else product,
@@ -239,14 +239,14 @@ def weight_divergence(exact: ir.Model, lowered: ir.Model, anchors: Sequence[str]
         if value is not None and is_constant(value) and value.const_value is not None
         for weight in [value.const_value.numpy()]
     ]
-    return max((each for each in found if each is not None), default=None)
+    return max((each for each in divergences if each is not None), default=None)
 
 
 def _read_factor(node: ir.Node, value: ir.Value | None, exact: ir.Node) -> NDArray[Any] | None:
     """What a node reads there, in the order of axes in which `exact` reads it."""
     turned = [each.attributes.get_int("transB", 0) for each in (node, exact)]
-    found = read_constant(value)
-    return found if found is None or turned[0] == turned[1] else found.T
+    factor = read_constant(value)
+    return factor if factor is None or turned[0] == turned[1] else factor.T
 
 
 def read_constant(value: ir.Value | None) -> NDArray[Any] | None:
@@ -284,9 +284,9 @@ def _dequantize(node: ir.Node) -> NDArray[Any] | None:
 def _divergence(weight: NDArray[Any], rounded: NDArray[Any] | None) -> float | None:
     if rounded is None or rounded.shape != weight.shape or weight.dtype.kind != "f" or weight.ndim < 2:
         return None
-    found = [0.0]
+    divergences = [0.0]
     for axis in (0, 1):
         if weight.shape[axis] > 1:
             rows = by_channel(weight, axis)
-            found.append(compare_histograms(rows, by_channel(rounded, axis).astype(np.float64), _CUT)[0])
-    return max(found)
+            divergences.append(compare_histograms(rows, by_channel(rounded, axis).astype(np.float64), _CUT)[0])
+    return max(divergences)

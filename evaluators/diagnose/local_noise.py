@@ -83,7 +83,7 @@ def local_noise(
         notes: gets a sentence for every pair that cannot be looked at; it is left out.
         alive: called after every pair.
     """
-    found: dict[Pair, Local] = {}
+    noise_by_pair: dict[Pair, Local] = {}
     wanted: dict[str, list[Precision]] = {}
     for group, precision in pairs:
         wanted.setdefault(group, []).append(precision)
@@ -92,9 +92,9 @@ def local_noise(
         for precision in wanted[piece.group.id]:
             seen = _look_or_note(emulator, network, piece, precision, tensors, notes)
             if seen is not None:
-                found[piece.group.id, precision] = seen
+                noise_by_pair[piece.group.id, precision] = seen
             alive()
-    return found
+    return noise_by_pair
 
 
 def _look_or_note(
@@ -164,13 +164,13 @@ def grids(graph: ir.Model, precision: Precision, piece: Piece) -> Mapping[str, G
     known = {*piece.inputs, piece.output}
     if not precision.quantized:
         return {name: Narrow(precision) for name in known}
-    found: dict[str, Grid] = {}
+    grid_by_tensor: dict[str, Grid] = {}
     for node in graph.graph:
         value = node.inputs[0] if node.op_type == "QuantizeLinear" else None
         name = (value.name or "").removesuffix("/raw") if value is not None else ""
         if name in known:
-            found[name] = _levels(node, precision)
-    return found
+            grid_by_tensor[name] = _levels(node, precision)
+    return grid_by_tensor
 
 
 def _levels(node: ir.Node, precision: Precision) -> Grid:

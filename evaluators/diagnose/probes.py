@@ -76,25 +76,25 @@ def estimates(places: Mapping[str, int], local: Mapping[Pair, Local], probes: Se
     gains = _gains(places, local, probes)
     at = sorted(gains)
     means = [float(np.mean(gains[place])) for place in at]
-    found = {}
+    errors = {}
     for pair, alone in local.items():
         gain = float(np.interp(places[pair[0]], at, means)) if at else 0.0
-        found[pair] = alone.noise * math.exp(gain)
+        errors[pair] = alone.noise * math.exp(gain)
     for probe in probes:
-        total = sum(found[pair] for pair in probe.pairs)
+        total = sum(errors[pair] for pair in probe.pairs)
         if probe.single:
-            found[probe.pairs[0]] = probe.measured.error
+            errors[probe.pairs[0]] = probe.measured.error
         elif 0 < total < math.inf and probe.measured.error < math.inf:
-            found |= {pair: found[pair] * probe.measured.error / total for pair in probe.pairs}
-    return found
+            errors |= {pair: errors[pair] * probe.measured.error / total for pair in probe.pairs}
+    return errors
 
 
 def _gains(places: Mapping[str, int], local: Mapping[Pair, Local], probes: Sequence[Probe]) -> dict[float, list[float]]:
     """Middle of a probe → the logarithms of the gains there."""
-    found: dict[float, list[float]] = {}
+    gains: dict[float, list[float]] = {}
     for probe in probes:
         noise = sum(local[pair].noise for pair in probe.pairs)
         if _TINY < probe.measured.error < math.inf and _TINY < noise < math.inf:
             middle = float(np.mean([places[group] for group, _ in probe.pairs]))
-            found.setdefault(middle, []).append(math.log(probe.measured.error / noise))
-    return found
+            gains.setdefault(middle, []).append(math.log(probe.measured.error / noise))
+    return gains

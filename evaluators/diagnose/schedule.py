@@ -60,20 +60,20 @@ class Schedule:
 
     def one_by_one(self, local: Mapping[Pair, Local]) -> list[Probe]:
         """Probes of pairs alone while there is time, the most telling ones first."""
-        found: dict[Pair, Probe] = {}
+        probes: dict[Pair, Probe] = {}
         refused: set[Pair] = set()
         longest = 0.0
-        while len(found) + len(refused) < len(local) and self.left() > longest:
+        while len(probes) + len(refused) < len(local) and self.left() > longest:
             start = time.monotonic()
-            pair = self._next(local, found, refused)
+            pair = self._next(local, probes, refused)
             try:
-                found[pair] = self.probe((pair,))
+                probes[pair] = self.probe((pair,))
             except (ModelError, EvaluatorError) as error:
                 refused.add(pair)
                 self.tell(f"{self.names[pair[0]]} in {pair[1].label} is not measured: {error}")
             longest = max(longest, time.monotonic() - start)
-            self.done(len(found) + len(refused), len(local))
-        return list(found.values())
+            self.done(len(probes) + len(refused), len(local))
+        return list(probes.values())
 
     def by_stretches(self, whole: Probe, longest: float, pairs: int) -> list[Probe]:
         """Halve the stretch that adds most, again and again, while there is time for both halves.
@@ -83,29 +83,29 @@ class Schedule:
             longest: seconds that a run may take.
             pairs: how many there are.
         """
-        found = [whole]
-        while (probe := to_halve(found)) is not None and self.left() > 2 * longest:
+        probes = [whole]
+        while (probe := to_halve(probes)) is not None and self.left() > 2 * longest:
             start = time.monotonic()
             try:
                 parted = [self.probe(half) for half in halves(probe)]
             except (ModelError, EvaluatorError) as error:
                 self.tell(f"stretches of layers are not measured any further: {error}")
                 break
-            found.remove(probe)
-            found += parted
+            probes.remove(probe)
+            probes += parted
             longest = max(longest, (time.monotonic() - start) / 2)
-            self.done(len(singles(found)), pairs)
-        return found
+            self.done(len(singles(probes)), pairs)
+        return probes
 
-    def _next(self, local: Mapping[Pair, Local], found: dict[Pair, Probe], refused: set[Pair]) -> Pair:
+    def _next(self, local: Mapping[Pair, Local], probes: dict[Pair, Probe], refused: set[Pair]) -> Pair:
         """First some all along the network, which tell the gains; then whatever is expected to add most."""
-        left = [pair for pair in local if pair not in found and pair not in refused]
-        if len(found) + len(refused) < _ANCHORS:
+        left = [pair for pair in local if pair not in probes and pair not in refused]
+        if len(probes) + len(refused) < _ANCHORS:
             coarsest = min((precision for _, precision in left), key=RECOVERED_FIRST.index)
             coarse = [pair for pair in local if pair[1] is coarsest]
             spread = {int(place) for place in np.linspace(0, len(coarse) - 1, _ANCHORS)}
             anchors = [coarse[place] for place in sorted(spread) if coarse[place] in left]
             if anchors:
                 return anchors[0]
-        errors = estimates(self.places, local, list(found.values()))
+        errors = estimates(self.places, local, list(probes.values()))
         return max(left, key=lambda pair: errors[pair])

@@ -214,12 +214,12 @@ def _is_by_sample(array: NDArray[Any], part: Part) -> bool:
 
 def _finite(part: Part) -> NDArray[np.bool_]:
     """(count,) whether the float outputs are finite on each real sample."""
-    found = np.ones(len(part.weights), dtype=np.bool_)
+    finite = np.ones(len(part.weights), dtype=np.bool_)
     for array in part.reference.values():
         if array.dtype.kind == "f":
             rows = len(array) if _is_by_sample(array, part) else 1
-            found &= np.isfinite(array).reshape(rows, -1)[: len(found)].all(axis=1)
-    return found
+            finite &= np.isfinite(array).reshape(rows, -1)[: len(finite)].all(axis=1)
+    return finite
 
 
 def _first(parts: Sequence[Part]) -> list[Arrays]:

@@ -27,7 +27,7 @@ class KnownGroup:
     why_not_int8: str = ""
 
 
-def with_profile(found: EngineFile, rows: Sequence[LayerTime], groups: Mapping[str, KnownGroup]) -> EngineFile:
+def with_profile(engine: EngineFile, rows: Sequence[LayerTime], groups: Mapping[str, KnownGroup]) -> EngineFile:
     """The layers with times of a profiled run of the same engine, and with what is known of their groups.
 
     Args:
@@ -35,22 +35,22 @@ def with_profile(found: EngineFile, rows: Sequence[LayerTime], groups: Mapping[s
             belong to the nameless layers of their kind in the same order.
         groups: by id.
     """
-    of_layer = _match(found.layers, rows)
-    layers = [_complete(layer, of_layer.get(i), groups) for i, layer in enumerate(found.layers)]
-    return replace(found, layers=tuple(layers))
+    of_layer = _match(engine.layers, rows)
+    layers = [_complete(layer, of_layer.get(i), groups) for i, layer in enumerate(engine.layers)]
+    return replace(engine, layers=tuple(layers))
 
 
 def _match(layers: Sequence[Layer], rows: Sequence[LayerTime]) -> dict[int, LayerTime]:
     """Position of a layer → its row."""
     by_name = {row.name: row for row in rows}
-    found = {i: by_name[layer.name] for i, layer in enumerate(layers) if layer.name in by_name}
-    taken = {row.name for row in found.values()}
+    row_by_layer = {i: by_name[layer.name] for i, layer in enumerate(layers) if layer.name in by_name}
+    taken = {row.name for row in row_by_layer.values()}
     for kind in {layer.kind for layer in layers}:
-        left = [i for i, layer in enumerate(layers) if layer.kind == kind and i not in found]
+        left = [i for i, layer in enumerate(layers) if layer.kind == kind and i not in row_by_layer]
         theirs = [row for row in rows if row.kind == kind and row.name not in taken]
         if len(left) == len(theirs):
-            found.update(zip(left, theirs, strict=True))
-    return found
+            row_by_layer.update(zip(left, theirs, strict=True))
+    return row_by_layer
 
 
 def _complete(layer: Layer, row: LayerTime | None, groups: Mapping[str, KnownGroup]) -> Layer:
@@ -67,14 +67,14 @@ def _complete(layer: Layer, row: LayerTime | None, groups: Mapping[str, KnownGro
     return replace(timed, why_not_int8=group.why_not_int8)
 
 
-def write_layers(folder: Path, found: EngineFile, count: int) -> None:
+def write_layers(folder: Path, engine: EngineFile, count: int) -> None:
     """Write both files.
 
     Args:
         count: inferences of the profiled run.
     """
-    _write(folder / LAYERS, found.to_json())
-    times = [{"name": layer.name, "averageMs": layer.ms} for layer in found.layers if layer.ms is not None]
+    _write(folder / LAYERS, engine.to_json())
+    times = [{"name": layer.name, "averageMs": layer.ms} for layer in engine.layers if layer.ms is not None]
     _write(folder / PROFILE, [{"count": count}, *times])
 
 

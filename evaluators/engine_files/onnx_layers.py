@@ -82,19 +82,19 @@ def kind_of(ops: set[str]) -> str:
 
 def _fused_into_int8(nodes: list[ir.Node]) -> set[ir.Node]:
     """Nodes without weights that read 8 bits, or an INT8 layer alone, and are quantized again: engines fuse them."""
-    found: set[ir.Node] = set()
+    fusible: set[ir.Node] = set()
     for node in nodes:
         read = [value for value in node.inputs if value is not None and not _is_constant(value)]
         makers = [value.producer() for value in read]
         exact = all(
-            _is_dequantized(value) or (len(read) == 1 and maker is not None and _runs_int8(maker, found))
+            _is_dequantized(value) or (len(read) == 1 and maker is not None and _runs_int8(maker, fusible))
             for value, maker in zip(read, makers, strict=True)
         )
         users = [user for value in node.outputs for user in value.consumers()]
         again = bool(users) and all(user.op_type == "QuantizeLinear" for user in users)
         if read and exact and again and not _is_weighted(node) and node.op_type not in _MOVES:
-            found.add(node)
-    return found
+            fusible.add(node)
+    return fusible
 
 
 def _runs_int8(node: ir.Node, fused: set[ir.Node]) -> bool:
@@ -127,8 +127,8 @@ def _precision(node: ir.Node) -> Precision | None:
     if (bits := _block_bits(node)) is not None:
         return Precision.in_blocks(f"int{bits}")
     types = {precision_of(value.dtype) for value in (*node.inputs, *node.outputs) if value is not None and value.dtype}
-    found = [precision for precision in types if precision is not None]
-    return min(found, key=lambda precision: precision.rank, default=None)
+    precisions = [precision for precision in types if precision is not None]
+    return min(precisions, key=lambda precision: precision.rank, default=None)
 
 
 def _block_bits(node: ir.Node) -> int | None:
@@ -208,19 +208,19 @@ def _tensor(value: ir.Value) -> Tensor:
 
 
 def _attributes(node: ir.Node) -> dict[str, str]:
-    found = {}
+    attributes = {}
     for name, attribute in _ATTRIBUTES.items():
-        given = node.attributes.get(attribute)
-        if given is not None:
-            found[name] = "×".join(map(str, given.as_ints()))
+        value = node.attributes.get(attribute)
+        if value is not None:
+            attributes[name] = "×".join(map(str, value.as_ints()))
     group = node.attributes.get("group")
     activation = node.attributes.get("activation")
     weight, bias = _weight_of(node), _bias_of(node)
-    found |= {} if group is None else {"groups": str(group.as_int())}
-    found |= {} if activation is None else {"activation": activation.as_string()}
-    found |= {} if weight is None or weight.dtype is None else {"weights": _root_type(weight)}
-    found |= {} if bias is None or bias.dtype is None else {"bias": _root_type(bias)}
-    return found
+    attributes |= {} if group is None else {"groups": str(group.as_int())}
+    attributes |= {} if activation is None else {"activation": activation.as_string()}
+    attributes |= {} if weight is None or weight.dtype is None else {"weights": _root_type(weight)}
+    attributes |= {} if bias is None or bias.dtype is None else {"bias": _root_type(bias)}
+    return attributes
 
 
 def _root_type(value: ir.Value) -> str:
@@ -231,9 +231,9 @@ def _root_type(value: ir.Value) -> str:
 
 
 def _macs(node: ir.Node) -> int | None:
-    """Of a Conv, from its output and its weight's shape; of a Gemm or MatMul, from what it sums over.
+    """Multiply-adds of a Conv, from its output and its weight's shape; of a Gemm or MatMul, from what it sums over.
 
-    Of a ConvTranspose from its input: each of its values is multiplied by the weights of all outputs.
+    Those of a ConvTranspose come from its input: each of its values is multiplied by the weights of all outputs.
     """
     weight, made = _weight_of(node), _tensor(node.outputs[0]).shape
     size = None if weight is None else _tensor(weight).shape

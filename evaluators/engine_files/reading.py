@@ -37,8 +37,8 @@ def read_engine_file(path: Path, *, profile: Path | None = None, inspect_plan: I
     """
     if path.is_dir():
         path = _layers_of_export(path)
-    found = _read(path, _head(path), inspect_plan)
-    return found if profile is None else _with_times(found, profile)
+    engine = _read(path, _head(path), inspect_plan)
+    return engine if profile is None else _with_times(engine, profile)
 
 
 def onnx_kind(path: Path) -> str:
@@ -137,17 +137,19 @@ def _read_listing(path: Path, text: str, kind: str) -> EngineFile:
     return EngineFile(str(path), kind, layers, (note,) if hidden else ())
 
 
-def _with_times(found: EngineFile, profile: Path) -> EngineFile:
+def _with_times(engine: EngineFile, profile: Path) -> EngineFile:
     try:
         times = tensorrt_layers.read_times(_text(profile))
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"reading the profile {profile}: {error}.") from error
-    layers = tuple(replace(layer, ms=times.get(layer.name)) for layer in found.layers)
+    layers = tuple(replace(layer, ms=times.get(layer.name)) for layer in engine.layers)
     unknown = times.keys() - {layer.name for layer in layers}
     if len(unknown) == len(times):
-        raise InputError(f"reading the profile {profile}: none of its layers is in {found.path}. Is it of that engine?")
+        raise InputError(
+            f"reading the profile {profile}: none of its layers is in {engine.path}. Is it of that engine?"
+        )
     note = f"{len(unknown)} layers of the profile are not in the engine, {min(unknown)!r} first" if unknown else ""
-    return replace(found, layers=layers, notes=(*found.notes, *([note] if note else [])))
+    return replace(engine, layers=layers, notes=(*engine.notes, *([note] if note else [])))
 
 
 def _text(path: Path) -> str:

@@ -98,16 +98,16 @@ def _why_not(layer: EngineLayer, precision: Precision | None) -> str:
 
 
 def _attributes(data: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
+    attributes = {}
     for name, keys in _ATTRIBUTES.items():
         said = [_words(data[key]) for key in keys if key in data]
         if any(said):
-            found[name] = " ".join(dict.fromkeys(said))
+            attributes[name] = " ".join(dict.fromkeys(said))
     for name, key in (("weights", "Weights"), ("bias", "Bias")):
         if isinstance(data.get(key), dict) and data[key].get("Count"):
-            found[name] = str(data[key].get("Type", ""))
-    found["sparse"] = "yes" if data.get("HasSparseWeights") else "no"
-    return found
+            attributes[name] = str(data[key].get("Type", ""))
+    attributes["sparse"] = "yes" if data.get("HasSparseWeights") else "no"
+    return attributes
 
 
 def _words(value: Any) -> str:
@@ -115,7 +115,7 @@ def _words(value: Any) -> str:
 
 
 def _macs(data: Mapping[str, Any]) -> int | None:
-    """Of a convolution, from its output and its kernel; None elsewhere."""
+    """Multiply-adds of a convolution, from its output and its kernel; None for other layers."""
     outputs, inputs, kernel = _tensors(data.get("Outputs")), _tensors(data.get("Inputs")), data.get("Kernel")
     groups = data.get("Groups", 1)
     if not (outputs and inputs and isinstance(kernel, list)):

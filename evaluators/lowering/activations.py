@@ -74,11 +74,11 @@ class Activations:
     def as_captured(self, value: ir.Value) -> ir.Value:
         """The value as float32 for the body of an If or Loop: ONNX Runtime 1.32 aborts on silero-vad, where an If alone
         reads a DQ, and its condition is constant."""
-        found = self.as_float(value, FLOAT)
+        float_value = self.as_float(value, FLOAT)
         if value not in self._plan.stored:
-            return found
-        node = ir.Node("", "Sum", [found], num_outputs=1, name=f"{value.name}/captured")
-        return self._edits.once((value, "captured"), lambda: self._edits.insert(node, found, FLOAT))
+            return float_value
+        node = ir.Node("", "Sum", [float_value], num_outputs=1, name=f"{value.name}/captured")
+        return self._edits.once((value, "captured"), lambda: self._edits.insert(node, float_value, FLOAT))
 
     def _cast_once(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         return self._edits.once((value, "cast", dtype), lambda: self._cast(value, dtype))
@@ -108,7 +108,7 @@ class Activations:
         return self._edits.insert(ir.Node("", "DequantizeLinear", [q, scale, zero], num_outputs=1, name=name), q, dtype)
 
     def quantized_by_channel(self, value: ir.Value, reader: ir.Node) -> ir.Value:
-        """The same numbers by a DQ with the scale repeated per channel: ONNX Runtime quantizes a float Conv or Gemm
+        """A tensor's numbers by a DQ with the scale repeated per channel: ONNX Runtime quantizes a float Conv or Gemm
         between a per-tensor DQ and a Q without being asked, one behind a per-channel DQ it leaves alone."""
         channels = value.shape[1] if value.shape is not None and len(value.shape) > 1 else _channels_read(reader)
         if not isinstance(channels, int):
@@ -161,8 +161,8 @@ class Activations:
     def _narrow_number(self, root: str, narrow: Precision) -> float:
         """The largest magnitude that was seen, or that a user set, over the largest number: to cut off what is far from
         all else makes no other number of a float finer."""
-        told = self._range_of(root)
-        seen = told if root in self._ranges.fixed else self._ranges.observed.get(root, told)
+        tensor_range = self._range_of(root)
+        seen = tensor_range if root in self._ranges.fixed else self._ranges.observed.get(root, tensor_range)
         magnitude = cut(seen, self._bounds.get(root, UNBOUNDED)).magnitude
         scale = np.asarray(magnitude / narrow.largest_code if magnitude > _NOTHING else 1.0, np.float32)
         return float(holdable_scales(scale, self._placement))
@@ -184,8 +184,8 @@ class Activations:
             return
         elif node.op_type == "HardSwish":
             self._write_hard_swish(node)
-        elif made in self._plan.stored and node.op_type in ("Add", "Mul") and (found := affine_of(node)) is not None:
-            _, factor, offset = found
+        elif made in self._plan.stored and node.op_type in ("Add", "Mul") and (affine := affine_of(node)) is not None:
+            _, factor, offset = affine
             at = next(i for i, value in enumerate(node.inputs) if value is not None and is_constant(value))
             node.replace_input_with(at, self._offset(node, offset if node.op_type == "Add" else factor))
 
@@ -256,27 +256,27 @@ class Activations:
         return self._plan.root(value).name or ""
 
     def _range_of(self, root: str) -> TensorRange:
-        found = self._ranges.tensors.get(root)
-        if found is None:
+        tensor_range = self._ranges.tensors.get(root)
+        if tensor_range is None:
             raise ModelError(
                 f"quantizing tensor {root!r}: calibration has no range for it. Calibrate again with data that "
                 "reach it, or keep its group in high precision."
             )
-        return found
+        return tensor_range
 
     def _scale_number(self, root: str) -> tuple[float, int, int | None]:
         """The scale and the zero point of a tensor, and how much higher the zero point is of codes that are taken of
         what an offset makes the tensor of; None where no code of eight bits is that high."""
-        found = self._range_of(root)
+        tensor_range = self._range_of(root)
         symmetric = self._placement.symmetric
         # A cache holds magnitudes alone: with minus six to six behind a Relu6 no engine would absorb the Relu6.
         bounds = self._bounds.get(root, UNBOUNDED)
-        found = cut(found, bounds)
-        if found.magnitude < _NOTHING and math.isfinite(bounds[0]) and math.isfinite(bounds[1]):
-            found = TensorRange(*bounds)  # a gate that no sample opened must not open further than it can
+        tensor_range = cut(tensor_range, bounds)
+        if tensor_range.magnitude < _NOTHING and math.isfinite(bounds[0]) and math.isfinite(bounds[1]):
+            tensor_range = TensorRange(*bounds)  # a gate that no sample opened must not open further than it can
         if root not in self._ranges.fixed:
-            found = cut(found, self._flat_beyond.get(root, UNBOUNDED))
-        scale, zero = activation_scale(found, signed=self._placement.is_signed, symmetric=symmetric)
+            tensor_range = cut(tensor_range, self._flat_beyond.get(root, UNBOUNDED))
+        scale, zero = activation_scale(tensor_range, signed=self._placement.is_signed, symmetric=symmetric)
         scale = float(holdable_scales(np.asarray(scale, np.float32), self._placement))
         if not (offset := self._offsets.get(root)):
             return scale, zero, 0 if offset is not None else None

@@ -22,12 +22,12 @@ class Names:
 
     def fresh(self, name: str) -> str:
         """`name`, or where that is taken, the first of `name.1`, `name.2`, … that is not; taken from now on."""
-        found, number = name, 0
-        while found in self._taken:
+        candidate, number = name, 0
+        while candidate in self._taken:
             number += 1
-            found = f"{name}.{number}"
-        self._taken.add(found)
-        return found
+            candidate = f"{name}.{number}"
+        self._taken.add(candidate)
+        return candidate
 
 
 def name_of_form(name: str, dtype: ir.DataType) -> str:

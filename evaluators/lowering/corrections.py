@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class OpConstants:
-    """Where the constants stand that a correction of a weighted op changes.
+    """The places of the constants that a correction of a weighted op changes.
 
     Attributes:
         node: the op; its weight is input 1.
@@ -71,8 +71,8 @@ def find_constants(node: ir.Node, members: Collection[str]) -> OpConstants | Non
         return OpConstants(node, int(weight[-1]), _added_behind(node, members)) if len(weight) > 1 else None
     channels = _channels(node, [int(size) for size in weight])
     beta = _number(node, "beta", 1.0) if node.op_type == "Gemm" else 1.0
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    if beta == 0 or not is_constant(given) or (given is not None and given.const_value is None):
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if beta == 0 or not is_constant(bias) or (bias is not None and bias.const_value is None):
         return None
     return OpConstants(node, channels, (node, 2), beta)
 
@@ -102,11 +102,11 @@ def _added_behind(node: ir.Node, members: Collection[str]) -> tuple[ir.Node, int
 
 
 def corrections_of(groups: Sequence[Group], assignment: Assignment, recovery: Recovery) -> dict[str, Correction]:
-    """By op, what changes of it in the precision that its group runs in."""
+    """The correction of each op in the precision that its group runs in, where it has one."""
     known = {p: recovery.formats.get(p.label, {}) for p in set(assignment.values())}
     int8 = recovery.corrections_in(assignment)
-    found = ((a, (int8 if (p := assignment[g.id]).recovered else known[p]).get(a)) for g in groups for a in g.anchors)
-    return {anchor: correction for anchor, correction in found if correction is not None}
+    pairs = ((a, (int8 if (p := assignment[g.id]).recovered else known[p]).get(a)) for g in groups for a in g.anchors)
+    return {anchor: correction for anchor, correction in pairs if correction is not None}
 
 
 def correct_constants(
@@ -124,22 +124,22 @@ def correct_constants(
     """
     nodes = {node.name: node for node in graph} if corrections else {}
     for name, nodes_of_group in ((a, g.nodes) for g in groups for a in g.anchors if a in corrections):
-        found, correction = find_constants(nodes[name], nodes_of_group), corrections[name]
-        if found is None:
+        op_constants, correction = find_constants(nodes[name], nodes_of_group), corrections[name]
+        if op_constants is None:
             raise _refusal(name, "its weight or its bias is no constant")
         if correction.scale is not None:
-            weight = scaled_weight(found, correction.scale)
-            found.node.replace_input_with(1, constants.add(f"{name}/weight/corrected", weight))
-        bias = _corrected_bias(found, correction)
+            weight = scaled_weight(op_constants, correction.scale)
+            op_constants.node.replace_input_with(1, constants.add(f"{name}/weight/corrected", weight))
+        bias = _corrected_bias(op_constants, correction)
         if bias is not None:
-            user, index = found.bias or (found.node, 2)
+            user, index = op_constants.bias or (op_constants.node, 2)
             user.resize_inputs(max(index + 1, len(user.inputs)))
             user.replace_input_with(index, constants.add(f"{name}/bias/corrected", bias))
 
 
-def scaled_weight(found: OpConstants, scale: Array) -> Array:
+def scaled_weight(op_constants: OpConstants, scale: Array) -> Array:
     """The weight of an op, each output channel times its scale, in the type that it has."""
-    node, weight = found.node, found.weight
+    node, weight = op_constants.node, op_constants.weight
     if node.op_type != "ConvTranspose":
         axis = {"Conv": 0, "MatMul": weight.ndim - 1}.get(node.op_type, 0 if _number(node, "transB", 0) else 1)
         return np.asarray(weight * along(scale, axis, weight.ndim), weight.dtype)
@@ -150,18 +150,18 @@ def scaled_weight(found: OpConstants, scale: Array) -> Array:
     return np.asarray(grouped * factors, weight.dtype).reshape(weight.shape)
 
 
-def _corrected_bias(found: OpConstants, correction: Correction) -> Array | None:
+def _corrected_bias(op_constants: OpConstants, correction: Correction) -> Array | None:
     """Scale times bias plus offset; None if there is nothing to add."""
-    scale, offset, given = correction.scale, correction.offset, found.stored_bias
-    if given is None and offset is None:
+    scale, offset, stored_bias = correction.scale, correction.offset, op_constants.stored_bias
+    if stored_bias is None and offset is None:
         return None
-    if found.bias is None:
-        raise _refusal(found.node.name or "", "no constant is added behind it, so that it takes no offset")
-    bias = np.zeros(found.channels, np.float32) if given is None else given
+    if op_constants.bias is None:
+        raise _refusal(op_constants.node.name or "", "no constant is added behind it, so that it takes no offset")
+    bias = np.zeros(op_constants.channels, np.float32) if stored_bias is None else stored_bias
     if scale is not None:
         bias = bias * scale
     if offset is not None:
-        bias = bias + offset / np.float32(found.beta)
+        bias = bias + offset / np.float32(op_constants.beta)
     return np.asarray(bias, np.float32)
 
 

@@ -120,7 +120,7 @@ class FloatTypes:
         return float_type(side if self._holds(side, (*group.inputs, *group.skips, *group.tensors)) else REFERENCE)
 
     def _free_type(self, node: ir.Node) -> ir.DataType:
-        """Of an op outside all groups: the type that all it reads has, or that all its readers want, if it fits."""
+        """The type of an op outside all groups: that of all that it reads, or that all its readers want, if it fits."""
         types = {self.of(value) for value in self._floats_read(node)}
         shared = types.pop() if len(types) == 1 else FLOAT
         if shared is FLOAT:

@@ -57,10 +57,10 @@ def _at_opset_of(precision: Precision, model: ir.Model) -> ir.Model:
             f"lowering to {precision.name} needs opset {needed}, and the model cannot be converted: {error}. "
             f"Export it with opset {needed} or newer."
         ) from error
-    found = ir.from_proto(converted)
-    settle_shapes(found)
-    settle_types(found)
-    return found
+    model_at_opset = ir.from_proto(converted)
+    settle_shapes(model_at_opset)
+    settle_types(model_at_opset)
+    return model_at_opset
 
 
 class Lowered:

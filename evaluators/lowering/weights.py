@@ -31,14 +31,14 @@ class _QuantizedBias:
 
     Attributes:
         array: (…, N) float64.
-        given: (N,) or () scales of the weight, before they were widened to `scales` for the bias.
+        narrow_scales: (N,) or () scales of the weight, before they were widened to `scales` for the bias.
         dead: which channels have weights of zero alone.
         step: the constant that has the scale of the op's input.
         codes, products: the constants with the codes, and with their scales.
     """
 
     array: NDArray[np.float64]
-    given: NDArray[np.float32]
+    narrow_scales: NDArray[np.float32]
     scales: NDArray[np.float32]
     dead: NDArray[np.bool_]
     step: ir.Value
@@ -79,7 +79,7 @@ class Weights:
         for bias in self._biases:
             if bias.step not in changed:
                 continue
-            scales = _scales_with_bias(bias.array, float(array_of(bias.step)), bias.given, bias.dead)
+            scales = _scales_with_bias(bias.array, float(array_of(bias.step)), bias.narrow_scales, bias.dead)
             if not np.array_equal(scales, bias.scales):
                 return False
             codes, products = _bias_codes(bias.array, float(array_of(bias.step)), scales)
@@ -199,7 +199,7 @@ class Weights:
         scale = producer.inputs[1]
         assert scale is not None
         array, step = bias.array.astype(np.float64), scale
-        given, scales = scales, _scales_with_bias(array, float(array_of(step)), scales, dead)
+        narrow_scales, scales = scales, _scales_with_bias(array, float(array_of(step)), scales, dead)
         codes, products = _bias_codes(array, float(array_of(step)), scales)
         name = f"{node.name}/bias/int32"
         parts = [
@@ -207,7 +207,7 @@ class Weights:
             self._edits.constants.add(f"{name}/scale", products),
             self._edits.constants.add(f"{name}/zero", np.zeros(products.shape, np.int32)),
         ]
-        self._biases.append(_QuantizedBias(array, given, scales, dead, step, parts[0], parts[1]))
+        self._biases.append(_QuantizedBias(array, narrow_scales, scales, dead, step, parts[0], parts[1]))
         axis = array.ndim - 1 if products.ndim else None
         bias.user.replace_input_with(bias.index, self._dequantize(name, parts, axis, FLOAT))
         return scales
@@ -251,8 +251,8 @@ def _scales_with_bias(
     needed = largest / (step * _BIAS_LIMIT)
     needed = needed if scales.ndim else needed.max(initial=0.0)
     free = dead & (needed > np.finfo(np.float32).tiny)
-    found: NDArray[np.float32] = np.where(free, needed, np.maximum(scales, needed)).astype(np.float32)
-    return found
+    wide_scales: NDArray[np.float32] = np.where(free, needed, np.maximum(scales, needed)).astype(np.float32)
+    return wide_scales
 
 
 def _bias_codes(
@@ -278,7 +278,7 @@ def channel_axis(node: ir.Node, weight: NDArray[Any]) -> int | None:
 
 
 def holdable_scales(scales: NDArray[np.float32], placement: Placement) -> NDArray[np.float32]:
-    """Of the type of a placement's float side the next number at or above each scale, so that readers of either type
+    """The next number at or above each scale in the type of a placement's float side, so that readers of either type
     agree exactly; a scale beyond its largest number as it is."""
     side = placement.float_side
     if side is REFERENCE:
@@ -306,11 +306,11 @@ def _codes(
 ) -> NDArray[np.int8]:
     """The codes of a weight under these scales, as `round_with`; a few rows at a time, which saves memory."""
     steps = np.broadcast_to(along(scales, axis, weight.ndim), weight.shape)
-    found = np.empty(weight.shape, np.int8)
+    codes = np.empty(weight.shape, np.int8)
     for rows in row_blocks(weight.shape):
         nearest = np.rint(weight[rows] / steps[rows])
-        found[rows] = round_with(nearest, None if rounding is None else rounding[rows], limits)
-    return found
+        codes[rows] = round_with(nearest, None if rounding is None else rounding[rows], limits)
+    return codes
 
 
 def sums_pairs(node: ir.Node, weight: NDArray[Any]) -> bool:
@@ -328,13 +328,13 @@ def _scales_of(node: ir.Node, weight: NDArray[Any], axis: int | None, placement:
 
 
 def _own_scales(
-    given: NDArray[np.float32] | None, axis: int | None, weight: NDArray[Any], placement: Placement
+    file_scales: NDArray[np.float32] | None, axis: int | None, weight: NDArray[Any], placement: Placement
 ) -> NDArray[np.float32] | None:
     """Scales of a quantized file in the form that is written here; None where it has none, or of another axis."""
-    if given is None or any(size > 1 for i, size in enumerate(given.shape) if i != axis):
+    if file_scales is None or any(size > 1 for i, size in enumerate(file_scales.shape) if i != axis):
         return None
     form = () if axis is None else (weight.shape[axis],)
-    return holdable_scales(np.broadcast_to(given.reshape(-1 if form else ()), form), placement)
+    return holdable_scales(np.broadcast_to(file_scales.reshape(-1 if form else ()), form), placement)
 
 
 def symmetric_limits(bits: int) -> tuple[int, int]:

@@ -24,8 +24,8 @@ Note = Callable[[str], object]
 Step = Callable[[str, int, int], object]
 
 
-class Told:
-    """Who is told how far the reading is: nobody.
+class ReadListener:
+    """Hears how far the reading is; without arguments it does nothing with that.
 
     Attributes:
         note: takes a line of text.
@@ -48,9 +48,9 @@ def bind_function(source: str) -> Callable[[], Any]:
     try:
         inspect.signature(function).bind(**call.arguments)
     except TypeError as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
+        arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
         raise DataError(
-            f"data {source!r}: expected a function that can be called as {call.function}({given}), but {error}. "
+            f"data {source!r}: expected a function that can be called as {call.function}({arguments}), but {error}. "
             "Give arguments behind the function: 'loaders.py:load?split=val'"
         ) from error
     except ValueError:  # of some functions that are written in C nothing is known
@@ -75,7 +75,12 @@ def read_function(source: str, inputs: Sequence[TensorSpec], most: int | None = 
 
 
 def write_function(
-    source: str, inputs: Sequence[TensorSpec], folder: Path, *, most: int | None = None, told: Told | None = None
+    source: str,
+    inputs: Sequence[TensorSpec],
+    folder: Path,
+    *,
+    most: int | None = None,
+    listener: ReadListener | None = None,
 ) -> None:
     """Read what a function of the user's gives, once, into a folder of `.npy` files, which appears whole or never.
 
@@ -83,7 +88,7 @@ def write_function(
         inputs: of the model.
         folder: which it will be.
         most: samples; None for all.
-        told: how far the reading is.
+        listener: hears how far the reading is.
 
     Raises:
         DataError: the function fails or gives what does not fit the model, or the disk has no room.
@@ -93,7 +98,7 @@ def write_function(
         with _failures_of(source):
             value = function()
         batches = _check_batches(_reads(source, value, inputs), source, inputs, most)
-        write_batches(batches, folder, f"data {source!r}", expected=count_batches(value), most=most, told=told)
+        write_batches(batches, folder, f"data {source!r}", expected=count_batches(value), most=most, listener=listener)
 
 
 def write_batches(
@@ -103,7 +108,7 @@ def write_batches(
     *,
     expected: int | None = None,
     most: int | None = None,
-    told: Told | None = None,
+    listener: ReadListener | None = None,
 ) -> None:
     """Write batches to a folder of `.npy` files, which appears whole or never; says first how large it will be.
 
@@ -115,7 +120,7 @@ def write_batches(
     Raises:
         DataError: there is no batch, batches do not fit together, or the disk has no room.
     """
-    progress = _ReadProgress(what, folder, expected, most, told or Told())
+    progress = _ReadProgress(what, folder, expected, most, listener or ReadListener())
     try:
         with SampleFiles(folder) as files:
             for batch in first_samples(batches, most):
@@ -161,12 +166,12 @@ def _failures_of(source: str) -> Iterator[None]:
 class _ReadProgress:
     """Says how large the files will be once a batch is known, and then how far they are."""
 
-    def __init__(self, what: str, folder: Path, expected: int | None, most: int | None, told: Told) -> None:
+    def __init__(self, what: str, folder: Path, expected: int | None, most: int | None, listener: ReadListener) -> None:
         self._what = what
         self._folder = folder
         self._batches = expected
         self._most = most
-        self._told = told
+        self._listener = listener
         self._total: int | None = None
         self._start: float | None = None
 
@@ -188,7 +193,7 @@ class _ReadProgress:
         size = f"{_size(each)} for each sample"
         if self._total is not None:
             size = f"about {_size(self._total * each)} for {self._total:,} samples"
-        self._told.note(f"reading {self._what} once into {self._folder}: {size}, {_size(free)} are free")
+        self._listener.note(f"reading {self._what} once into {self._folder}: {size}, {_size(free)} are free")
         if self._batches is not None and self._total is not None and self._total * each > free:
             raise DataError(
                 f"reading {self._what}: expected room for about {_size(self._total * each)} in {self._folder.parent}, "
@@ -200,11 +205,11 @@ class _ReadProgress:
         """After each batch."""
         assert self._start is not None
         if self._batches is None or self._total is None:
-            self._told.step(f"reading samples, {done:,} so far", 0, 0)
+            self._listener.step(f"reading samples, {done:,} so far", 0, 0)
             return
         total = max(self._total, done)
         left = (time.monotonic() - self._start) / done * (total - done)
-        self._told.step(f"reading samples, about {_duration(left)} left,", done, total)
+        self._listener.step(f"reading samples, about {_duration(left)} left,", done, total)
 
 
 def _size(count: float) -> str:

@@ -62,14 +62,14 @@ def read_row_spans(source: str, names: Sequence[str]) -> Mapping[str, Span]:
 
 def join_spans(parts: Iterable[Mapping[str, Shape]]) -> Mapping[str, Span]:
     """The spans of samples whose shapes are given part by part; of arrays that have as many axes in each."""
-    found: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     for part in parts:
         for name, shape in part.items():
-            span = found.setdefault(name, Span(shape, shape))
+            span = spans.setdefault(name, Span(shape, shape))
             if len(span.least) != len(shape):
                 return {}  # which is refused when the data are opened
-            found[name] = span | Span(shape, shape)
-    return found
+            spans[name] = span | Span(shape, shape)
+    return spans
 
 
 def _of_files(path: Path, names: Sequence[str]) -> list[Mapping[str, Shape]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,6 @@ from evaluators.data.reading.stored_arrays import ROWS, Form, file_name, form_fo
 from evaluators.data.reading.user_batches import count_samples
 from search.errors import DataError
 
-Told = Callable[[int, int], object]
 _HEADER = {"fortran_order": False}
 _PARTIAL = ".partial-"
 
@@ -87,13 +86,13 @@ class SampleFiles:
         self._samples += count
 
     def _check_kinds(self, batch: Mapping[str, NDArray[Any]]) -> None:
-        found = {name: _kind_of(array) for name, array in batch.items()}
-        self._dtypes = self._dtypes or found
-        if found.keys() != self._dtypes.keys():
+        kinds = {name: _kind_of(array) for name, array in batch.items()}
+        self._dtypes = self._dtypes or kinds
+        if kinds.keys() != self._dtypes.keys():
             raise DataError(
                 f"reading the data: one batch has {list(self._dtypes)}, another {list(batch)}. Name the same in each."
             )
-        for name, kind in found.items():
+        for name, kind in kinds.items():
             if kind != self._dtypes[name]:
                 raise DataError(
                     f"reading the data: batches do not fit together: {name!r} is {kind} in batch {self._batches}, and "
@@ -142,8 +141,8 @@ class _ArrayFile:
 
     def _write_header(self, file: BinaryIO) -> None:
         """A header has room for more rows, so the last one takes no more bytes than the first."""
-        told = {**_HEADER, "descr": np.lib.format.dtype_to_descr(self._dtype), "shape": (self._rows, *self._row)}
-        np.lib.format.write_array_header_1_0(file, told)
+        header = {**_HEADER, "descr": np.lib.format.dtype_to_descr(self._dtype), "shape": (self._rows, *self._row)}
+        np.lib.format.write_array_header_1_0(file, header)
 
 
 def first_samples(batches: Iterable[Mapping[str, NDArray[Any]]], most: int | None) -> Iterable[dict[str, NDArray[Any]]]:

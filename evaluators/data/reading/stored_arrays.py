@@ -74,8 +74,8 @@ class StoredArray:
                 f"reading samples from {self._path}: expected the file as it was when the run began, got "
                 f"{short(error)}. Leave data where they are until the run ends"
             ) from error
-        found: NDArray[Any] = np.asarray(mapped)[rows]
-        return found if found.base is None else found.copy()  # a slice would keep the file mapped
+        samples: NDArray[Any] = np.asarray(mapped)[rows]
+        return samples if samples.base is None else samples.copy()  # a slice would keep the file mapped
 
 
 def size_of(array: Rows) -> int:
@@ -131,7 +131,7 @@ def map_npz(path: Path) -> dict[str, StoredArray] | None:
     Raises:
         OSError, ValueError, zipfile.BadZipFile: the file cannot be read or is damaged.
     """
-    found: dict[str, StoredArray] = {}
+    arrays: dict[str, StoredArray] = {}
     with path.open("rb") as raw, zipfile.ZipFile(raw) as archive:
         for member in archive.infolist():
             stored = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1
@@ -145,8 +145,8 @@ def map_npz(path: Path) -> dict[str, StoredArray] | None:
             if dtype.hasobject or not shape:
                 return None
             offset = _data_offset(raw, member) + header
-            found[member.filename.removesuffix(_SUFFIX)] = StoredArray(path, offset, shape, dtype, fortran=fortran)
-    return found
+            arrays[member.filename.removesuffix(_SUFFIX)] = StoredArray(path, offset, shape, dtype, fortran=fortran)
+    return arrays
 
 
 def read_npz_shapes(path: Path) -> dict[str, tuple[int, ...]]:
@@ -155,12 +155,12 @@ def read_npz_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     Raises:
         OSError, ValueError, zipfile.BadZipFile: the file cannot be read or is damaged.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             with archive.open(member) as file:
-                found[member.filename.removesuffix(_SUFFIX)] = _read_header(file)[0]
-    return found
+                shapes[member.filename.removesuffix(_SUFFIX)] = _read_header(file)[0]
+    return shapes
 
 
 def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -221,5 +221,5 @@ def form_folders(folder: Path) -> list[Path]:
 
 
 def in_memory(arrays: Mapping[str, Rows]) -> dict[str, NDArray[Any]]:
-    """The same arrays, read whole."""
+    """Read stored arrays whole."""
     return {name: np.asarray(array[:]) for name, array in arrays.items()}

@@ -61,12 +61,12 @@ def _find_fault(name: str, mine: Outputs, targets: Sequence[Outputs], threshold_
 def _search(name: str, mine: Outputs, targets: Sequence[Outputs], threshold_db: float) -> Fault | None:
     """The simplest fault, against whichever target it explains better."""
     values, before_db = mine[name], max(_level(mine[name], target[name]) for target in targets)
-    found = [_find_swapped(name, mine, targets, before_db, threshold_db)]
-    found += [_best(find_layout(values, target[name], before_db, threshold_db) for target in targets)]
+    faults = [_find_swapped(name, mine, targets, before_db, threshold_db)]
+    faults += [_best(find_layout(values, target[name], before_db, threshold_db) for target in targets)]
     if values.shape == targets[0][name].shape:
         for look in (find_permutation, find_scaling):
-            found += [_best(look(values, target[name], threshold_db) for target in targets)]
-    return simplest([fault for fault in found if fault is not None])
+            faults += [_best(look(values, target[name], threshold_db) for target in targets)]
+    return simplest([fault for fault in faults if fault is not None])
 
 
 def _best(faults: Iterable[Fault | None]) -> Fault | None:

@@ -35,16 +35,16 @@ def find_input_fault(
         threshold_db: by how much the SQNR has to rise.
     """
     before = _worst_level(mine, batches, runs, lambda inputs: inputs)
-    found = []
+    faults = []
     for name in batches[0][0]:
         for cause, change in _changes(batches[0][0][name]):
             level = _worst_level(mine, batches, runs, _with_input(name, change))
-            found.append(InputFault(name, cause, before, level))
-    found.sort(key=lambda fault: -fault.after_db)
-    if not found or found[0].after_db < max(before + threshold_db, LEAST_DB):
+            faults.append(InputFault(name, cause, before, level))
+    faults.sort(key=lambda fault: -fault.after_db)
+    if not faults or faults[0].after_db < max(before + threshold_db, LEAST_DB):
         return None
-    clear = len(found) < 2 or found[0].after_db >= found[1].after_db + CLEARLY_DB
-    return found[0] if clear else None
+    clear = len(faults) < 2 or faults[0].after_db >= faults[1].after_db + CLEARLY_DB
+    return faults[0] if clear else None
 
 
 def _with_input(name: str, change: Change) -> Callable[[Arrays], Arrays]:
@@ -76,7 +76,7 @@ def _changes(array: NDArray[Any]) -> Iterator[tuple[str, Change]]:
 
 
 def _picture_changes(channels: int) -> Iterator[tuple[str, Change]]:
-    """Of arrays (n, channels, height, width)."""
+    """Faults of pictures in arrays (n, channels, height, width), each with what mends it."""
     if channels == 3:
         yield "its channels are in the other order, BGR for RGB", lambda x: x[:, ::-1]
         yield from _normalization_changes()
@@ -87,7 +87,7 @@ def _picture_changes(channels: int) -> Iterator[tuple[str, Change]]:
 
 
 def _normalization_changes() -> Iterator[tuple[str, Change]]:
-    """Of pictures that mean and deviation of ImageNet were applied to, or that they are wrongly applied to."""
+    """Faults in applying mean and deviation of ImageNet to pictures, each with what mends it."""
     both = "mean and deviation (those of ImageNet)"
     yield f"{both} are not applied", _plain
     yield f"{both} are not applied, nor is it divided by 255", lambda x: _plain(x) * 255
@@ -104,8 +104,8 @@ def _with_channels_last(change: Change) -> Change:
     return lambda x: change(x.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
 
 
-def _memory(given: str, expected: str) -> str:
-    return f"its memory is in the layout {given} and read as {expected}"
+def _memory(layout: str, expected: str) -> str:
+    return f"its memory is in the layout {layout} and read as {expected}"
 
 
 def _read_channels_last(array: NDArray[Any]) -> NDArray[Any]:

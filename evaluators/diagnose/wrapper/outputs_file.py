@@ -49,17 +49,17 @@ def read_outputs(path: Path, names: Sequence[str], samples: int, most: int) -> O
         DataError: no such archive, an output is missing, or its rows are too few, are not those of the data or of the
             other outputs, or hold what is no finite number.
     """
-    found = in_memory(npz_shard(path).read())
+    archive = in_memory(npz_shard(path).read())
     doing = f"comparing the outputs in {path}"
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in archive]
     if missing:
         raise DataError(
             f"{doing}: expected an array for each output of the model, {_list_names(names)}; there is none for "
-            f"{_list_names(missing)}, but for {_list_names(found) or 'nothing'}. Save them by these names."
+            f"{_list_names(missing)}, but for {_list_names(archive) or 'nothing'}. Save them by these names."
         )
-    arrays = {name: found[name] for name in names}
+    arrays = {name: archive[name] for name in names}
     rows = _check_rows(arrays, doing)
-    indices = _read_indices(found.get(INDICES) if INDICES not in names else None, rows, samples, doing)
+    indices = _read_indices(archive.get(INDICES) if INDICES not in names else None, rows, samples, doing)
     for name, array in arrays.items():
         _check_numbers(name, array, doing)
     return OwnOutputs({name: array[:most] for name, array in arrays.items()}, indices[:most])
@@ -90,9 +90,9 @@ def _check_rows(arrays: Arrays, doing: str) -> int:
     counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     rows = next(iter(counts.values()))
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name!r} {count}" for name, count in counts.items())
+        counts_text = ", ".join(f"{name!r} {count}" for name, count in counts.items())
         raise DataError(
-            f"{doing}: expected as many rows in each output, one per sample, got {told}. Save the same ones."
+            f"{doing}: expected as many rows in each output, one per sample, got {counts_text}. Save the same ones."
         )
     if rows < LEAST_SAMPLES:
         raise DataError(
@@ -102,23 +102,23 @@ def _check_rows(arrays: Arrays, doing: str) -> int:
     return rows
 
 
-def _read_indices(given: NDArray[Any] | None, rows: int, samples: int, doing: str) -> NDArray[np.int64]:
-    if given is None:
+def _read_indices(indices: NDArray[Any] | None, rows: int, samples: int, doing: str) -> NDArray[np.int64]:
+    if indices is None:
         if rows > samples:
             raise DataError(
                 f"{doing}: expected at most {samples} rows, one per sample of the data in their order, got {rows}. Add "
                 f"an array {INDICES!r} where rows are in another order."
             )
         return np.arange(rows)
-    if given.shape != (rows,) or given.dtype.kind not in "iu":
+    if indices.shape != (rows,) or indices.dtype.kind not in "iu":
         raise DataError(
             f"{doing}: expected {INDICES!r} to name the sample of each row, shape ({rows},) of integers, got "
-            f"{given.dtype} of shape {given.shape}."
+            f"{indices.dtype} of shape {indices.shape}."
         )
-    outside = given[(given < 0) | (given >= samples)]
+    outside = indices[(indices < 0) | (indices >= samples)]
     if outside.size:
         raise DataError(f"{doing}: {INDICES!r} names sample {outside[0]}; expected 0 to {samples - 1}, as in the data.")
-    return given.astype(np.int64)
+    return indices.astype(np.int64)
 
 
 def _check_numbers(name: str, array: NDArray[Any], doing: str) -> None:

@@ -36,8 +36,8 @@ def find_permutation(values: NDArray[Any], expected: NDArray[Any], threshold_db:
         values, expected: (samples, …) of one shape.
     """
     axes = range(expected.ndim) if expected.ndim > 1 else ()
-    found = [_look_along(values, expected, axis, threshold_db) for axis in axes]
-    return max((each for each in found if each), key=lambda fault: fault.whole_db, default=None)
+    faults = [_look_along(values, expected, axis, threshold_db) for axis in axes]
+    return max((each for each in faults if each), key=lambda fault: fault.whole_db, default=None)
 
 
 def _look_along(values: NDArray[Any], expected: NDArray[Any], axis: int, threshold_db: float) -> Fault | None:
@@ -62,8 +62,8 @@ def _look_along(values: NDArray[Any], expected: NDArray[Any], axis: int, thresho
     if not mends(before_db, after_db, threshold_db):
         return None
     whole_db = ratio_db(power.sum(), max(0.0, before.sum() - before[here].sum()) + after.sum())
-    size, found = expected.shape[axis], {"channels": here.tolist(), "order": there.tolist()}
-    return Fault(FaultKind.PERMUTED, before_db, after_db, whole_db, axis, size, **found)
+    size, details = expected.shape[axis], {"channels": here.tolist(), "order": there.tolist()}
+    return Fault(FaultKind.PERMUTED, before_db, after_db, whole_db, axis, size, **details)
 
 
 def _match(values: Floats, expected: Floats) -> NDArray[np.int64]:
@@ -96,7 +96,7 @@ def find_layout(values: NDArray[Any], expected: NDArray[Any], before_db: float, 
         values: (samples, …) in the shape of `expected`, or in one with the same axes in another order.
         before_db: how near the output is as it stands; minus infinity where its shape is another.
     """
-    levels = {order: level_db(found, expected) for order, found in _readings(values, expected)}
+    levels = {order: level_db(reading, expected) for order, reading in _readings(values, expected)}
     if not levels:
         return None
     order = max(levels, key=lambda each: levels[each])

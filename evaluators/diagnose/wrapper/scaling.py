@@ -27,7 +27,7 @@ def find_scaling(values: NDArray[Any], expected: NDArray[Any], threshold_db: flo
 
 
 def _explanations(values: NDArray[Any], expected: NDArray[Any], threshold_db: float) -> Iterator[Fault]:
-    """Those that explain it, the simplest first."""
+    """Faults of scale and offset that explain the difference, the simplest first."""
     views: list[tuple[int | None, Floats, Floats]] = [
         (None, by_axis(values[:, None], 1), by_axis(expected[:, None], 1))
     ]
@@ -55,12 +55,12 @@ def _explain(kind: FaultKind, axis: int | None, mine: Floats, theirs: Floats, th
     if not len(wrong) or not mends(before_db, after_db, threshold_db):
         return None
     whole_db = ratio_db(power.sum(), np.delete(before, wrong).sum() + after[wrong].sum())
-    found: dict[str, Any] = {
+    details: dict[str, Any] = {
         "channels": () if axis is None else wrong.tolist(),
         "scales": () if kind is FaultKind.OFFSET else scales[wrong].tolist(),
         "offsets": () if kind is FaultKind.SCALE else offsets[wrong].tolist(),
     }
-    return Fault(kind, before_db, after_db, whole_db, axis, 0 if axis is None else len(mine), **found)
+    return Fault(kind, before_db, after_db, whole_db, axis, 0 if axis is None else len(mine), **details)
 
 
 def _fit(kind: FaultKind, mine: Floats, theirs: Floats) -> tuple[Floats, Floats]:

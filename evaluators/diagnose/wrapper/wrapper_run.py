@@ -50,13 +50,13 @@ def compare_wrapper(
     evaluation, floats = (_collect(session, names, batches(own.indices)) for session in (engine, exact))
     check_shapes(own.arrays, floats, path)
     outputs = find_faults(own.arrays, evaluation, floats, threshold_db)
-    found = None
+    fault = None
     if min(_explained_db(output) for output in outputs) < EQUAL_DB:
         some = [(batch.inputs, batch.count) for batch in islice(batches(own.indices), MOST_BATCHES)]
-        found = find_input_fault(own.arrays, some, (engine.run, exact.run), threshold_db)
-        if found is not None and found.after_db < min(map(_explained_db, outputs)) + CLEARLY_DB:
-            found = None
-    return WrapperComparison(len(own.indices), outputs, found)
+        fault = find_input_fault(own.arrays, some, (engine.run, exact.run), threshold_db)
+        if fault is not None and fault.after_db < min(map(_explained_db, outputs)) + CLEARLY_DB:
+            fault = None
+    return WrapperComparison(len(own.indices), outputs, fault)
 
 
 def _explained_db(output: WrapperOutput) -> float:
@@ -68,17 +68,17 @@ def _names_by_sample(session: Session, batches: Iterable[Batch]) -> list[str]:
     """The outputs that have a row of numbers per sample, by the first batch."""
     batch = next(iter(batches))
     size = len(next(iter(batch.inputs.values())))
-    found = session.run(batch.inputs)
-    return [name for name, a in found.items() if a.ndim and len(a) == size and a.dtype.kind in "biuf"]
+    outputs = session.run(batch.inputs)
+    return [name for name, a in outputs.items() if a.ndim and len(a) == size and a.dtype.kind in "biuf"]
 
 
 def _collect(session: Session, names: Sequence[str], batches: Iterable[Batch]) -> dict[str, NDArray[Any]]:
     """These outputs on all samples, (samples, …) each."""
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
     for batch in batches:
-        found = session.run(batch.inputs)
+        outputs = session.run(batch.inputs)
         for name, some in parts.items():
-            some.append(found[name][: batch.count])
+            some.append(outputs[name][: batch.count])
     for name, some in parts.items():
         if len({array.shape[1:] for array in some}) > 1:
             raise DataError(

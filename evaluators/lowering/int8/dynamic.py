@@ -73,10 +73,10 @@ def _insert(
     shape: ir.Shape | None,
     **attributes: int,
 ) -> ir.Value:
-    """Behind the producer of the last input that is no constant."""
+    """Insert a node behind the producer of the last of its inputs that is no constant."""
     after = next(value for value in reversed(inputs) if not is_constant(value))
-    found = [ir.AttrInt64(key, value) for key, value in attributes.items()]
-    made = edits.insert(ir.Node("", op, inputs, found, num_outputs=1, name=name), after, dtype)
+    node_attributes = [ir.AttrInt64(key, value) for key, value in attributes.items()]
+    made = edits.insert(ir.Node("", op, inputs, node_attributes, num_outputs=1, name=name), after, dtype)
     made.shape = shape
     return made
 

@@ -35,21 +35,21 @@ def flat_beyond(graph: ir.Graph) -> dict[str, Bounds]:
 
     Tensors of which all values have to be told apart are left out, as outputs of the graph are.
     """
-    found: dict[str, Bounds] = {}
+    bounds_by_tensor: dict[str, Bounds] = {}
     for value in (value for node in reversed(graph) for value in node.outputs):
-        bounds = _told_apart(value, graph, found)
+        bounds = _distinct_bounds(value, graph, bounds_by_tensor)
         if bounds != UNBOUNDED:
-            found[value.name or ""] = bounds
-    return found
+            bounds_by_tensor[value.name or ""] = bounds
+    return bounds_by_tensor
 
 
-def _told_apart(value: ir.Value, graph: ir.Graph, found: Mapping[str, Bounds]) -> Bounds:
+def _distinct_bounds(value: ir.Value, graph: ir.Graph, bounds_by_tensor: Mapping[str, Bounds]) -> Bounds:
     readers = list(dict.fromkeys(node for node, _ in value.uses()))
     if not readers or value.is_graph_output():
         return UNBOUNDED
     views = [made for node in readers for made in node.outputs if node.op_type in VIEWS and node.inputs[0] is value]
     others = [node for node in readers if node.op_type not in VIEWS]
-    needed = [found.get(made.name or "", UNBOUNDED) for made in views]
+    needed = [bounds_by_tensor.get(made.name or "", UNBOUNDED) for made in views]
     if others:
         function = _function_of(value, others, graph)
         needed.append(_flat_ends(function) if function else UNBOUNDED)

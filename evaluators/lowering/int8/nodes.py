@@ -66,13 +66,13 @@ def hard_sigmoid(node: ir.Node) -> tuple[float, float]:
 
 def affine_of(node: ir.Node) -> tuple[ir.Value, float, float] | None:
     """What a Mul, Div, Add or Sub by one number reads, its positive factor and its offset; None for other nodes."""
-    found = constant_operand(node)
-    if found is None or found[1].size != 1:
+    operand = constant_operand(node)
+    if operand is None or operand[1].size != 1:
         return None
-    number, op = found[1].reshape(()), node.op_type
+    number, op = operand[1].reshape(()), node.op_type
     factor = float(SCALED[op](np.float32(1), number)) if op in SCALED else 1.0
     offset = float(SHIFTED[op](np.float32(0), number)) if op in SHIFTED else 0.0
-    return (found[0], factor, offset) if factor > 0 else None
+    return (operand[0], factor, offset) if factor > 0 else None
 
 
 def only_user(node: ir.Node) -> ir.Node | None:

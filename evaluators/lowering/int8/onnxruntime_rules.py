@@ -58,12 +58,12 @@ def _take_affines(graph: ir.Graph, result: Plan) -> None:
     Behind a HardSwish, and behind an input of the model: elsewhere it may be a part of what ONNX Runtime fuses.
     """
     for node in graph:
-        found, made = affine_of(node), node.outputs[0]
+        affine, made = affine_of(node), node.outputs[0]
         uses = list(made.uses())
         is_read = bool(uses) and not made.is_graph_output() and all(use in result.reads for use in uses)
-        if found is None or not (is_read or made in result.stored):
+        if affine is None or not (is_read or made in result.stored):
             continue
-        source, factor, offset = found
+        source, factor, offset = affine
         maker = source.producer()
         if maker is not None and (maker.op_type == "HardSwish" or source in result.affine):
             if only_user(maker) is not node:
@@ -136,15 +136,15 @@ def _is_folded(node: ir.Node, conv: ir.Node) -> bool:
 def _candidates(graph: ir.Graph, placement: Placement, result: Plan, weighted: list[ir.Node]) -> list[ir.Node]:
     """Followers all of whose inputs would come quantized."""
     native = set(result.stored)
-    found = []
+    followers = []
     done = {node for node, _ in result.reads} | set(weighted)
     for node in graph:
         inputs = [node.inputs[i] for i in float_inputs(node)]
         follows = node.op_type in placement.followers and node not in done and _keeps_scale(node, placement)
         if follows and inputs and all(value in native for value in inputs) and len(node.outputs) == 1:
             native.add(node.outputs[0])
-            found.append(node)
-    return found
+            followers.append(node)
+    return followers
 
 
 def _keeps_scale(node: ir.Node, placement: Placement) -> bool:

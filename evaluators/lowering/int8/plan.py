@@ -39,9 +39,9 @@ def plan(graph: ir.Graph, model: Model, assignment: Assignment, placement: Place
 
 def quantized_tensors(model: Model, assignment: Assignment, placement: Placement) -> frozenset[str]:
     """Names of the tensors that some op reads as INT8 codes when an assignment is lowered for a target."""
-    found = plan(model.graph.graph, model, assignment, placement)
-    read = [node.inputs[index] for node, index in found.reads]
-    return frozenset(name_of(value) for value in (*read, *found.stored))
+    int8_plan = plan(model.graph.graph, model, assignment, placement)
+    read = [node.inputs[index] for node, index in int8_plan.reads]
+    return frozenset(name_of(value) for value in (*read, *int8_plan.stored))
 
 
 def with_shared_scales(model: Model, assignment: Assignment, placement: Placement, ranges: Ranges) -> Ranges:

@@ -139,25 +139,25 @@ def store_outputs(groups: list[Group], every: Sequence[Group], nodes: Nodes, res
 
 def _leading_to(nodes: Nodes, anchors: Set[str]) -> set[ir.Node]:
     """Nodes with these names, and all from whose results these are computed."""
-    found: set[ir.Node] = set()
+    ancestors: set[ir.Node] = set()
     for node in reversed(list(nodes.values())):
-        if node.name in anchors or any(user in found for value in node.outputs for user in value.consumers()):
-            found.add(node)
-    return found
+        if node.name in anchors or any(user in ancestors for value in node.outputs for user in value.consumers()):
+            ancestors.add(node)
+    return ancestors
 
 
 def _leading_to_int8(nodes: Nodes, grouped: Set[str], result: Plan) -> list[ir.Node]:
     """Ops of no group whose results only INT8 groups need, in the order of the graph."""
-    found: dict[ir.Node, None] = {}
+    feeders: dict[ir.Node, None] = {}
     for node in reversed(list(nodes.values())):
         if node.op_type not in _BETWEEN or node.name in grouped or len(node.outputs) != 1:
             continue
         made = node.outputs[0]
         uses = list(made.uses())
-        needed = all((user, i) in result.reads or user in found for user, i in uses)
+        needed = all((user, i) in result.reads or user in feeders for user, i in uses)
         if uses and needed and float_inputs(node) and not made.is_graph_output() and is_float(made):
-            found[node] = None
-    return list(reversed(found))
+            feeders[node] = None
+    return list(reversed(feeders))
 
 
 def _maker(node: ir.Node, index: int) -> ir.Node | None:

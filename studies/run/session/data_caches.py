@@ -54,7 +54,7 @@ def read_sources(
     sources = function_sources(config)
     if not sources:
         return {}
-    from evaluators.data.reading.read_source import Told, write_function
+    from evaluators.data.reading.read_source import ReadListener, write_function
 
     folders: dict[str, str] = {}
     for source in sources:
@@ -62,8 +62,8 @@ def read_sources(
         folders[source] = str(folder / f"{_PREFIX}{key}")
         with _alone(folder, events) if shared else _make_folder(folder):
             if not Path(folders[source]).is_dir():
-                callbacks = Told(events.note, events.step)
-                write_function(source, inputs, Path(folders[source]), most=config.max_samples, told=callbacks)
+                listener = ReadListener(events.note, events.step)
+                write_function(source, inputs, Path(folders[source]), most=config.max_samples, listener=listener)
     return folders
 
 

@@ -13,7 +13,7 @@ import pytest
 from evaluators.data.dataset import limit
 from evaluators.data.opening import open_data
 from evaluators.data.reading import read_source
-from evaluators.data.reading.read_source import Told, write_batches
+from evaluators.data.reading.read_source import ReadListener, write_batches
 from evaluators.data.reading.sample_files import SampleFiles
 from evaluators.data.reading.stored_arrays import read_folder
 from search.errors import DataError
@@ -106,8 +106,8 @@ def test_the_size_is_said_first(tmp_path: Path, expected: int | None, most: int 
         assert says in notes[0], "before the second batch is read"
         yield batch(1)
 
-    told = Told(notes.append, lambda *step: steps.append(step))
-    write_batches(batches(), tmp_path / "s", "the data", expected=expected, most=most, told=told)
+    listener = ReadListener(notes.append, lambda *step: steps.append(step))
+    write_batches(batches(), tmp_path / "s", "the data", expected=expected, most=most, listener=listener)
     assert len(notes) == 1
     if expected is None:
         assert steps[-1] == ("reading samples, 2 so far", 0, 0)
