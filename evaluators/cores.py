@@ -91,7 +91,7 @@ def _siblings(cpu: int) -> set[int]:
 
 
 def _kept_cpus(cpus: Set[int]) -> set[int]:
-    """Those that a process keeps for its evaluators, read from the list of locks: to try a lock would be to hold it."""
+    """CPUs that a process keeps for its evaluators, by the list of locks: to try a lock would be to hold it."""
     try:
         held = {line.split()[-3].rpartition(":")[2] for line in Path("/proc/locks").read_text().splitlines()}
     except (OSError, IndexError):

@@ -44,7 +44,7 @@ class Stopwatch:
                 self._open.pop()
 
     def turn(self, kind: str) -> None:
-        """From now on the innermost context measures another kind."""
+        """Make the innermost context measure another kind from now on."""
         with self._lock:
             self._settle()
             self._open[-1] = kind

@@ -103,7 +103,7 @@ def _print_checks(checks: Sequence[Check]) -> None:
 
     for check in checks:
         mark = ("ok      ", "green") if check.good else ("missing ", "red")
-        said = f"{check.name}: {check.finding}" + (f". {check.advice}" if check.advice else "")
+        said = f"{check.name}: {check.found}" + (f". {check.advice}" if check.advice else "")
         first, *others = wrap_text(said, None if (width := terminal_width()) is None else width - 8)
         out.print(Text.assemble(mark, first), soft_wrap=True)
         for line in others:

@@ -92,7 +92,7 @@ class Check:
 
     name: str
     good: bool
-    finding: str
+    found: str
     advice: str = ""
 
 

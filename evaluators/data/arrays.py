@@ -227,12 +227,12 @@ class ArrayDataset:
             if self._checker.takes(CLUSTERS) and CLUSTERS in arrays:
                 ids.append(read_ids(np.asarray(arrays[CLUSTERS][:]), shard.name))
             forms.append(content.add(self._without_clusters(arrays), shard.name))
-        self._given: Indices | None = None
+        self._source_rows: Indices | None = None
         if max(forms) > 0:
             order = np.argsort(forms, kind="stable")  # samples of one form stand together, however they came
             self._shards = [shards[place] for place in order]
             firsts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-            self._given = np.concatenate(
+            self._source_rows = np.concatenate(
                 [
                     firsts[place] + np.arange(sizes[place]) if (rows := shards[place].rows) is None else rows
                     for place in order
@@ -278,7 +278,7 @@ class ArrayDataset:
         return join_labels(self._rows(indices, only=self._labels))
 
     def source_rows(self, indices: Indices) -> Indices:
-        return indices if self._given is None else self._given[indices]
+        return indices if self._source_rows is None else self._source_rows[indices]
 
     def _have_one_shape(self, indices: Indices) -> bool:
         """Whether the labels of all these samples have the same shape."""

@@ -80,17 +80,17 @@ class FloatTypes:
         self._ranges = ranges
         self._placement = placement
         self._plan = plan
-        self._found: dict[ir.Value, ir.DataType] = {}
+        self._types: dict[ir.Value, ir.DataType] = {}
         # Read before anything is rewritten, while every float tensor still has its own type.
         self._float_inputs = {node: float_inputs(node) for node in graph.all_nodes()}
 
     def of(self, value: ir.Value) -> ir.DataType:
         """The float type that a tensor has by now."""
-        return self._found.get(value, FLOAT)
+        return self._types.get(value, FLOAT)
 
     def is_settled(self, value: ir.Value) -> bool:
         """Whether the node that makes a tensor has been given a type."""
-        return value in self._found
+        return value in self._types
 
     def float_inputs(self, node: ir.Node) -> list[int]:
         """Indices of a node's float activations, as they were before anything was rewritten."""
@@ -100,7 +100,7 @@ class FloatTypes:
         """Give the float outputs of a node the type that it computes in."""
         for output in node.outputs:
             if is_float(output):
-                self._found[output] = dtype
+                self._types[output] = dtype
                 if dtype is not FLOAT:
                     output.type = ir.TensorType(dtype)
 

@@ -182,23 +182,23 @@ def evaluate(
             tally.add(batch, outputs, partial(reference.batch, index))
             if end.is_reached(tally):
                 break
-    found = _accuracy(metric, tally, reference, clusters, is_final=is_final)
+    accuracy = _accuracy(metric, tally, reference, clusters, is_final=is_final)
     likeness = resemblance.resemblance(kept, excerpt.arrays())
-    return replace(found, resemblance=likeness, run_s=run_s, score_s=time.perf_counter() - start - run_s)
+    return replace(accuracy, resemblance=likeness, run_s=run_s, score_s=time.perf_counter() - start - run_s)
 
 
 def reference_accuracy(
     metric: Metric, reference: ReferenceScores, clusters: NDArray[np.int64] | None = None
 ) -> Accuracy:
     """The accuracy of the engine that made a reference, from what it gave then; `clusters` as `evaluate` takes them."""
-    found = _accuracy(metric, reference, reference, clusters)
+    accuracy = _accuracy(metric, reference, reference, clusters)
     _, kept = reference.excerpt()
     likeness = resemblance.resemblance(kept, kept)
-    return replace(found, resemblance=likeness, run_s=reference.run_s, score_s=reference.score_s)
+    return replace(accuracy, resemblance=likeness, run_s=reference.run_s, score_s=reference.score_s)
 
 
 class _End:
-    """When a candidate has been scored on enough samples; the arguments are those of `evaluate`."""
+    """Tells when a candidate has been scored on enough samples; the arguments are those of `evaluate`."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _End:
         self._look = max(least, subset_size(total) if subset is None else subset)
 
     def is_reached(self, tally: ScoreTally) -> bool:
-        """To be asked after every batch."""
+        """Whether scoring ends here; is called after every batch."""
         return tally.samples >= self._last or self._is_lost(tally)
 
     def _is_lost(self, tally: ScoreTally) -> bool:
@@ -297,13 +297,13 @@ def _accuracy(
         loss = float(np.mean(losses))
         low, high = paired_interval(losses, ratio=metric.ratio, clusters=clusters)
         units = sample_losses(losses, most_of(metric), clusters)
-    found = Accuracy(metric.name, value, loss, low, high, tally.samples, reference.samples, tally.scores)
-    if not units.is_enough or not found.complete:
-        return found
+    accuracy = Accuracy(metric.name, value, loss, low, high, tally.samples, reference.samples, tally.scores)
+    if not units.is_enough or not accuracy.complete:
+        return accuracy
     levels = [bound_level(tries) for tries in (BOUND_TRIES if is_final else BOUND_TRIES[:1])]
     bounds = units.uppers(levels)
-    values = _value_bounds(metric, found, bounds, clusters, levels) if is_final else []
-    return replace(found, loss_bounds=tuple(bounds), value_bounds=tuple(values))
+    values = _value_bounds(metric, accuracy, bounds, clusters, levels) if is_final else []
+    return replace(accuracy, loss_bounds=tuple(bounds), value_bounds=tuple(values))
 
 
 def most_of(metric: Metric) -> float | None:
@@ -313,7 +313,7 @@ def most_of(metric: Metric) -> float | None:
 
 def _value_bounds(
     metric: Metric,
-    found: Accuracy,
+    accuracy: Accuracy,
     bounds: Sequence[float],
     clusters: NDArray[np.int64] | None,
     levels: Sequence[float],
@@ -325,9 +325,9 @@ def _value_bounds(
     """
     sign = -1.0 if metric.higher_is_better else 1.0
     if metric.needs_reference or metric.kind == "accumulating":
-        return [found.value + sign * (bound - found.loss) for bound in bounds]
+        return [accuracy.value + sign * (bound - accuracy.loss) for bound in bounds]
     worst = None if not metric.ratio else 0.0 if metric.higher_is_better else 1.0
-    units: LossUnits = sample_losses(sign * found.scores, worst, clusters)
+    units: LossUnits = sample_losses(sign * accuracy.scores, worst, clusters)
     return [sign * bound for bound in units.uppers(levels)]
 
 

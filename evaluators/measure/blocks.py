@@ -56,10 +56,10 @@ def time_block(session: Session, count: int) -> InferenceBlock:
     """
     uncounted = int(count >= MANY)
     start = time.perf_counter_ns()
-    found = session.time(count + uncounted)
+    times = session.time(count + uncounted)
     wall_ms = (time.perf_counter_ns() - start) / 1e6
     counted = slice(uncounted, None)
-    samples, masked = np.ma.getdata(found), np.ma.getmaskarray(found)
+    samples, masked = np.ma.getdata(times), np.ma.getmaskarray(times)
     return InferenceBlock(samples[counted], ~masked[counted], float(samples.sum()), wall_ms)
 
 
@@ -125,8 +125,8 @@ def warm_up(session: Session, block_ms: float, typical: Callable[[Samples], floa
     count, spent_ms = 1, 0.0
     recent: list[float] = []
     while spent_ms < 1000 * MAX_WARM_UP_S or len(recent) < WARM_UP_BLOCKS:
-        found = session.time(count)
-        samples, undisturbed = np.ma.getdata(found), ~np.ma.getmaskarray(found)
+        times = session.time(count)
+        samples, undisturbed = np.ma.getdata(times), ~np.ma.getmaskarray(times)
         spent_ms += float(samples.sum())
         recent = [*recent, typical(samples[undisturbed] if undisturbed.any() else samples)][-WARM_UP_BLOCKS:]
         count = _count_of(block_ms, recent[-1])

@@ -41,8 +41,8 @@ def count_flips(
 
 
 def _list_samples(those: NDArray[np.bool_], indices: NDArray[np.int64]) -> FlippedSamples:
-    found = np.sort(indices[those])
-    return FlippedSamples(len(found), found[:_FIRST].tolist())
+    sorted_indices = np.sort(indices[those])
+    return FlippedSamples(len(sorted_indices), sorted_indices[:_FIRST].tolist())
 
 
 class ClassRecorder:
@@ -53,7 +53,7 @@ class ClassRecorder:
         self._classes: list[NDArray[np.int64] | None] = []
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """As `Runner.run`."""
+        """Run a batch as `Runner.run` does, and keep its classes."""
         outputs = self._session.run(inputs)
         self._classes.append(find_classes(outputs, len(next(iter(inputs.values())))))
         return outputs

@@ -148,7 +148,7 @@ class ClusterSums:
 
     @property
     def design_effect(self) -> float:
-        """By how much clusters inflate the variance of a mean: 1 for independent samples, at most about their size.
+        """How much clusters inflate the variance of a mean: 1 for independent samples, at most about their size.
 
         One change that its whole cluster shares is added to what was seen. So where no sample changes, nothing is known
         of how alike those of a cluster are, and they count as entirely alike.

@@ -140,7 +140,7 @@ def time_interleaved(
     """
     counts = {name: warm_up(session, block_ms, np.median)[0] for name, session in sessions.items()}
     blocks = run_in_turn(sessions, counts, rounds, alive)
-    return {name: np.stack([block.ms for block in found]) for name, found in blocks.items()}
+    return {name: np.stack([block.ms for block in own_blocks]) for name, own_blocks in blocks.items()}
 
 
 def measure_together(
@@ -180,7 +180,7 @@ def measure_together(
     best = _together_once(everyone, reference, rounds, plan, alive)
     if again and any(_doubtful(latency, plan) for latency in best.values()):
         second = _together_once(everyone, reference, 2 * rounds, plan, alive)
-        best = min(second, best, key=lambda found: _doubtfulness(found, plan))
+        best = min(second, best, key=lambda latencies: _doubtfulness(latencies, plan))
     return {
         name: replace(latency, warnings=(*latency.warnings, *_list_lasting_doubts(latency, plan)))
         for name, latency in best.items()
@@ -246,7 +246,7 @@ def _are_enough(rows: Sequence[Sequence[InferenceBlock]], plan: _Plan) -> bool:
 def _together_once(
     everyone: Mapping[str, Session], baseline: Session | None, rounds: int, plan: _Plan, alive: Callable[[], None]
 ) -> dict[str, Latency]:
-    """Of all but the one named `""`; held against the baseline where one is given."""
+    """Latencies of all but the engine named `""`, relative to the baseline where there is one."""
     warmed = {}
     for name, session in everyone.items():
         warmed[name] = plan.warm_up(session)
@@ -254,13 +254,13 @@ def _together_once(
     before = plan.state()
     blocks = run_in_turn(everyone, {name: count for name, (count, _) in warmed.items()}, rounds, alive)
     conditions = conditions_of(before, plan.state())
-    found = {}
+    latencies = {}
     for name in everyone:
         if name:
             beside = [name] if baseline is None else [name, ""]
             stable = all(warmed[each][1] for each in beside)
-            found[name] = _latency_of([blocks[each] for each in beside], stable, conditions, plan)
-    return found
+            latencies[name] = _latency_of([blocks[each] for each in beside], stable, conditions, plan)
+    return latencies
 
 
 def _doubtful(latency: Latency, plan: _Plan) -> int:
@@ -269,13 +269,13 @@ def _doubtful(latency: Latency, plan: _Plan) -> int:
     return len(latency.warnings) + int(off_reference(beside, plan.reference_ms))
 
 
-def _doubtfulness(found: Mapping[str, Latency], plan: _Plan) -> tuple[int, float]:
-    latencies = found.values()
-    return sum(_doubtful(latency, plan) for latency in latencies), max(latency.spread for latency in latencies)
+def _doubtfulness(latencies: Mapping[str, Latency], plan: _Plan) -> tuple[int, float]:
+    several = latencies.values()
+    return sum(_doubtful(latency, plan) for latency in several), max(latency.spread for latency in several)
 
 
 def _latency_of(rows: list[list[InferenceBlock]], stable: bool, conditions: Mapping[str, Any], plan: _Plan) -> Latency:
-    """Of the blocks of a candidate and, where there is one, of its baseline; `warnings` say what is doubtful."""
+    """The latency of a candidate from its blocks and those of its baseline, if any; `warnings` say what is doubtful."""
     samples = [_select_undisturbed(blocks) for blocks in rows]
     raw_ms = statistic_of(samples[0], plan.statistic)
     baseline_ms = statistic_of(samples[1], plan.statistic) if len(samples) > 1 else None
@@ -309,7 +309,7 @@ def _stretch(blocks: Sequence[InferenceBlock]) -> float:
 
 
 def _spread(rows: Sequence[Sequence[InferenceBlock]]) -> float:
-    """Of the candidate's samples, held against the baseline of the same round where there is one."""
+    """The spread of the candidate's samples, relative to the baseline of the same round where there is one."""
     if len(rows) == 1 or any(not np.all(block.ms > 0) for block in rows[1]):
         return spread_of(_select_undisturbed(rows[0]))
     held = [replace(one, ms=one.ms / np.mean(other.ms)) for one, other in zip(*rows, strict=True)]

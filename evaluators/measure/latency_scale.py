@@ -34,7 +34,7 @@ def reference_of(baseline_ms: ArrayLike, clean: ArrayLike) -> float | None:
 
 
 def _median(values: NDArray[np.float64]) -> float:
-    """As numpy's own, which imports its masked arrays for it: reading verbs would wait for them."""
+    """The median; numpy's own imports its masked arrays for it, and reading verbs would wait for them."""
     middle = [(len(values) - 1) // 2, len(values) // 2]
     return float(np.partition(values, middle)[middle].sum() / 2)
 

@@ -95,7 +95,7 @@ class LossUnits:
         return [self._solve(float(ndtri(1 - level)), worst) for level in levels]
 
     def _solve(self, point: float, worst: float) -> float:
-        """Where the quantile of the chance is `point`: by secants, between ends that enclose it."""
+        """The limit where the quantile of the chance is `point`: by secants, between ends that enclose it."""
         from scipy.special import ndtri
 
         low, high = self.mean, worst
@@ -105,12 +105,12 @@ class LossUnits:
                 limit = (low + high) / 2
             if not low < limit < high:
                 break
-            found = float(-ndtri(max(self.chance_below(limit), 1e-300)))
-            if abs(found - point) < _EXACT:
+            quantile = float(-ndtri(max(self.chance_below(limit), 1e-300)))
+            if abs(quantile - point) < _EXACT:
                 return limit
-            low, high = (limit, high) if found < point else (low, limit)
-            slope = (found - before[1]) / (limit - before[0])
-            before, limit = (limit, found), limit + (point - found) / slope if slope > 0 else low
+            low, high = (limit, high) if quantile < point else (low, limit)
+            slope = (quantile - before[1]) / (limit - before[0])
+            before, limit = (limit, quantile), limit + (point - quantile) / slope if slope > 0 else low
         return high
 
     @property
@@ -185,7 +185,7 @@ def _sum_by(codes: Codes, values: Floats) -> Floats:
 
 
 def reverse_units(units: LossUnits) -> LossUnits:
-    """The same units with gains for losses: their upper bound is the lower one with its sign turned.
+    """Turn losses of units into gains: their upper bound is the lower one with its sign turned.
 
     One sample can win as much as it can lose.
     """
@@ -223,7 +223,7 @@ def _chance_positive(values: Floats, counts: Floats) -> float:
 
 
 def _saddle(a: Floats, counts: Floats) -> float:
-    """Where e^K / s is least between 0 and 1, for `a` of at most 1: by Newton's steps, between ends that enclose it.
+    """The s between 0 and 1 where e^K / s is least, for `a` of at most 1: by Newton's steps, between enclosing ends.
 
     The derivative of K - log s rises from minus to plus infinity. Times s (1 - s) it is nearly a straight line.
     """

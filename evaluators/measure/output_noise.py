@@ -44,17 +44,17 @@ def sample_noise(outputs: Arrays, reference: Arrays, rows: int) -> Floats:
     An output without a row for each sample counts with its error in every one. One of another shape, as that of NonZero
     may be, is infinitely far.
     """
-    found = np.zeros(rows)
+    errors = np.zeros(rows)
     for name in compared_names(reference):
         array = reference[name]
         if outputs[name].shape != array.shape:
-            found += np.inf
+            errors += np.inf
             continue
         split = split_rows(array, rows)
         exact = array[None] if split is None else split
         noise, power = channel_squares(outputs[name].reshape(exact.shape), exact)
-        found += mean_ratio(noise, np.maximum(power.mean(axis=0), np.finfo(np.float64).tiny))
-    return np.where(np.isfinite(found), found, np.inf)
+        errors += mean_ratio(noise, np.maximum(power.mean(axis=0), np.finfo(np.float64).tiny))
+    return np.where(np.isfinite(errors), errors, np.inf)
 
 
 def mean_ratio(noise: Floats, power: Floats) -> Floats:

@@ -65,7 +65,7 @@ class Excerpt:
                 self._uneven.add(name)
 
     def arrays(self) -> Arrays:
-        """By output name, (samples, values) in the type that the engine gives."""
+        """The excerpt by output name, (samples, values) in the type that the engine gives."""
         return {name: np.concatenate(parts) for name, parts in self._parts.items() if name not in self._uneven}
 
 
@@ -83,12 +83,12 @@ def resemblance(reference: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDA
     Returns:
         From -1 to 1; None if nothing can be told: FP32's own outputs do not vary, or there are too few values.
     """
-    found = []
+    correlations = []
     for name, mine in outputs.items():
         theirs = reference.get(name)
         if theirs is not None and theirs.shape[1:] == mine.shape[1:]:
-            found.append(_correlation(theirs[: len(mine)], mine[: len(theirs)]))
-    return min((value for value in found if value is not None), default=None)
+            correlations.append(_correlation(theirs[: len(mine)], mine[: len(theirs)]))
+    return min((value for value in correlations if value is not None), default=None)
 
 
 def save(excerpt: Excerpt, file: Path) -> None:
@@ -111,7 +111,7 @@ def _columns(size: int, most: int) -> Rows:
 
 
 def _correlation(theirs: NDArray[Any], mine: NDArray[Any]) -> float | None:
-    """Of one output; None where FP32's does not vary, or where there are too few values to tell."""
+    """The correlation of one output; None where FP32's does not vary, or where there are too few values to tell."""
     sums = np.zeros(3)  # products of theirs with theirs, mine with mine, theirs with mine
     variation = magnitude = 0.0
     for start in range(0, theirs.shape[1], _BLOCK):

@@ -91,7 +91,7 @@ class ScoreTally:
 
     @property
     def samples(self) -> int:
-        """Of all batches that were added."""
+        """Samples of all batches that were added."""
         return sum(self.counts)
 
     @property
@@ -174,7 +174,7 @@ _Scored = Floats | Gathering
 def check_finite(outputs: Outputs, first: int, count: int) -> None:
     """Refuse outputs with NaN or infinity; raises NonFiniteError with their numbers."""
     floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f"}
-    bad = {name: found for name, array in floats.items() if (found := count_non_finite(array))}
+    bad = {name: bad_values for name, array in floats.items() if (bad_values := count_non_finite(array))}
     if bad:
         raise NonFiniteError(bad, first, count)
 

@@ -31,7 +31,7 @@ def count_non_finite(array: NDArray[Any]) -> int:
     half = flat.dtype == np.float16
     values = flat.view(np.uint16) if half else flat
     mask, bits = np.empty(min(_BLOCK, flat.size), bool), np.empty(_BLOCK if half else 0, np.uint16)
-    found = 0
+    total = 0
     for start in range(0, flat.size, _BLOCK):
         part = values[start : start + _BLOCK]
         good = mask[: len(part)]
@@ -40,8 +40,8 @@ def count_non_finite(array: NDArray[Any]) -> int:
         else:
             np.isfinite(part, out=good)
         if not good.all():
-            found += len(part) - int(np.count_nonzero(good))
-    return found
+            total += len(part) - int(np.count_nonzero(good))
+    return total
 
 
 def largest_class(scores: NDArray[Any]) -> NDArray[Any]:
@@ -50,29 +50,29 @@ def largest_class(scores: NDArray[Any]) -> NDArray[Any]:
     Ties go to the lower class.
     """
     rows, classes = scores.shape[:2]
-    found = np.empty((rows, *scores.shape[2:]), np.min_scalar_type(classes))
+    largest = np.empty((rows, *scores.shape[2:]), np.min_scalar_type(classes))
     size = math.prod(scores.shape[2:])
-    places, flat = found.reshape(rows, size), scores.reshape(rows, classes, size)
+    places, flat = largest.reshape(rows, size), scores.reshape(rows, classes, size)
     if size < _SHORT:
         for part in row_blocks(flat):
             places[part] = comparable(flat[part]).argmax(axis=1)
-        return found
+        return largest
     for part in row_blocks(places):
         _keep_largest(flat[part], places[part])
-    return found
+    return largest
 
 
-def _keep_largest(scores: NDArray[Any], found: NDArray[Any]) -> None:
+def _keep_largest(scores: NDArray[Any], largest: NDArray[Any]) -> None:
     """The largest class at each place of (n, C, places), a pass per class: its number where it beats all before it."""
     best = comparable(scores[:, 0]).copy()
-    beats, number = np.empty(best.shape, bool), np.empty_like(found)
-    found[...] = 0
+    beats, number = np.empty(best.shape, bool), np.empty_like(largest)
+    largest[...] = 0
     for index in range(1, scores.shape[1]):
         values = comparable(scores[:, index])
         np.greater(values, best, out=beats)
         np.maximum(values, best, out=best)
-        np.multiply(beats, found.dtype.type(index), out=number)
-        np.maximum(found, number, out=found)
+        np.multiply(beats, largest.dtype.type(index), out=number)
+        np.maximum(largest, number, out=largest)
 
 
 def comparable(block: NDArray[Any]) -> NDArray[Any]:

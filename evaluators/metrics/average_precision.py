@@ -56,11 +56,11 @@ class AveragePrecision:
         decoded = self._decode(outputs, len(labels))
         if len(decoded) != len(labels):
             raise ValueError(f"outputs have {len(decoded)} samples and labels {len(labels)}")
-        found, objects = Detections.of(decoded), Objects.of(labels.astype(np.float64), self._areas)
-        states, areas = match(found, objects), box_areas(found.rows)
+        detections, objects = Detections.of(decoded), Objects.of(labels.astype(np.float64), self._areas)
+        states, areas = match(detections, objects), box_areas(detections.rows)
         states[(states == WRONG) & ((areas < self._areas[0]) | (areas > self._areas[1]))] = IGNORED
-        for number, some in found.of_each_class():
-            self._detections[number].append((found.rows[some, 4], states[:, some]))
+        for number, some in detections.of_each_class():
+            self._detections[number].append((detections.rows[some, 4], states[:, some]))
         self._objects.update(objects.classes[~objects.ignored].tolist())
 
     def merge(self, other: AveragePrecision) -> None:
@@ -91,9 +91,9 @@ def _mean_precision(states: States, objects: int) -> float:
         states: (overlaps, k) of its detections, the best first.
         objects: how many there are to find.
     """
-    found = states == RIGHT
-    some = np.flatnonzero(found.any(axis=0))  # precision and recall are largest there
-    right, seen = found[:, some].cumsum(axis=1), (some + 1) - (states == IGNORED).cumsum(axis=1)[:, some]
+    hits = states == RIGHT
+    some = np.flatnonzero(hits.any(axis=0))  # precision and recall are largest there
+    right, seen = hits[:, some].cumsum(axis=1), (some + 1) - (states == IGNORED).cumsum(axis=1)[:, some]
     precision = right / (seen + np.spacing(1))
     best_from = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
     best_from = np.column_stack([best_from, np.zeros(len(best_from))])  # recalls that are not reached

@@ -107,7 +107,7 @@ class Metric(MetricFacts):
         return self.compares_classes or (self.is_own and not self.unit and numbered)
 
     def as_shares(self) -> Metric:
-        """The same metric, whose scores were 0 or 1 as far as they were seen, so that their mean is a share."""
+        """A copy for scores that were 0 or 1 as far as they were seen, so that their mean is a share."""
         return replace(self, ratio=True)
 
     def outputs_read(self, kinds: Mapping[str, str]) -> list[str]:
@@ -198,8 +198,8 @@ class Metric(MetricFacts):
         except BitfrontError:
             raise
         except Exception as error:
-            told = own_error_text(error, arguments) if self.is_own else "Correct the metric."
-            raise MetricError(f"metric {self.name} raised {type(error).__name__} {where}: {error}. {told}") from error
+            advice = own_error_text(error, arguments) if self.is_own else "Correct the metric."
+            raise MetricError(f"metric {self.name} raised {type(error).__name__} {where}: {error}. {advice}") from error
 
     def _check_scores(self, raw: Any, rows: int, first: int) -> Scores:
         try:

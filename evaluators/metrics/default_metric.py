@@ -59,9 +59,9 @@ def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -
         )
     unused = "the data have no labels" if labels is None else _misfit(labels, floats)
     if classes:
-        found = f"{_spec_text(floats[0])} is read as scores of {floats[0].shape[1]} classes"
+        reading = f"{_spec_text(floats[0])} is read as scores of {floats[0].shape[1]} classes"
         refusal = _refuse_several(labels) or _refuse_classes(labels, floats[0])
-        return DefaultChoice(BUILT_IN["agreement"], f"{unused}, and the output {found}", refusal)
+        return DefaultChoice(BUILT_IN["agreement"], f"{unused}, and the output {reading}", refusal)
     refusal = _refuse_several(labels) or (_refuse_masks(labels, floats[0]) if maps else "")
     return DefaultChoice(BUILT_IN["sqnr"], f"{unused}, and {_no_classes(floats)}", refusal)
 
@@ -125,12 +125,12 @@ def _misfit(labels: NDArray[Any], floats: Sequence[TensorSpec]) -> str:
     if labels.dtype.names:
         names = ", ".join(labels.dtype.names)
         return f"several labels, {names}, are read by a metric of your own (--metric file.py:function)"
-    told = f"{_form(labels)} are not used"
+    statement = f"{_form(labels)} are not used"
     if labels.dtype.kind in "iu" and labels.ndim == 3 and len(floats) == 1 and len(floats[0].shape) == 4:
-        return f"{told} (--metric miou reads one integer per position of an output of two classes or more)"
+        return f"{statement} (--metric miou reads one integer per position of an output of two classes or more)"
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        return f"{told} (top1 reads one integer per sample)"
-    return f"{told} (top1 reads one output of two classes or more)"
+        return f"{statement} (top1 reads one integer per sample)"
+    return f"{statement} (top1 reads one output of two classes or more)"
 
 
 def _form(labels: NDArray[Any]) -> str:

@@ -122,15 +122,15 @@ class OwnDecoder:
         """Raises MetricError where the function raises or gives something else than n arrays (k, 6) of numbers."""
         try:
             with self._lock:
-                found = [np.asarray(rows, dtype=np.float64) for rows in self._function(dict(outputs))]
+                boxes = [np.asarray(rows, dtype=np.float64) for rows in self._function(dict(outputs))]
         except Exception as error:
             raise MetricError(
                 f"--decode {self._name} raised {short(error)} on outputs "
                 f"{ {name: array.shape for name, array in outputs.items()} }. Correct the function."
             ) from error
-        if len(found) != count:
-            raise MetricError(f"--decode {self._name} must give one array per sample, {count}, got {len(found)}")
-        return [self._check_rows(rows) for rows in found]
+        if len(boxes) != count:
+            raise MetricError(f"--decode {self._name} must give one array per sample, {count}, got {len(boxes)}")
+        return [self._check_rows(rows) for rows in boxes]
 
     def _check_rows(self, rows: Boxes) -> Boxes:
         if not rows.size:

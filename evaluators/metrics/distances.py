@@ -45,8 +45,8 @@ def _dots(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]], *products: _Produc
     for mine, theirs in pairs:
         for part in row_blocks(mine):
             a, b = mine[part].astype(np.float64), theirs[part].astype(np.float64)
-            for found, product in zip(sums, products, strict=True):
-                found[part] += np.einsum("ij,ij->i", *product(a, b))
+            for total, product in zip(sums, products, strict=True):
+                total[part] += np.einsum("ij,ij->i", *product(a, b))
     return sums
 
 

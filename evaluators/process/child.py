@@ -160,7 +160,7 @@ _LOOK_S = 0.2
 
 
 class Watch:
-    """To be called now and then while a request runs; raises what `ended` makes of it when it breaks its bounds.
+    """Is called now and then while a request runs; raises what `ended` makes of it when it breaks its bounds.
 
     Args:
         ended: ends the process, and says what to raise.
@@ -190,7 +190,7 @@ class Watch:
             self._since, self._renewed = time.monotonic(), True
 
     def limit(self, timeout_s: float) -> None:
-        """From now on another limit."""
+        """Set another limit, from now on."""
         self._timeout_s = timeout_s
 
     def __call__(self) -> None:

@@ -141,10 +141,10 @@ class Connection:
 
     def take_as_shares(self) -> None:
         """The scores of the metric are shares, in this process as in those that replace it."""
-        found = self.description
-        assert found.metric is not None
-        metric = replace(found.metric, ratio=True)
-        self.job, self._description = replace(self.job, shares=True), replace(found, metric=metric)
+        description = self.description
+        assert description.metric is not None
+        metric = replace(description.metric, ratio=True)
+        self.job, self._description = replace(self.job, shares=True), replace(description, metric=metric)
         self._kept["metric"] = metric
 
     def log_tail(self) -> str:
@@ -228,10 +228,10 @@ class Connection:
             if self._preparing:
                 self._end_preparing(bounds)
             arguments = {"job": self.job, "metric": self._scorer.facts if self._scorer else None}
-            found: Description = self._converse(OPEN, arguments, None, bounds)
-            self._refuse_changed(found)
-            self._description = found
-            self._kept = {name: getattr(found, name) for name in _KEPT}
+            description: Description = self._converse(OPEN, arguments, None, bounds)
+            self._refuse_changed(description)
+            self._description = description
+            self._kept = {name: getattr(description, name) for name in _KEPT}
         except BaseException:
             self.close()  # a process that has opened nothing is of no use
             raise
@@ -247,10 +247,10 @@ class Connection:
         if self._canceled:
             raise EvaluatorError("the evaluator process was ended, because its answer is no longer needed")
 
-    def _refuse_changed(self, found: Description) -> None:
+    def _refuse_changed(self, description: Description) -> None:
         """Measures of two contents must not mix: what was found before a process was replaced has to be there still."""
         kept = self._kept
-        changed = [what for name, what in _KEPT.items() if name in kept and getattr(found, name) != kept[name]]
+        changed = [what for name, what in _KEPT.items() if name in kept and getattr(description, name) != kept[name]]
         if changed:
             raise EvaluatorError(
                 f"opening model and data again, as the evaluator process was replaced: {' and '.join(changed)} changed "

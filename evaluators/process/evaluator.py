@@ -39,7 +39,7 @@ class Setup:
     def describe(self) -> Description:
         """What was opened."""
         opened, data = self._opened, self._data
-        found = Description(
+        description = Description(
             target=opened.target,
             model=opened.user_model.digest,
             capability=opened.backend.capability(),
@@ -48,10 +48,10 @@ class Setup:
             placement=opened.backend.placement.to_json(),
         )
         if data is None:
-            return found
+            return description
         clusters = {split: order.clusters for split, order in data.score_orders.items() if order.clusters is not None}
         return replace(
-            found,
+            description,
             data=data.describe_data(),
             metric=data.describe_metric(),
             score_clusters=clusters,

@@ -134,29 +134,29 @@ class EvaluatorProcess(Connection):
             EvaluatorError: fresh processes die again and again before they get anywhere.
         """
         with self._turn, discard_on_error(out):
-            found, deaths = self._attempt(
+            reply, deaths = self._attempt(
                 lambda line: line.candidates.evaluate(assignment, out, limits, profile), Stage.LOWER, on_event
             )
-            evaluation = Evaluation(assignment) if found is None else self._with_log(found)
-            self._fresh_deaths = self._fresh_deaths if found is None else 0
-            return _with_deaths(evaluation, deaths, out, finished=found is not None)
+            evaluation = Evaluation(assignment) if reply is None else self._with_log(reply)
+            self._fresh_deaths = self._fresh_deaths if reply is None else 0
+            return _with_deaths(evaluation, deaths, out, finished=reply is not None)
 
     def build(self, assignment: Assignment, out: Path, on_event: OnEvent | None = None) -> Built:
-        """Lower, build and audit one candidate, for `measure` here or in another process; as `evaluate`."""
+        """Lower, build and audit one candidate, to be measured here or elsewhere; its failures are values."""
         with self._turn, discard_on_error(out):
-            found, deaths = self._attempt(lambda line: line.builds.build(assignment, out), Stage.LOWER, on_event)
-            if found is None:
+            reply, deaths = self._attempt(lambda line: line.builds.build(assignment, out), Stage.LOWER, on_event)
+            if reply is None:
                 return Built(_with_deaths(Evaluation(assignment), deaths, out, finished=False), None)
             log = self.log_tail()
-            if self.job.only_builds or found.engine is None:  # else measuring it may end the process yet
+            if self.job.only_builds or reply.engine is None:  # else measuring it may end the process yet
                 self._fresh_deaths = 0
-            evaluation = self._with_log(found.evaluation)
-            return replace(found, evaluation=_with_deaths(evaluation, deaths, out, finished=True), log=log)
+            evaluation = self._with_log(reply.evaluation)
+            return replace(reply, evaluation=_with_deaths(evaluation, deaths, out, finished=True), log=log)
 
     def measure(
         self, built: Built, limits: StopLimits, on_event: OnEvent | None = None, *, profile: bool = False
     ) -> Evaluation:
-        """Time and score what `build` left, here or in another process; as `evaluate`, with what is left of its time.
+        """Time and score what `build` left, here or in another process, within what is left of its time.
 
         Unless the evaluation is ok, the engine file is removed.
         """
@@ -165,12 +165,12 @@ class EvaluatorProcess(Connection):
             return built.evaluation
         took_s = built.evaluation.total_s or 0.0
         with self._turn, discard_on_error(out):
-            found, deaths = self._attempt(
+            reply, deaths = self._attempt(
                 lambda line: line.candidates.measure(built, limits, profile), Stage.AUDIT, on_event, took_s
             )
-            evaluation = built.evaluation if found is None else self._with_log(found, built.log)
-            self._fresh_deaths = self._fresh_deaths if found is None else 0
-            return _with_deaths(evaluation, deaths, out, finished=found is not None)
+            evaluation = built.evaluation if reply is None else self._with_log(reply, built.log)
+            self._fresh_deaths = self._fresh_deaths if reply is None else 0
+            return _with_deaths(evaluation, deaths, out, finished=reply is not None)
 
     def _attempt(
         self,

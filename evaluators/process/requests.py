@@ -32,13 +32,13 @@ class LineMethod:
 
 def _read_requests(line: type) -> dict[str, LineMethod]:
     tasks = {name: member.fget for name, member in vars(line).items() if isinstance(member, property)}
-    found = [
+    requests = [
         LineMethod(task, method, _without_self(function))
         for task, getter in tasks.items()
         for method, function in vars(get_type_hints(getter)["return"]).items()
         if inspect.isfunction(function) and not method.startswith("_")
     ]
-    return {request.name: request for request in found}
+    return {request.name: request for request in requests}
 
 
 def _without_self(function: Callable[..., Any]) -> inspect.Signature:
@@ -100,25 +100,25 @@ def _handler(line: EvaluatorLine | KeeperLine, request: LineMethod) -> Callable[
 
 def value_types() -> frozenset[type]:
     """Every class of ours that an argument or a result may hold, anywhere inside."""
-    found: set[type] = set()
+    types: set[type] = set()
     members = [*vars(EvaluatorLine).values(), *vars(KeeperLine).values()]
     getters = [member.fget for member in members if isinstance(member, property)]
     for protocol in (OpenRequest, *(get_type_hints(getter)["return"] for getter in getters)):
         for function in vars(protocol).values():
             if inspect.isfunction(function) and not function.__name__.startswith("_"):
                 for hint in get_type_hints(function).values():
-                    _collect(hint, found)
-    return frozenset(found)
+                    _collect(hint, types)
+    return frozenset(types)
 
 
-def _collect(hint: Any, found: set[type]) -> None:
+def _collect(hint: Any, types: set[type]) -> None:
     for part in get_args(hint):
-        _collect(part, found)
-    if not isinstance(hint, type) or hint in found:
+        _collect(part, types)
+    if not isinstance(hint, type) or hint in types:
         return
     if issubclass(hint, Enum) or hasattr(hint, "from_json"):
-        found.add(hint)
+        types.add(hint)
     elif is_dataclass(hint):
-        found.add(hint)
+        types.add(hint)
         for inner in get_type_hints(hint).values():
-            _collect(inner, found)
+            _collect(inner, types)

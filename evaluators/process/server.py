@@ -110,8 +110,8 @@ def _dump_failure(error: str, message: str, *, replace: bool = False) -> str:
 def _class_of(error: BitfrontError) -> str:
     """The nearest class that the keeper knows too; errors of single modules are named by what they are a kind of."""
     named = (cls.__name__ for cls in type(error).__mro__ if getattr(errors, cls.__name__, None) is cls)
-    found = next(named)
-    return found if found != "BitfrontError" else "Unexpected"
+    nearest = next(named)
+    return nearest if nearest != "BitfrontError" else "Unexpected"
 
 
 class _Service:

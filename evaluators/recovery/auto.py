@@ -117,16 +117,16 @@ class StepTrials:
             self._check_exact(proposal.ranges, now.ranges)
             after = self._held_out.measure(self._context.open_quantized(proposal.ranges))
         except Exception as error:  # a step may be the user's own; the search can go on without it
-            told = f"{error}" if isinstance(error, BitfrontError) else f"{type(error).__name__}: {error}"
+            cause = f"{error}" if isinstance(error, BitfrontError) else f"{type(error).__name__}: {error}"
             if self._forced:
-                raise EvaluatorError(f"recovering with --recover {step.name}: {told}") from error
-            return _record(step, before, f"it failed: {told}")
-        found = self._held_out.compare(before, after)
-        kept = self._forced or found.better
+                raise EvaluatorError(f"recovering with --recover {step.name}: {cause}") from error
+            return _record(step, before, f"it failed: {cause}")
+        comparison = self._held_out.compare(before, after)
+        kept = self._forced or comparison.better
         if kept:
             now.ranges, now.outcome = proposal.ranges, after
             now.stages.append(proposal.ranges)
-        reason = f"as asked for; {found.reason}" if self._forced else found.reason
+        reason = f"as asked for; {comparison.reason}" if self._forced else comparison.reason
         return _record(step, before, reason, after, proposal, kept=kept)
 
     def _check_exact(self, proposed: Ranges, known: Ranges) -> None:
@@ -182,8 +182,8 @@ def _why_nothing(proposal: Proposal | None) -> str:
     """Why a step changes nothing: that its time ran out, else by its notes, if it has some."""
     if proposal is None or not (proposal.notes or proposal.cut):
         return "there is nothing for it to do"
-    told = "; ".join(filter(None, (proposal.cut, *proposal.notes)))
-    return told if proposal.cut else f"it found nothing to change: {told}"
+    notes = "; ".join(filter(None, (proposal.cut, *proposal.notes)))
+    return notes if proposal.cut else f"it found nothing to change: {notes}"
 
 
 def _finite(error: float) -> float | None:

@@ -31,7 +31,7 @@ class Clip(Protocol):
     def __call__(
         self, model: Model, known: Ranges, methods: Sequence[str], tensors: Container[str]
     ) -> list[dict[str, TensorRange]]:
-        """As `calibration.activations.collect_clipped`."""
+        """Ranges of some tensors by several methods, as `calibration.activations.collect_clipped` gives them."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class RecoveryContext:
         return replace(self.calibrate_model(self.model(recovery), method), recovery=recovery)
 
     def clip(self, ranges: Ranges, methods: Sequence[str], tensors: Container[str]) -> list[dict[str, TensorRange]]:
-        """For each method, ranges of some tensors by it, in one run; `ranges`: as `calibrate` gives them."""
+        """Ranges of some tensors by each of several methods, in one run; `ranges` are those of `calibrate`."""
         return self.clip_model(self.model(ranges.recovery), ranges, methods, tensors)
 
     def open_float(self, recovery: Recovery) -> Emulated:

@@ -120,7 +120,7 @@ class HeldOut:
         self._counts, self._outputs = _run_float(session, samples, seconds)
         self.run_s = max((time.process_time() - start) / len(self._counts), 1e-6)
         self._more = max(0, int(seconds / self.run_s) - len(self._counts))
-        self._by_sample = all(_is_by_sample(rows, found) for rows, found in self._outputs)
+        self._by_sample = all(_is_by_sample(rows, outputs) for rows, outputs in self._outputs)
         self._power = {name: self._usual_power(name) for name in compared_names(self._outputs[0][1])}
         self._clusters = None if clusters is None else clusters[: sum(self._counts)]
         self._other_clusters = other_clusters
@@ -152,7 +152,7 @@ class HeldOut:
                 )
         except NonFiniteError:
             return HeldOutErrors(np.full(max(1, self._total_units()), np.inf), None)
-        return HeldOutErrors(np.concatenate(watched.found), scored)
+        return HeldOutErrors(np.concatenate(watched.errors), scored)
 
     def distance(self, session: Runner) -> float:
         """Noise over power of all values of an output together, to compare float models that should differ by rounding.
@@ -237,7 +237,7 @@ class HeldOut:
         return islice(self._samples(), len(self._counts))
 
     def _scored_batches(self) -> Iterator[Batch]:
-        """Those that decide, then others."""
+        """The batches that decide, then others."""
         return chain(self._deciding_batches(), islice(self._others(), self._more))
 
     def _usual_power(self, name: str) -> Floats:
@@ -246,7 +246,7 @@ class HeldOut:
         That of a single channel is the median sample's, which garbage does not move. With several channels it is the
         mean, because the median is near 0 for a class that few samples hold.
         """
-        each = [self._squares(rows, found[name], found[name])[1] for rows, found in self._outputs]
+        each = [self._squares(rows, outputs[name], outputs[name])[1] for rows, outputs in self._outputs]
         if len({powers.shape[1] for powers in each}) > 1:
             each = [sum_channels(powers) for powers in each]
         powers = np.concatenate(each)
@@ -258,19 +258,19 @@ class HeldOut:
     # -- errors ----------------------------------------------------------------------------------------------------
 
     def _errors(self, place: int, outputs: Arrays) -> Floats:
-        """(units,) of one batch."""
+        """(units,) errors of one batch."""
         rows, reference = self._outputs[place]
         count = self._counts[place] if self._by_sample else 1
-        found = np.zeros(count)
+        errors = np.zeros(count)
         for name, power in self._power.items():
             if outputs[name].shape != reference[name].shape:  # as of NonZero, whose shape depends on values
-                found += 1 / len(self._power)
+                errors += 1 / len(self._power)
                 continue
             noise, _ = self._squares(rows, outputs[name], reference[name])
             noise = sum_channels(noise) if len(power) == 1 else noise
             each = noise[:count] if self._by_sample else noise.mean(axis=0, keepdims=True)
-            found += mean_ratio(each, power) / len(self._power)
-        return np.where(np.isfinite(found), found, np.inf)
+            errors += mean_ratio(each, power) / len(self._power)
+        return np.where(np.isfinite(errors), errors, np.inf)
 
     def _squares(self, rows: int, values: NDArray[Any], reference: NDArray[Any]) -> tuple[Floats, Floats]:
         """`channel_squares` of an output of a batch, by samples where all outputs can be split into them."""
@@ -301,16 +301,16 @@ class HeldOut:
 class _Watched:
     """A session whose outputs are compared with the float model's, for the first batches."""
 
-    def __init__(self, session: Runner, errors: Callable[[int, Arrays], Floats], batches: int) -> None:
+    def __init__(self, session: Runner, measure: Callable[[int, Arrays], Floats], batches: int) -> None:
         self._session = session
-        self._errors = errors
+        self._measure = measure
         self._batches = batches
-        self.found: list[Floats] = []
+        self.errors: list[Floats] = []
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         outputs = self._session.run(inputs)
-        if len(self.found) < self._batches:
-            self.found.append(self._errors(len(self.found), outputs))
+        if len(self.errors) < self._batches:
+            self.errors.append(self._measure(len(self.errors), outputs))
         return outputs
 
 
@@ -320,8 +320,8 @@ def _no_gain_text(low: float, centre: float, high: float) -> str:
         return "the error stays as it was"
     if low > 0:
         return f"the error rises to {_share_text(centre)} {_range_text(low, high)} of what it was"
-    told = f"{_share_text(centre)} {_range_text(low, high)}"
-    return f"the error does not fall by more than chance: it is {told} of what it was"
+    change = f"{_share_text(centre)} {_range_text(low, high)}"
+    return f"the error does not fall by more than chance: it is {change} of what it was"
 
 
 def _range_text(low: float, high: float) -> str:
@@ -337,7 +337,7 @@ def _share_text(change: float) -> str:
 
 
 def _loss_words(before: HeldOutErrors, after: HeldOutErrors) -> str:
-    """That the loss is larger, with both and the samples they are of."""
+    """Say that the loss is larger, with both losses and the samples they are of."""
     assert before.scored is not None
     assert after.scored is not None
     return (
@@ -357,8 +357,8 @@ def _run_float(session: Runner, samples: Samples, seconds: float) -> tuple[list[
     outputs: list[tuple[int, Arrays]] = []
     start, held, units = time.process_time(), 0, 0
     for batch in samples():
-        found = session.run(batch.inputs)
-        kept = {name: found[name] for name in compared_names(found)}
+        arrays = session.run(batch.inputs)
+        kept = {name: arrays[name] for name in compared_names(arrays)}
         counts.append(batch.count)
         rows = len(next(iter(batch.inputs.values())))
         outputs.append((rows, kept))

@@ -41,17 +41,20 @@ def read_rows(
     known = {output.name for output in graph.graph.outputs}
     graph.graph.outputs.extend(values[name] for name in tensors if name not in known)
     session = emulator.open(graph)
-    found: dict[str, list[Matrix]] = {name: [] for name in tensors}
+    rows_by_tensor: dict[str, list[Matrix]] = {name: [] for name in tensors}
     for batch in batches:
         for names in _parts(model, tensors):
             for name, array in session.run(batch.inputs, names).items():
                 rows = array.reshape(-1, array.shape[-1])
                 rows = rows[: len(rows) // model.batch * batch.count]
                 chosen = np.unique(np.linspace(0, len(rows) - 1, _FROM_BATCH).astype(np.int64))
-                found[name].append(rows[chosen])
-        if all(sum(map(len, parts)) >= _ROWS for parts in found.values()):
+                rows_by_tensor[name].append(rows[chosen])
+        if all(sum(map(len, parts)) >= _ROWS for parts in rows_by_tensor.values()):
             break
-    return {name: (np.concatenate(parts[::2]), np.concatenate(parts[1::2] or parts)) for name, parts in found.items()}
+    return {
+        name: (np.concatenate(parts[::2]), np.concatenate(parts[1::2] or parts))
+        for name, parts in rows_by_tensor.items()
+    }
 
 
 def _parts(model: Model, tensors: Sequence[str]) -> Iterator[list[str]]:
@@ -89,14 +92,14 @@ class Product:
             half: of the samples, that gives the range of the left factor. The product is of the other's rows.
         """
         factors = np.ldexp(np.float32(1), powers)
-        given = self.rows[1 - half]
+        left_rows = self.rows[1 - half]
         bounds = self.low[half] / factors, self.high[half] / factors
-        rows = _round_rows(given / factors, TensorRange(float(bounds[0].min()), float(bounds[1].max())), placement)
+        rows = _round_rows(left_rows / factors, TensorRange(float(bounds[0].min()), float(bounds[1].max())), placement)
         weight = self.weight * factors[:, np.newaxis]
         scales = weight_scales(weight, 1, placement.weight_bits, placement.pair_limit)
         limit = 2 ** (placement.weight_bits - 1) - 1
         rounded = np.clip(np.rint(weight / scales), -limit, limit) * scales
-        exact = given @ self.weight
+        exact = left_rows @ self.weight
         noise = np.square(rows @ rounded - exact, dtype=np.float64)
         # Each output counts by its own power: what reads it may have large weights for a small one.
         power = np.square(exact, dtype=np.float64).mean(axis=0)

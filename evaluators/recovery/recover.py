@@ -120,7 +120,7 @@ class Subject:
     """What is recovered.
 
     Attributes:
-        given: the user's clean model.
+        model: the user's clean model.
         capability, placement: of the target.
         metric: of the study.
         samples: for calibration.
@@ -130,7 +130,7 @@ class Subject:
         keep: the user's rules of groups that stay in float.
     """
 
-    given: Model
+    model: Model
     capability: Capability
     placement: Placement
     metric: Metric
@@ -144,7 +144,7 @@ class Subject:
 def recover(
     subject: Subject,
     emulator: Emulator,
-    asked: str,
+    setting: str,
     steps: Sequence[RecoveryStep],
     ranges: Ranges,
     *,
@@ -157,7 +157,7 @@ def recover(
     Then those that know other precisions, each on all of the network that is offered it.
 
     Args:
-        asked: as `--recover` was given: what is not `auto` forces the steps.
+        setting: the value of `--recover`: what is not `auto` forces the steps.
         steps: in the order in which they are tried.
         ranges: of plain INT8, calibrated on all calibration samples.
         budget: for everything.
@@ -170,36 +170,36 @@ def recover(
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or a step that is forced fails.
     """
-    forced, given = asked != AUTO, subject.given
+    forced, model = setting != AUTO, subject.model
     wanted = _all_in(subject, ranges)
     int8 = wanted.pop(Precision.INT8)
-    if given.own:
+    if model.own:
         steps = [step for step in steps if not step.exact]  # they would change the constants that the file quantized
-    why = _why_not(given, int8)
+    why = _why_not(model, int8)
     if why and not wanted:
-        return ranges, RecoveryRecord(asked, notes=(why,), own=given.own_groups)
+        return ranges, RecoveryRecord(setting, notes=(why,), own=model.own_groups)
     with held_folder() as folder:
         run = _Recovery(subject, emulator, int8, budget, folder, alive)
-        found = KeptSteps(ranges, (), notes=(why,))
+        kept_steps = KeptSteps(ranges, (), notes=(why,))
         if not why:
             int8_steps = [step for step in steps if step.serves(Precision.INT8)]
             kept_back = 1 - _STEPS_SHARE + _FORMATS_SHARE * bool(wanted)
-            found = run.try_steps(int8_steps, ranges, forced=forced, done=done, kept_back=kept_back)
-        whole = run.calibrate_whole(found, ranges)
+            kept_steps = run.try_steps(int8_steps, ranges, forced=forced, done=done, kept_back=kept_back)
+        whole = run.calibrate_whole(kept_steps, ranges)
         chosen, formats = run.try_formats(wanted, steps, whole, forced=forced)
-        stages = [ranges, *found.stages[:-1], whole] if found.stages else [ranges]
+        stages = [ranges, *kept_steps.stages[:-1], whole] if kept_steps.stages else [ranges]
         plain, *losses = [None] if why else run.score(stages)
     final = iter(losses)
-    records = tuple(replace(step, final=next(final)) if step.kept else step for step in found.steps)
-    about = RecoveryRecord(asked, records, plain, found.notes, budget.elapsed_s(), formats=formats)
-    return replace(chosen, selected=ranges.selected), replace(about, own=given.own_groups)
+    records = tuple(replace(step, final=next(final)) if step.kept else step for step in kept_steps.steps)
+    about = RecoveryRecord(setting, records, plain, kept_steps.notes, budget.elapsed_s(), formats=formats)
+    return replace(chosen, selected=ranges.selected), replace(about, own=model.own_groups)
 
 
-def _why_not(given: Model, int8: Assignment) -> str:
+def _why_not(model: Model, int8: Assignment) -> str:
     """Why there is no INT8 to recover; empty if there is."""
     if not is_quantized(int8):
         return "no group of this model can run in INT8, because of the target or of --keep"
-    if given.own and all(given.own.owns(group) for group in given.groups if int8[group.id].recovered):
+    if model.own and all(model.own.owns(group) for group in model.groups if int8[group.id].recovered):
         return "all INT8 is the file's own, which is left as it is"
     return ""
 
@@ -233,13 +233,13 @@ def correct_mix(
     with held_folder() as folder:
         run = _Recovery(subject, emulator, mix, budget, folder, alive)
         trials = StepTrials(run.context, run.decision_samples, forced=False, done=done)
-        found = trials.run([BiasStep()], plain)
-    return found.ranges, RecoveryRecord(BiasStep.name, found.steps, None, found.notes, budget.elapsed_s())
+        outcome = trials.run([BiasStep()], plain)
+    return outcome.ranges, RecoveryRecord(BiasStep.name, outcome.steps, None, outcome.notes, budget.elapsed_s())
 
 
 def _all_in(subject: Subject, ranges: Ranges) -> dict[Precision, Assignment]:
     """INT8, and the other precisions of which constants are codes that no inference finds anew → all in it that may."""
-    choices = make_space(subject.given, subject.capability, ranges, subject.keep).choices
+    choices = make_space(subject.model, subject.capability, ranges, subject.keep).choices
     offered = {(group, c.precision) for group, some in choices.items() for c in some if c.offered}
     known = {p for _, p in offered if p.blocks or p.calibrated} | {Precision.INT8}
     return {p: Assignment({g: p if (g, p) in offered else REFERENCE for g in choices}) for p in sorted(known)}
@@ -261,7 +261,7 @@ class _Recovery:
         self._budget = budget
         self._folder = folder
         self._kept_back = 0.0
-        dataset, batch = subject.samples.dataset, subject.given.batch
+        dataset, batch = subject.samples.dataset, subject.model.batch
         fitting, held_out = subject.samples.divide()
         self._fitting = gather_forms(dataset, fitting, batch)
         self._held_out = gather_forms(dataset, self._usual(held_out), batch)
@@ -270,7 +270,7 @@ class _Recovery:
         others = fitting if len(fitting) < len(subject.samples.indices) else fitting[:0]
         self._only_scored = gather_forms(dataset, self._usual(others, fewest=0), batch)
         self.context = RecoveryContext(
-            given=subject.given,
+            given=subject.model,
             placement=subject.placement,
             assignment=int8,
             emulator=emulator,
@@ -281,7 +281,7 @@ class _Recovery:
             seconds_left=lambda: self._budget.left(self._kept_back),
             alive=alive,
         )
-        self._exact = emulator.open(subject.given.graph)
+        self._exact = emulator.open(subject.model.graph)
 
     def try_steps(
         self,
@@ -292,13 +292,13 @@ class _Recovery:
         done: Callable[[int, int], None],
         kept_back: float,
     ) -> KeptSteps:
-        """As `auto.Trials.run`, without the share of the time that is kept back."""
+        """Try steps as `StepTrials.run` does, without the share of the time that is kept back."""
         self._kept_back = kept_back
         held_out = self.decision_samples
-        plain = ranges if self._all_fit else self._calibrate(self._subject.given)
-        pass_s = self._budget.idle_s(held_out.run_s * len(self._fitting) / self._subject.given.batch)
-        found = StepTrials(self.context, held_out, forced=forced, done=done, pass_s=pass_s).run(steps, plain)
-        return found if found.stages else replace(found, ranges=ranges)
+        plain = ranges if self._all_fit else self._calibrate(self._subject.model)
+        pass_s = self._budget.idle_s(held_out.run_s * len(self._fitting) / self._subject.model.batch)
+        kept_steps = StepTrials(self.context, held_out, forced=forced, done=done, pass_s=pass_s).run(steps, plain)
+        return kept_steps if kept_steps.stages else replace(kept_steps, ranges=ranges)
 
     def try_formats(
         self, wanted: Mapping[Precision, Assignment], steps: Sequence[RecoveryStep], ranges: Ranges, *, forced: bool
@@ -309,9 +309,9 @@ class _Recovery:
         for precision, assignment in wanted.items():
             context = replace(self.context, assignment=assignment, precision=precision)
             trials = StepTrials(context, self.decision_samples, forced=forced, done=lambda *_: self.context.alive())
-            found = trials.run([step for step in steps if step.serves(precision)], ranges)
-            ranges = found.ranges
-            records += [replace(step, name=f"{step.name} of {precision.name}") for step in found.steps]
+            kept_steps = trials.run([step for step in steps if step.serves(precision)], ranges)
+            ranges = kept_steps.ranges
+            records += [replace(step, name=f"{step.name} of {precision.name}") for step in kept_steps.steps]
         return ranges, tuple(records)
 
     @property
@@ -324,7 +324,7 @@ class _Recovery:
         """The samples that decide, with the float model's outputs."""
         both = self._subject.samples.clusters(np.concatenate([self._held_out, self._only_scored]))
         count = len(self._held_out)
-        found = HeldOut(
+        held_out = HeldOut(
             self._exact,
             self.context.held_out,
             self._subject.metric,
@@ -335,21 +335,23 @@ class _Recovery:
             other_clusters=None if both is None else both[count:],
         )
         if self._wild:
-            found.notes.append(f"{self._wild} held-out samples are ignored, because their amplitude is far from usual")
-        return found
+            held_out.notes.append(
+                f"{self._wild} held-out samples are ignored, because their amplitude is far from usual"
+            )
+        return held_out
 
-    def calibrate_whole(self, found: KeptSteps, plain: Ranges) -> Ranges:
+    def calibrate_whole(self, kept_steps: KeptSteps, plain: Ranges) -> Ranges:
         """Ranges from all calibration samples where only exact steps are kept: nothing was fitted to the others."""
-        if not found.stages:
+        if not kept_steps.stages:
             return plain
-        if not all(step.exact for step in found.steps if step.kept) or self._all_fit:
-            return found.ranges
-        whole = self._calibrate(self.context.model(found.ranges.recovery), indices=self._subject.samples.indices)
-        return replace(whole, recovery=found.ranges.recovery)
+        if not all(step.exact for step in kept_steps.steps if step.kept) or self._all_fit:
+            return kept_steps.ranges
+        whole = self._calibrate(self.context.model(kept_steps.ranges.recovery), indices=self._subject.samples.indices)
+        return replace(whole, recovery=kept_steps.ranges.recovery)
 
     def score(self, stages: Sequence[Ranges]) -> list[LossEstimate | None]:
         """The loss of all INT8 under each of these ranges on the final samples."""
-        subject, batch = self._subject, self._subject.given.batch
+        subject, batch = self._subject, self._subject.model.batch
         scorer = FinalScorer(
             self._exact, subject.metric, subject.final, batch, self._folder / "final", self.context.alive
         )
@@ -364,15 +366,15 @@ class _Recovery:
     @cached_property
     def _no_garbage(self) -> Indices:
         samples = self._subject.samples
-        return usual_samples(samples.dataset, samples.indices, self._subject.given.batch)
+        return usual_samples(samples.dataset, samples.indices, self._subject.model.batch)
 
     def _batches(self, indices: Indices) -> Iterator[Batch]:
-        for batch in batches(self._subject.samples.dataset, indices, self._subject.given.batch):
+        for batch in batches(self._subject.samples.dataset, indices, self._subject.model.batch):
             yield batch
             self.context.alive()
 
     def _calibrate(self, model: Model, method: str | None = None, indices: Indices | None = None) -> Ranges:
-        found = activations.collect(
+        ranges = activations.collect(
             model,
             self._subject.samples.dataset,
             self._fitting if indices is None else indices,
@@ -380,7 +382,7 @@ class _Recovery:
             threads=worthwhile_threads(),
             progress=lambda done, total: self.context.alive(),
         )
-        return set_ranges(self._subject.given.own.fix(found), self._subject.rules)
+        return set_ranges(self._subject.model.own.fix(ranges), self._subject.rules)
 
     def _clip(
         self, model: Model, known: Ranges, methods: Sequence[str], tensors: Container[str]

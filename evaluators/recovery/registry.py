@@ -35,21 +35,21 @@ STEPS: Extensible[RecoveryStep] = Extensible(
 AUTO, NONE = "auto", "none"
 
 
-def steps_of(asked: str) -> tuple[RecoveryStep, ...]:
+def steps_of(setting: str) -> tuple[RecoveryStep, ...]:
     """The steps that `--recover` names, in the order in which they are tried.
 
     Args:
-        asked: `auto` for every step that is registered, `none`, or names with commas between them. Names are those of
+        setting: `auto` for every step that is registered, `none`, or names with commas between them. Names are those of
             `STEPS.names()`, or `package.module:Class`; the latter come last, in the order in which they were given.
 
     Raises:
         ConfigError: there is no such step, one is named twice, or what is named is none.
         DataError: a module that is named cannot be imported.
     """
-    if asked == NONE:
+    if setting == NONE:
         return ()
-    names: Sequence[str] = STEPS.names() if asked == AUTO else [name.strip() for name in asked.split(",")]
+    names: Sequence[str] = STEPS.names() if setting == AUTO else [name.strip() for name in setting.split(",")]
     if len(set(names)) < len(names):
-        raise ConfigError(f"--recover {asked}: a step is named twice. Name each once.")
+        raise ConfigError(f"--recover {setting}: a step is named twice. Name each once.")
     order = {name: place for place, name in enumerate(STEPS.names())}
     return tuple(STEPS.make(name) for name in sorted(names, key=lambda name: order.get(name, len(order))))

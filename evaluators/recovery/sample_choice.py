@@ -58,9 +58,9 @@ def choose_samples(
 
 
 def usual_samples(dataset: Dataset, indices: Indices, batch: int) -> Indices:
-    """Those of some samples that are no garbage by their amplitude: not wild, and finite, in every float input.
+    """Leave out samples that are garbage by their amplitude: wild, or not finite, in some float input.
 
-    All of them where more than a fifth is garbage by that: then it is part of what the model is for.
+    All are kept where more than a fifth is garbage by that: then it is part of what the model is for.
 
     Args:
         batch: how many samples are read at once.
@@ -72,8 +72,8 @@ def usual_samples(dataset: Dataset, indices: Indices, batch: int) -> Indices:
                 rows = array[: some.count]
                 powers.setdefault(name, []).append(sample_powers(rows.reshape(len(rows), 1, -1)))
     usual = np.ones(len(indices), bool)
-    for found in powers.values():
-        usual &= power_weights(np.concatenate(found)) >= USUAL
+    for parts in powers.values():
+        usual &= power_weights(np.concatenate(parts)) >= USUAL
     return indices[usual] if usual.mean() >= 1 - _MOST_WILD else indices
 
 
@@ -83,14 +83,14 @@ def _scores(outputs: Arrays, batch: Batch, rough: Runner | None) -> Floats:
         return _margins(outputs)[: batch.count]
     others = rough.run(batch.inputs)
     rows = len(next(iter(batch.inputs.values())))
-    found = np.zeros(rows)
+    errors = np.zeros(rows)
     for name in compared_names(outputs):
         if others[name].shape != outputs[name].shape:
-            found += np.inf
+            errors += np.inf
         elif (exact := split_rows(outputs[name], rows)) is not None:
             noise, power = row_squares(others[name].reshape(exact.shape), exact)
-            found += noise / np.maximum(power, np.finfo(np.float64).tiny)
-    return np.asarray(np.where(np.isnan(found), np.inf, found)[: batch.count])
+            errors += noise / np.maximum(power, np.finfo(np.float64).tiny)
+    return np.asarray(np.where(np.isnan(errors), np.inf, errors)[: batch.count])
 
 
 def _margins(outputs: Arrays) -> Floats:

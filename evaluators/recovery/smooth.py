@@ -40,16 +40,17 @@ class Smooth(RecoveryStep):
         matrices = {reader.node for reader in streams.readers if _is_matrix(model, reader.node)}
         others = {slot for r in streams.readers if r.node not in matrices for slot in np.unique(r.slots).tolist()}
         wanted = [slots for slots in streams.components() if len(slots) > 1 and not others & set(slots)]
-        found = list(observe_streams(context, model, streams, wanted, suits=set.issubset))  # INT8 rounds nothing else
-        if not found:
+        # Only streams of which INT8 rounds no other tensors than those that the products read.
+        matrix_streams = list(observe_streams(context, model, streams, wanted, suits=set.issubset))
+        if not matrix_streams:
             return None
-        tensors = list(dict.fromkeys(layer.tensor for stream in found for layer in stream.layers))
+        tensors = list(dict.fromkeys(layer.tensor for stream in matrix_streams for layer in stream.layers))
         rows = read_rows(context.emulator, model, tensors, iter(context.fitting()))
         exponents, cut = np.zeros(streams.count, np.int64), ""
         until = (1 - _TIME_SHARE) * context.seconds_left()
-        for number, stream in enumerate(found):
+        for number, stream in enumerate(matrix_streams):
             if context.seconds_left() <= until:
-                cut = f"it ran out of time after {number} of {len(found)} streams"
+                cut = f"it ran out of time after {number} of {len(matrix_streams)} streams"
                 break
             measure = _measure(_products(stream, model, rows), context.placement)
             exponents += choose_exponents(stream, streams.count, measure)
@@ -63,14 +64,14 @@ def _is_matrix(model: Model, node: str) -> bool:
 
 def _products(stream: Stream, model: Model, rows: dict[str, tuple[Matrix, Matrix]]) -> list[tuple[Product, Slot]]:
     bounds = {tensor.name: tensor for tensor in stream.rounded}
-    found = []
+    products = []
     for layer in stream.layers:
         weight = right_factor(model.graph.graph.node(layer.node))
         assert weight is not None
         seen = bounds[layer.tensor]
         spread = [np.broadcast_to(array, (2, *layer.slots.shape)) for array in (seen.low, seen.high)]
-        found.append((Product(rows[layer.tensor], weight, *spread), layer.slots))
-    return found
+        products.append((Product(rows[layer.tensor], weight, *spread), layer.slots))
+    return products
 
 
 def _measure(products: Sequence[tuple[Product, Slot]], placement: Placement) -> Callable[[Exponents, int], float]:

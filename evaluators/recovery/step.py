@@ -36,13 +36,13 @@ class RecoveryStep(ABC):
     """
 
     name: ClassVar[str] = ""
-    """As `--recover` and the rescue table name it."""
+    """The name in `--recover` and in the rescue table."""
     summary: ClassVar[str] = ""
     """What it does, in one line, for help and reports."""
     exact: ClassVar[bool] = False
     """Whether it changes the float model, whose outputs stay equal; else it changes what INT8 alone uses."""
     least_share: ClassVar[float] = 0.0
-    """Of the time for all steps, what it has even where those before it took more."""
+    """The share of the time for all steps that it has even where those before it took more."""
     version: ClassVar[int] = 1
     """Raised where the same model and samples would now get another proposal: stored ranges are not reused then."""
 

@@ -39,8 +39,8 @@ def observe_streams(
     names = quantized_tensors(model, context.assignment, context.placement)
     quantized = {name for g in model.groups if context.assignment[g.id].recovered for name in g.anchors}
     mine = [(slots, _tensors_with(streams, names, slots), _readers_of(streams, quantized, slots)) for slots in wanted]
-    found = [(s, rounded, r) for s, rounded, r in mine if r and suits(set(rounded), {each.tensor for each in r})]
-    inside = set[int]().union(*(slots for slots, _, _ in found))
+    suitable = [(s, rounded, r) for s, rounded, r in mine if r and suits(set(rounded), {each.tensor for each in r})]
+    inside = set[int]().union(*(slots for slots, _, _ in suitable))
     tensors = {name: s for name, s in streams.tensors.items() if inside & set(np.unique(s).tolist())}
     if not tensors:
         return
@@ -49,7 +49,7 @@ def observe_streams(
     values = observe_channels(model.graph, kept, context.fitting(), threads=threads, alive=context.alive)
     magnitudes = magnitudes_of(tensors, values, streams.count)
     symmetric = context.placement.symmetric
-    for slots, rounded, readers in found:
+    for slots, rounded, readers in suitable:
         if not np.isfinite(magnitudes[slots]).all():
             continue
         layers = [
@@ -66,7 +66,7 @@ def _tensors_with(streams: Streams, names: Container[str], slots: list[int]) -> 
 
 
 def _readers_of(streams: Streams, nodes: Container[str], slots: list[int]) -> list[Reader]:
-    """Those of some nodes that read one of these slots."""
+    """The readers among some nodes that read one of these slots."""
     return [each for each in streams.readers if each.node in nodes and np.isin(each.slots, slots).any()]
 
 

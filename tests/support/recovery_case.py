@@ -90,7 +90,7 @@ class Case:
         indices = np.arange(SAMPLES)
         self.ranges = activations.collect(model, dataset, indices, method)
         self.subject = Subject(
-            given=model,
+            model=model,
             capability=self.backend.capability(),
             placement=placement or self.backend.placement,
             metric=get_metric(metric),

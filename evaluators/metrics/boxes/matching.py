@@ -32,10 +32,10 @@ class Detections:
     samples: Numbers
 
     @classmethod
-    def of(cls, found: Sequence[Boxes]) -> Detections:
+    def of(cls, boxes: Sequence[Boxes]) -> Detections:
         """The best of rows (k, 6) of each sample; those with a class below 0 are left out."""
-        samples = np.repeat(np.arange(len(found)), [len(rows) for rows in found])
-        rows = np.concatenate([np.empty((0, 6)), *found])
+        samples = np.repeat(np.arange(len(boxes)), [len(rows) for rows in boxes])
+        rows = np.concatenate([np.empty((0, 6)), *boxes])
         real = rows[:, 5] >= 0
         rows, samples = rows[real], samples[real]
         order = np.lexsort((-rows[:, 4], samples, rows[:, 5]))
@@ -70,7 +70,7 @@ class Objects:
 
     @classmethod
     def of(cls, labels: Boxes, areas: tuple[float, float]) -> Objects:
-        """From labels (n, m, 5 to 7), and the least and most area of those that count."""
+        """Objects from labels (n, m, 5 to 7), and the least and most area of those that count."""
         samples, places = np.nonzero(labels[..., 4] >= 0)
         rows = labels[samples, places]
         crowd = rows[:, 5] > 0 if rows.shape[1] > 5 else np.zeros(len(rows), np.bool_)
@@ -79,15 +79,15 @@ class Objects:
         return cls(rows[:, :4], rows[:, 4], samples, crowd, ignored)
 
 
-def match(found: Detections, objects: Objects) -> States:
+def match(detections: Detections, objects: Objects) -> States:
     """(overlaps, k) states of detections: each takes the object of its class that it overlaps most, the best first.
 
     Objects that count go before those that are ignored, and of equal overlaps the last wins.
     """
-    states = np.full((len(OVERLAPS), len(found.rows)), WRONG)
+    states = np.full((len(OVERLAPS), len(detections.rows)), WRONG)
     groups = _Groups(objects)
-    hits, overlaps = groups.find_overlaps(found)
-    owners = groups.of(found)[hits]
+    hits, overlaps = groups.find_overlaps(detections)
+    owners = groups.of(detections)[hits]
     free = np.ones((len(groups.counts), len(OVERLAPS), groups.most), np.bool_)
     # Detections of different groups take nothing from one another: the first of every group at once, and so on.
     for some in _split_by_rank(owners):
@@ -121,21 +121,21 @@ class _Groups:
         self.crowd, self.ignored = np.zeros(there.shape, np.bool_), np.zeros(there.shape, np.bool_)
         self.crowd[there], self.ignored[there] = self._crowd, objects.ignored[order]
 
-    def of(self, found: Detections) -> Numbers:
+    def of(self, detections: Detections) -> Numbers:
         """(k,) the group of each detection; -1 where there is no object of its class in its sample."""
-        starts, counts = _runs(found.rows[:, 5], found.samples)
-        keys = zip(found.rows[starts, 5].tolist(), found.samples[starts].tolist(), strict=True)
+        starts, counts = _runs(detections.rows[:, 5], detections.samples)
+        keys = zip(detections.rows[starts, 5].tolist(), detections.samples[starts].tolist(), strict=True)
         return np.repeat(np.array([self._numbers.get(key, -1) for key in keys], np.int64), counts)
 
-    def find_overlaps(self, found: Detections) -> tuple[Numbers, Boxes]:
+    def find_overlaps(self, detections: Detections) -> tuple[Numbers, Boxes]:
         """Places (h,) of the detections that overlap any object enough, and by how much each one (h, most)."""
-        owners = self.of(found)
+        owners = self.of(detections)
         places = np.flatnonzero(owners >= 0)
         counts = self.counts[owners[places]]
         pairs = np.repeat(np.arange(len(places)), counts)
         columns = np.arange(len(pairs)) - np.repeat(np.cumsum(counts) - counts, counts)
         chosen = self._starts[owners[places]][pairs] + columns
-        boxes = found.rows[:, :4].take(places[pairs], axis=0)
+        boxes = detections.rows[:, :4].take(places[pairs], axis=0)
         overlaps = np.full((len(places), self.most), -1.0)
         overlaps[pairs, columns] = paired_overlap(boxes, self._boxes.take(chosen, axis=0), self._crowd[chosen])
         enough = (overlaps >= _LEAST[0]).any(axis=1)

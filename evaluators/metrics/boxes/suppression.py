@@ -60,7 +60,7 @@ def _largest(scores: NDArray[Any], most: int) -> Numbers:
 def suppress_overlaps(
     samples: Sequence[BestDetections], boxes: Callable[[Numbers, Numbers], Boxes], most_overlap: float
 ) -> list[Boxes]:
-    """Of the best 3000 detections of each sample those that overlap no better one of their class, the best first.
+    """Keep those of each sample's best 3000 detections that overlap no better one of their class, the best first.
 
     Detections are sorted and compared, the best first, until 300 of a sample are kept.
 
@@ -72,7 +72,7 @@ def suppress_overlaps(
     Returns:
         (k, 6) for each sample, at most 300.
     """
-    found = [np.empty((0, 6)) for _ in samples]
+    detections = [np.empty((0, 6)) for _ in samples]
     owners, rows = np.empty(0, np.int64), np.empty((0, 6))  # kept of the samples that are not finished
     left = list(range(len(samples)))
     while left:
@@ -84,11 +84,11 @@ def suppress_overlaps(
         counts, more = np.bincount(owners, minlength=len(samples)), np.bincount(next_owners, minlength=len(samples))
         finished = [sample for sample in left if counts[sample] >= _KEPT or more[sample] < _AT_ONCE]
         for sample in finished:
-            found[sample] = rows[owners == sample][:_KEPT]
+            detections[sample] = rows[owners == sample][:_KEPT]
         left = [sample for sample in left if sample not in finished]
         unfinished = np.isin(owners, left)
         owners, rows = owners[unfinished], rows[unfinished]
-    return found
+    return detections
 
 
 def _take_rows(
@@ -134,8 +134,8 @@ def _group_starts(owners: Numbers, classes: Boxes) -> Numbers:
     first = np.ones(len(owners), np.bool_)
     first[1:] = (owners[1:] != owners[:-1]) | (classes[1:] != classes[:-1])
     starts = np.flatnonzero(first)
-    found: Numbers = starts[np.cumsum(first) - 1]
-    return found
+    own_starts: Numbers = starts[np.cumsum(first) - 1]
+    return own_starts
 
 
 def _pairs(places: Numbers, starts: Numbers) -> Iterator[tuple[Numbers, Numbers]]:

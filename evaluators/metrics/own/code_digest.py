@@ -127,8 +127,8 @@ def _content(cell: Any) -> Any:
 
 def _globals_of(code: CodeType) -> set[str]:
     """Names of modules' variables that the code reads, functions inside it included."""
-    found = {str(step.argval) for step in dis.get_instructions(code) if step.opname in _GLOBAL}
-    return found.union(*(_globals_of(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+    names = {str(step.argval) for step in dis.get_instructions(code) if step.opname in _GLOBAL}
+    return names.union(*(_globals_of(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
 def _constants(code: CodeType) -> tuple[Any, ...]:

@@ -23,20 +23,20 @@ def own_error_text(error: Exception, arguments: Sequence[Any]) -> str:
     Args:
         arguments: what the function was called with: outputs by name first, then the labels where it got any.
     """
-    found, labelled = [_line_text(error)], len(arguments) > 1
+    texts, labelled = [_line_text(error)], len(arguments) > 1
     if arguments and isinstance(arguments[0], Mapping):
-        found.append(_outputs_text(error, arguments[0]))
+        texts.append(_outputs_text(error, arguments[0]))
     if labelled:
-        found.append(_labels_text(arguments[1], type(error)))
+        texts.append(_labels_text(arguments[1], type(error)))
     name = _missing_name(error, arguments[1]) if labelled else None
     if name is None:
-        found.append("Correct the metric.")
+        texts.append("Correct the metric.")
     else:
-        found.append(
+        texts.append(
             f"The metric asks for the label {name!r}, and {_names_text(arguments[1])}: correct the name in the metric, "
             f"or name the array 'labels.{name}' in the data."
         )
-    return " ".join(text for text in found if text)
+    return " ".join(text for text in texts if text)
 
 
 def _missing_name(error: Exception, labels: NDArray[Any] | None) -> str | None:
@@ -48,8 +48,8 @@ def _missing_name(error: Exception, labels: NDArray[Any] | None) -> str | None:
     if not labels.dtype.names:
         one = isinstance(error, IndexError) and len(read) == 1
         return read[0] if one and "only integers" in str(error) else None
-    asked = re.fullmatch(r"no field of name (.+)", str(error.args[0]) if error.args else "")
-    return asked[1] if asked else None
+    match = re.fullmatch(r"no field of name (.+)", str(error.args[0]) if error.args else "")
+    return match[1] if match else None
 
 
 def _names_text(labels: NDArray[Any]) -> str:

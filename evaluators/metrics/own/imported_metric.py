@@ -17,30 +17,32 @@ def import_metric(name: str) -> Metric:
     """
     module, _, attribute = name.rpartition(":")
     try:
-        found = import_module_here(module)
+        value = import_module_here(module)
     except Exception as error:  # the user's module may raise anything while it is imported
         raise ConfigError(f"metric {name!r}: {import_failure(module, error)}") from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise ConfigError(f"metric {name!r}: module {module} has no {attribute}")
-        found = getattr(found, part)
-    return make_own_metric(name, found)
+        value = getattr(value, part)
+    return make_own_metric(name, value)
 
 
-def make_own_metric(name: str, found: Any) -> Metric:
+def make_own_metric(name: str, definition: Any) -> Metric:
     """The metric that a function or a class of the user's is.
 
     Args:
         name: of the metric, for messages and reports.
-        found: as `registry.get_metric` describes it.
+        definition: the function or class, as `registry.get_metric` describes it.
 
     Raises:
         ConfigError: it is neither, lacks a method, or declares an attribute of another type.
     """
-    if not callable(found):
-        raise ConfigError(f"metric {name!r} must be a function or a class, got {type(found).__name__}")
-    gathers = isinstance(found, type)
-    missing = [method for method in ("update", "compute") if gathers and not callable(getattr(found, method, None))]
+    if not callable(definition):
+        raise ConfigError(f"metric {name!r} must be a function or a class, got {type(definition).__name__}")
+    gathers = isinstance(definition, type)
+    missing = [
+        method for method in ("update", "compute") if gathers and not callable(getattr(definition, method, None))
+    ]
     if missing:
         raise ConfigError(
             f"metric {name!r} is a class and must have update(outputs, labels) and compute(); "
@@ -48,25 +50,25 @@ def make_own_metric(name: str, found: Any) -> Metric:
         )
 
     def score(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Any:
-        return found(outputs, labels)
+        return definition(outputs, labels)
 
     return Metric(
         name=name,
-        unit=_read_attribute(name, found, "unit", ""),
-        higher_is_better=_read_attribute(name, found, "higher_is_better", True),
-        ratio=_read_attribute(name, found, "ratio", False),
-        needs_labels=_read_attribute(name, found, "needs_labels", True),
+        unit=_read_attribute(name, definition, "unit", ""),
+        higher_is_better=_read_attribute(name, definition, "higher_is_better", True),
+        ratio=_read_attribute(name, definition, "ratio", False),
+        needs_labels=_read_attribute(name, definition, "needs_labels", True),
         needs_reference=False,
         kind="accumulating" if gathers else "per_sample",
         score=None if gathers else score,
-        make=found if gathers else None,
+        make=definition if gathers else None,
         is_own=True,
-        undeclared=not (gathers or hasattr(found, "unit") or hasattr(found, "ratio")),
+        undeclared=not (gathers or hasattr(definition, "unit") or hasattr(definition, "ratio")),
     )
 
 
-def _read_attribute(name: str, found: Any, attribute: str, default: Any) -> Any:
-    value = getattr(found, attribute, default)
+def _read_attribute(name: str, definition: Any, attribute: str, default: Any) -> Any:
+    value = getattr(definition, attribute, default)
     if not isinstance(value, type(default)):
         raise ConfigError(f"metric {name!r}: {attribute} must be {type(default).__name__}, got {value!r}")
     return value

@@ -119,13 +119,13 @@ class _Scoring:
         self._report = report
         if job.decode and not job.metric:
             raise ConfigError(f"--decode {job.decode}: expected a metric that reads boxes; give --metric map with it.")
-        given = get_metric(job.metric, job.decode) if job.metric else None
+        metric = get_metric(job.metric, job.decode) if job.metric else None
         baseline = engines[BASELINE]
-        labelled = given is not None and given.needs_labels
+        labelled = metric is not None and metric.needs_labels
         self._data = open_job_data(job, job.data, baseline.inputs, labels_required=labelled)
         outputs = run_real_rows(baseline.session, next(_batches(self._data, engines)))
         _check_outputs(engines, outputs, next(_batches(self._data, engines)))
-        self._metric, self._notes = (given, []) if given is not None else self._choose_metric(outputs)
+        self._metric, self._notes = (metric, []) if metric is not None else self._choose_metric(outputs)
         self._order = _order(self._data, baseline.inputs[0].shape[0], self._metric)
         if self._metric.fit is not None:
             check_labels(self._metric, lambda some: outputs, self._data, self._order.indices, "gate")
@@ -210,11 +210,11 @@ def _check_outputs(engines: Mapping[str, OpenEngine], outputs: Arrays, batch: Ba
     """Refuse engines that give other outputs than the baseline: a metric would read something else of them."""
     expected = _forms(outputs)
     for label, engine in engines.items():
-        found = expected if label == BASELINE else _forms(run_real_rows(engine.session, batch))
-        if found != expected:
+        forms = expected if label == BASELINE else _forms(run_real_rows(engine.session, batch))
+        if forms != expected:
             raise ModelError(
                 f"comparing two engines: expected the outputs of the baseline, {expected}, but the {label} gives "
-                f"{found}. Name engines of one model."
+                f"{forms}. Name engines of one model."
             )
 
 

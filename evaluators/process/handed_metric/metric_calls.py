@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class ArrayPlace:
-    """Where an array lies in a file that both processes map.
+    """The place of an array in a file that both processes map.
 
     Attributes:
         offset: of its first byte.

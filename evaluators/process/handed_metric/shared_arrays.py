@@ -46,8 +46,8 @@ class ArrayWriter:
         plain = [_plain(array) for array in arrays]
         places: list[ArrayPlace] = []
         end = 0
-        for given, array in zip(arrays, plain, strict=True):
-            places.append(ArrayPlace(end, list(array.shape), _write_dtype(array.dtype), given.dtype.hasobject))
+        for original, array in zip(arrays, plain, strict=True):
+            places.append(ArrayPlace(end, list(array.shape), _write_dtype(array.dtype), original.dtype.hasobject))
             end += -(-array.nbytes // _ALIGNED) * _ALIGNED
         mapped = self._make_room(end)
         for place, array in zip(places, plain, strict=True):
@@ -82,12 +82,12 @@ class ArrayReader:
 
 
 def _view(mapped: mmap.mmap, place: ArrayPlace) -> NDArray[Any]:
-    found: NDArray[Any] = np.ndarray(tuple(place.shape), _read_dtype(place.dtype), mapped, place.offset)
-    return found
+    view: NDArray[Any] = np.ndarray(tuple(place.shape), _read_dtype(place.dtype), mapped, place.offset)
+    return view
 
 
 def _write_dtype(dtype: np.dtype[Any]) -> str:
-    """As numpy writes it; of several labels, which are fields, their names and dtypes as JSON."""
+    """A dtype as numpy writes it; of several labels, which are fields, their names and dtypes as JSON."""
     return json.dumps(dtype.descr) if dtype.names else dtype.str
 
 
@@ -103,11 +103,11 @@ def _size(place: ArrayPlace) -> int:
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
     """The array itself; one of Python texts as one of texts of equal length."""
-    found = array.astype(str) if array.dtype.hasobject else array
-    kinds = [found.dtype[name].base.kind for name in found.dtype.names or ()] or [found.dtype.kind]
+    plain = array.astype(str) if array.dtype.hasobject else array
+    kinds = [plain.dtype[name].base.kind for name in plain.dtype.names or ()] or [plain.dtype.kind]
     if not set(kinds) <= set(_KINDS):
         raise MetricError(
-            f"handing outputs to a metric of the calling process: expected numbers or texts, got {found.dtype}. Move "
+            f"handing outputs to a metric of the calling process: expected numbers or texts, got {plain.dtype}. Move "
             "the metric to a module of its own, which the evaluator process can import."
         )
-    return found
+    return plain

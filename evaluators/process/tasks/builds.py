@@ -75,7 +75,7 @@ class Builds:
         return replace(first.engine, path=out), first.seconds
 
     def _is_valid(self, first: _First, assignment: Assignment) -> bool:
-        """Without INT8 no range matters; but recovery may have changed constants of the model since."""
+        """Whether a first engine still is that of its mix: it has no INT8, and recovery changed no constants since."""
         return not is_quantized(assignment) and (first.calibrated or not self._opened.ranges.recovery.factors)
 
     def _what(self, assignment: Assignment) -> _What:

@@ -42,10 +42,10 @@ class Calibrations:
         self._data = data
 
     def find_key(self, method: str, cache: Mapping[str, float] | None = None, steps: str = "none") -> str:
-        given = digest_of(dict(cache)) if cache else None
+        cache_digest = digest_of(dict(cache)) if cache else None
         opened, data = self._opened, self._data
         plain = activations.cache_key(
-            opened.user_model.digest, data.calibration_data.digest, data.calibration_indices, method, given
+            opened.user_model.digest, data.calibration_data.digest, data.calibration_indices, method, cache_digest
         )
         job = opened.job
         chosen = [job.calibration_select, list(job.hand_ranges)]
@@ -94,7 +94,7 @@ class Calibrations:
     ) -> Recovered:
         opened = self._opened
         with quickest(opened.backend, opened.job.device, opened.user_model.graph) as emulator:
-            found, record = recover(
+            new_ranges, record = recover(
                 self._subject(ranges, method),
                 emulator,
                 steps,
@@ -104,13 +104,13 @@ class Calibrations:
                 done=opened.tell_progress,
                 alive=opened.tell_alive,
             )
-        return Recovered(found, record)
+        return Recovered(new_ranges, record)
 
     def correct_mix(self, assignment: Assignment, method: str, seconds: float) -> Recovered:
         opened = self._opened
         ranges = opened.ranges
         with quickest(opened.backend, opened.job.device, opened.user_model.graph) as emulator:
-            found, record = correct_mix(
+            mix_ranges, record = correct_mix(
                 self._subject(ranges, method),
                 emulator,
                 assignment,
@@ -119,7 +119,7 @@ class Calibrations:
                 done=opened.tell_progress,
                 alive=opened.tell_alive,
             )
-        return Recovered(found, record)
+        return Recovered(mix_ranges, record)
 
     def _subject(self, ranges: Ranges, method: str) -> Subject:
         opened, data = self._opened, self._data

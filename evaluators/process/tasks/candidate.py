@@ -43,7 +43,7 @@ class Candidate:
         self._start = time.perf_counter()
 
     def enter(self, stage: Stage, kind: str) -> None:
-        """From now on it is in another stage, and time counts as another kind of work."""
+        """Begin another stage; time counts as another kind of work from now on."""
         self._stage = stage
         self.watch.turn(kind)
 
@@ -56,7 +56,7 @@ class Candidate:
         self.learn(notes=tuple(dict.fromkeys((*self.evaluation.notes, *notes))))
 
     def fail(self, kind: FailureKind, message: str, group: str | None = None) -> None:
-        """It does not get beyond the stage it is in."""
+        """Record that the candidate does not get beyond the stage it is in."""
         self.learn(failure=Failure(self._stage, kind, message, group=group))
 
     @contextmanager

@@ -159,14 +159,14 @@ class Diagnoses:
             tempfile.TemporaryDirectory(dir=opened.folder) as scratch,
             refusals(f"reading the layers of {engine.name}"),
         ):
-            told = Path(scratch) / "layers"
-            if not opened.builder.write_layers(engine, told):
+            layers_path = Path(scratch) / "layers"
+            if not opened.builder.write_layers(engine, layers_path):
                 return False
             with opened.alone():
                 times = opened.builder.profile(engine, self._data.first_batch(), count)
-            found = read_engine_built_here(told, f"engine of {opened.target.backend}")
+            engine_file = read_engine_built_here(layers_path, f"engine of {opened.target.backend}")
         groups = {g.id: KnownGroup(g.anchors, reasons.get(g.id, "")) for g in opened.model.groups}
-        write_layers(folder, with_profile(found, times, groups), count)
+        write_layers(folder, with_profile(engine_file, times, groups), count)
         return True
 
     def read_types(self, engine: Path) -> Mapping[str, str]:

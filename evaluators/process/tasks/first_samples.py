@@ -34,7 +34,7 @@ class FirstSamples:
         self._few = batch + (max(order.left_over(batch) for order in data.score_orders.values()) or batch)
 
     def try_out(self) -> bool:
-        """As `SetupRequests.try_out`."""
+        """Run and score the first samples, as `SetupRequests.try_out` says."""
         self._data.choice.check()
         self._check_splits()
         opened, data = self._opened, self._data
@@ -45,8 +45,8 @@ class FirstSamples:
             try:
                 few = max(self._few, _UNDECLARED) if data.metric.undeclared else self._few
                 searched = data.search_batches(data.search_indices[:few])
-                found = accuracy.reference(session, data.metric, searched, Path(folder))
-                if data.metric.undeclared and np.isin(found.scores, (0.0, 1.0)).all():
+                reference = accuracy.reference(session, data.metric, searched, Path(folder))
+                if data.metric.undeclared and np.isin(reference.scores, (0.0, 1.0)).all():
                     data.metric = data.metric.as_shares()
                 self._try_labels(session, Path(folder))
             except RefusedError as error:
@@ -56,7 +56,7 @@ class FirstSamples:
         return data.metric.ratio
 
     def _try_labels(self, session: Session, folder: Path) -> None:
-        """Of built-in metrics all labels; of the user's own metric a few final samples, as only that can tell."""
+        """Check all labels for a built-in metric; score a few final samples by the user's own, as no less can tell."""
         data = self._data
         if data.metric.is_own:
             try:

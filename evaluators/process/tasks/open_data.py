@@ -52,10 +52,10 @@ class OpenData:
         self._opened = opened
         self.batch = opened.model.batch
         job, inputs = opened.job, opened.model.inputs
-        given = _get_metric(job, handed)
-        labelled = given is not None and given.needs_labels
+        metric = _get_metric(job, handed)
+        labelled = metric is not None and metric.needs_labels
         self.data = open_job_data(job, job.data, inputs, labels_required=labelled)
-        self.choice = default_metric.DefaultChoice(given, "") if given else self._choose_metric()
+        self.choice = default_metric.DefaultChoice(metric, "") if metric else self._choose_metric()
         self.metric = self.choice.metric.as_shares() if job.shares else self.choice.metric
         self.final_data = self.calibration_data = self.data
         if job.final_data:
@@ -77,18 +77,18 @@ class OpenData:
         if all(spec.shape for spec in known):
             return known
         with opened.model_run(), closing(opened.backend.float_session(opened.model)) as session:
-            found = session.run(self.data.batch(np.zeros(self.batch, np.int64))[0])
-        return [replace(spec, shape=spec.shape or found[spec.name].shape) for spec in known]
+            outputs = session.run(self.data.batch(np.zeros(self.batch, np.int64))[0])
+        return [replace(spec, shape=spec.shape or outputs[spec.name].shape) for spec in known]
 
     def _check_clusters(self) -> None:
-        job, given = self._opened.job, {"--data": self.data.clusters}
+        job, ids_by_option = self._opened.job, {"--data": self.data.clusters}
         check_number(self.data.clusters, f"data {job.data!r}")
         if job.final_data:
             check_number(self.final_data.clusters, f"final data {job.final_data!r}")
-            given["--final-data"] = self.final_data.clusters
+            ids_by_option["--final-data"] = self.final_data.clusters
         if job.calibration_data:
-            given["--calibration-data"] = self.calibration_data.clusters
-        check_apart(given)
+            ids_by_option["--calibration-data"] = self.calibration_data.clusters
+        check_apart(ids_by_option)
 
     def _divide(self) -> None:
         self.calibration_indices, search, final = self._split()
@@ -150,7 +150,7 @@ class OpenData:
         return OpenFinalSplit(self)
 
     def scored_batches(self, split: str) -> Generator[data.Batch, None, None]:
-        """Those of a whole split, in the order in which they are scored, read while the engine runs."""
+        """Batches of a whole split, in the order in which they are scored, read while the engine runs."""
         with closing(read_ahead(self.score_orders[split].batches(self.batch))) as batches:
             yield from self._tell_alive(batches)
 
@@ -163,8 +163,8 @@ class OpenData:
         indices, inputs = self.search_indices, self._opened.model.inputs
         if self.data.forms is not None:
             firsts = indices[np.sort(np.unique(self.data.forms[indices], return_index=True)[1])]
-            found = (index for index in firsts if _is_measured(self.data.batch(np.array([index]))[0], inputs))
-            form = self.data.forms[next(found, firsts[0])]
+            matches = (index for index in firsts if _is_measured(self.data.batch(np.array([index]))[0], inputs))
+            form = self.data.forms[next(matches, firsts[0])]
             indices = indices[self.data.forms[indices] == form]
         batch = next(self.search_batches(indices)).inputs
         return {spec.name: _resize(batch[spec.name], spec.shape) for spec in inputs}
@@ -276,8 +276,8 @@ class OpenFinalSplit:
             return opened.score_orders["final"].clusters
         if known is None or opened.metric.kind == "accumulating":
             return None
-        found = np.unique(known[self._draw_rows(count)], return_inverse=True)[1].astype(np.int64)
-        return found if found.max(initial=0) > 0 else None
+        codes = np.unique(known[self._draw_rows(count)], return_inverse=True)[1].astype(np.int64)
+        return codes if codes.max(initial=0) > 0 else None
 
     def _draw_rows(self, count: int) -> Indices:
         random = np.random.RandomState(int(self._opened.final_data.digest[:8], 16))

@@ -72,9 +72,9 @@ class OpenModel:
         self.job = job
         self._report = report
         self._said_alive = 0.0
-        given = models.load(Path(job.model), batch=job.batch, shapes=_shapes_of(job), values=job.input_values)
-        given = given.with_shapes(job.known_shapes) if job.known_shapes else given
-        self._given = given.with_decisions(job.decide)
+        model = models.load(Path(job.model), batch=job.batch, shapes=_shapes_of(job), values=job.input_values)
+        model = model.with_shapes(job.known_shapes) if job.known_shapes else model
+        self._user_model = model.with_decisions(job.decide)
         self.model = self._recover_model()
         self.backend = prepared.backend if prepared is not None and prepared.is_of(job) else open_backend_of(job)
         self.target = self.backend.target()
@@ -90,10 +90,14 @@ class OpenModel:
     @property
     def user_model(self) -> Model:
         """The user's model, clean; `model` is that with what recovery changed of its constants."""
-        return self._given
+        return self._user_model
 
     def _recover_model(self) -> Model:
-        return self._given.scale_constants(self.ranges.recovery.factors) if self.job.ranges is not None else self._given
+        return (
+            self._user_model.scale_constants(self.ranges.recovery.factors)
+            if self.job.ranges is not None
+            else self._user_model
+        )
 
     @property
     def builder(self) -> Builder:

@@ -62,17 +62,21 @@ class Timings:
             closing(builder.load(engine)) as session,
             closing(builder.load(measured)) as other,
         ):
-            found = self._meter.measure_once({"engine": session, "measured": other}, rounds)
-        one = found["engine"]
-        return LatencyComparison(one.raw_ms, found["measured"].raw_ms, one.baseline_ms, _all_warnings(found))
+            latencies = self._meter.measure_once({"engine": session, "measured": other}, rounds)
+        one = latencies["engine"]
+        return LatencyComparison(one.raw_ms, latencies["measured"].raw_ms, one.baseline_ms, _all_warnings(latencies))
 
     def profile(self, engine: Path, count: int) -> tuple[LayerTime, ...]:
         with self._opened.alone(), refusals(f"profiling {engine.name}"):
             return self._opened.builder.profile(engine, self._data.first_batch(), count)
 
 
-def _all_warnings(found: Mapping[str, Latency]) -> list[str]:
+def _all_warnings(latencies: Mapping[str, Latency]) -> list[str]:
     """What is doubtful in measurements that were made together; what all of them have is said once."""
-    told = [(name, warning) for name, latency in found.items() for warning in latency.warnings]
-    common = {warning for _, warning in told if all(warning in latency.warnings for latency in found.values())}
-    return list(dict.fromkeys(warning if warning in common else f"{name}: {warning}" for name, warning in told))
+    named_warnings = [(name, warning) for name, latency in latencies.items() for warning in latency.warnings]
+    common = {
+        warning for _, warning in named_warnings if all(warning in latency.warnings for latency in latencies.values())
+    }
+    return list(
+        dict.fromkeys(warning if warning in common else f"{name}: {warning}" for name, warning in named_warnings)
+    )

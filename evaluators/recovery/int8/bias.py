@@ -89,10 +89,12 @@ def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignme
     if not ops:
         return Proposal(plain, tuple(notes))
     corrections = _Pass(context, model, plain, assignment, ops)
-    found = corrections.run(notes)
+    corrections_by_op = corrections.run(notes)
     known = ranges.recovery.of(precision)
-    found |= {name: known[name] for name in corrections.left if name in known}
-    return Proposal(replace(plain, recovery=plain.recovery.with_means(found, precision)), tuple(notes), corrections.cut)
+    corrections_by_op |= {name: known[name] for name in corrections.left if name in known}
+    return Proposal(
+        replace(plain, recovery=plain.recovery.with_means(corrections_by_op, precision)), tuple(notes), corrections.cut
+    )
 
 
 def _correctable(model: Model, assignment: Assignment, precision: Precision) -> tuple[list[_Op], list[str]]:
@@ -166,7 +168,7 @@ class _Pass:
         self._weights = [np.minimum(old, new) if len(old) == len(new) else old for old, new in pairs]
 
     def run(self, notes: list[str]) -> dict[str, Correction]:
-        found: dict[str, Correction] = {}
+        corrections: dict[str, Correction] = {}
         for number, op in enumerate(self._ops):
             if self._context.seconds_left() <= 0:
                 self.cut = f"it ran out of time after {number} of {len(self._ops)} ops"
@@ -175,14 +177,16 @@ class _Pass:
             before_s = self._context.seconds_left()
             correction = self._correct(number, op)
             if correction is not None:
-                found[op.name] = correction
+                corrections[op.name] = correction
             self._context.alive()
             left_s = self._context.seconds_left()
             if _LATER * (before_s - left_s) * (len(self._ops) - number - 1) > left_s:
                 self._halve()
-        scaled = sum(each.scale is not None for each in found.values())
-        notes.append(f"{len(found)} of {len(self._ops)} ops corrected, {scaled} of them in the scale of channels too")
-        return found
+        scaled = sum(each.scale is not None for each in corrections.values())
+        notes.append(
+            f"{len(corrections)} of {len(self._ops)} ops corrected, {scaled} of them in the scale of channels too"
+        )
+        return corrections
 
     def _halve(self) -> None:
         """Go on with half of the batches: all ops corrected by few samples are better than the first ops by many."""
@@ -257,13 +261,15 @@ def _apply_correction(rows: Array, correction: Correction) -> Array:
     return rows
 
 
-def _fits(op: _Op, found: ChannelFits | None) -> list[Correction]:
+def _fits(op: _Op, channel_fits: ChannelFits | None) -> list[Correction]:
     """What may correct an op, the simplest first."""
     made = []
-    if found is not None and op.shifted:
-        made.append(Correction(offset=_single(found.offset)))
-    if found is not None and op.scalable:
-        made.append(Correction(_single(found.scale), _single(found.scaled_offset) if op.shifted else None))
+    if channel_fits is not None and op.shifted:
+        made.append(Correction(offset=_single(channel_fits.offset)))
+    if channel_fits is not None and op.scalable:
+        made.append(
+            Correction(_single(channel_fits.scale), _single(channel_fits.scaled_offset) if op.shifted else None)
+        )
     return [each for each in made if all(np.isfinite(a).all() for a in (each.scale, each.offset) if a is not None)]
 
 

@@ -127,9 +127,11 @@ def _scale(rough: Floats, exact: Floats, errors: Floats, shifted: bool) -> Float
         known, made = (np.where(usual, a - a.sum(axis=1, keepdims=True) / total, 0.0) for a in (known, made))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         variance, product = np.square(known).sum(axis=1), (known * made).sum(axis=1)
-        found = variance / product
-        told = np.isfinite(found) & (found > 0) & (variance > 1e-6 * np.square(np.where(usual, exact, 0.0)).sum(axis=1))
-    return np.where(told, np.clip(found, _LEAST_SCALE, _LARGEST_SCALE), 1.0)
+        scales = variance / product
+        usable = (
+            np.isfinite(scales) & (scales > 0) & (variance > 1e-6 * np.square(np.where(usual, exact, 0.0)).sum(axis=1))
+        )
+    return np.where(usable, np.clip(scales, _LEAST_SCALE, _LARGEST_SCALE), 1.0)
 
 
 def _middle(errors: Floats) -> tuple[Floats, Floats]:

@@ -56,7 +56,7 @@ class NarrowStep(RecoveryStep):
         outputs = OutputErrors(context, ranges)
         scales = [names for root, names in names_by_scale(context, ranges).items() if is_free(ranges, root)]
         until = (1 - _TIME_SHARE) * context.seconds_left()
-        found, narrower, tried = narrow_ranges(
+        new_ranges, narrower, tried = narrow_ranges(
             ranges, scales, outputs.errors, has_time=lambda: context.seconds_left() > max(0.0, until)
         )
         cut = f"it ran out of time after {tried} of {len(scales)} ranges" if tried < len(scales) else ""
@@ -64,8 +64,8 @@ class NarrowStep(RecoveryStep):
             return Proposal(ranges, cut=cut) if cut else None
         note = f"{narrower} of {len(scales)} ranges are narrower"
         if not ranges.recovery.means:
-            return Proposal(found, (note,), cut)
-        again = correct_means(context, found, context.assignment)
+            return Proposal(new_ranges, (note,), cut)
+        again = correct_means(context, new_ranges, context.assignment)
         return Proposal(again.ranges, (note, *again.notes), cut or again.cut)
 
 
@@ -96,14 +96,14 @@ class OutputErrors:
             self._lowered = self._context.lower_quantized(ranges)
             spelled_out(self._lowered.model)
         rough = self._context.emulator.open(self._lowered.model)
-        found = np.zeros(0)
+        errors = np.zeros(0)
         for batch, exact in zip(self._judged, self._outputs, strict=True):
             noise = sample_noise(rough.run(batch.inputs), exact, self._batch)[: batch.count]
-            found = np.concatenate([found, np.minimum(noise, 1.0)])
+            errors = np.concatenate([errors, np.minimum(noise, 1.0)])
             self._context.alive()
-            if before is not None and len(found) >= _FIRST and found.mean() >= before[: len(found)].mean():
+            if before is not None and len(errors) >= _FIRST and errors.mean() >= before[: len(errors)].mean():
                 return None
-        return found
+        return errors
 
 
 def scale_owners(model: Model, context: RecoveryContext) -> dict[str, str]:
@@ -114,15 +114,15 @@ def scale_owners(model: Model, context: RecoveryContext) -> dict[str, str]:
     copy = model.graph.clone()
     planned = plan(copy.graph, model, context.assignment, context.placement)
     values = {node.inputs[index] for node, index in planned.reads} | planned.stored
-    found = {}
+    owners = {}
     for value in values:
         if value is None:
             continue
         root = planned.root(value)
         maker = root.producer()
         if root is value or maker is None or maker.op_type != "Concat":
-            found[value.name or ""] = root.name or ""
-    return dict(sorted((found | {root: root for root in found.values()}).items()))
+            owners[value.name or ""] = root.name or ""
+    return dict(sorted((owners | {root: root for root in owners.values()}).items()))
 
 
 def names_by_scale(context: RecoveryContext, ranges: Ranges) -> dict[str, list[str]]:
@@ -131,11 +131,11 @@ def names_by_scale(context: RecoveryContext, ranges: Ranges) -> dict[str, list[s
     graph = model.graph.graph
     made = (value.name or "" for node in graph for value in node.outputs)
     order = {name: place for place, name in enumerate([*(value.name or "" for value in graph.inputs), *made])}
-    found: dict[str, list[str]] = {}
+    names_by_root: dict[str, list[str]] = {}
     for name, root in sorted(scale_owners(model, context).items(), key=lambda pair: order.get(pair[1], len(order))):
         if name in ranges.tensors:
-            found.setdefault(root, []).append(name)
-    return found
+            names_by_root.setdefault(root, []).append(name)
+    return names_by_root
 
 
 def is_free(known: Ranges, root: str) -> bool:

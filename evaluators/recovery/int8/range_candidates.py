@@ -64,14 +64,14 @@ def propose_ranges(
         arrays: (samples, …) values in some of them.
         weights: (samples,) of each: what counts less than half is no usual sample, and all but `minmax` leave it out.
     """
-    found = {MINMAX: seen}
+    candidates = {MINMAX: seen}
     usual = [array[each >= USUAL] for array, each in zip(arrays, weights, strict=True)]
     usual = [array for array in usual if array.size and np.isfinite(array).all()]
     if usual and seen.low < seen.high:
         for name, chosen in _of_usual(usual):
-            if chosen.low < chosen.high and all(_differ(grid, chosen, other) for other in found.values()):
-                found[name] = chosen
-    return found
+            if chosen.low < chosen.high and all(_differ(grid, chosen, other) for other in candidates.values()):
+                candidates[name] = chosen
+    return candidates
 
 
 def _of_usual(arrays: Sequence[Array]) -> Iterator[tuple[str, TensorRange]]:

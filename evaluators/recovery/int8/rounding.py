@@ -50,11 +50,13 @@ class RoundStep(RecoveryStep):
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
         rounding = _Rounding(context, ranges)
-        found = rounding.run()
-        if not found:
+        corrections = rounding.run()
+        if not corrections:
             return Proposal(ranges, tuple(rounding.notes), rounding.cut)
         known = ranges.recovery.of(context.precision)
-        rounded = replace(ranges, recovery=ranges.recovery.with_corrections(context.precision, {**known, **found}))
+        rounded = replace(
+            ranges, recovery=ranges.recovery.with_corrections(context.precision, {**known, **corrections})
+        )
         if all(each.scale is None and each.offset is None for each in known.values()):
             return Proposal(rounded, tuple(rounding.notes), rounding.cut)
         again = correct_means(context, rounded, context.assignment)
@@ -99,7 +101,7 @@ class _Rounding:
         if len(single) < len(groups):
             self.notes.append(f"{len(groups) - len(single)} weights that several ops share are unchanged")
         inputs = [batch.inputs for batch in self._batches]
-        found: dict[str, Correction] = {}
+        corrections: dict[str, Correction] = {}
         pieces = [cut(self._model, group) for group in single]
         until = (1 - _TIME_SHARE) * self._context.seconds_left()
         looked_at = tensors_of_pieces(self._context.emulator, self._model, pieces, inputs) if pieces else ()
@@ -109,10 +111,10 @@ class _Rounding:
                 break
             correction = self._round(piece, tensors)
             if correction is not None:
-                found[piece.group.anchors[0]] = correction
+                corrections[piece.group.anchors[0]] = correction
             self._context.alive()
-        self.notes.append(f"{len(found)} of {len(pieces)} weights rounded by their outputs")
-        return found
+        self.notes.append(f"{len(corrections)} of {len(pieces)} weights rounded by their outputs")
+        return corrections
 
     def _round(self, piece: Piece, tensors: Sequence[Arrays]) -> Correction | None:
         group = piece.group
@@ -144,11 +146,11 @@ class _Rounding:
                 kept.append(by_sample[weights >= USUAL].reshape(-1, *array.shape[1:]))
             else:
                 kept.append(array if (weights >= USUAL).all() else array[:0])
-        found = [[a for a in part if len(a)] for part in (kept[: self._fitted], kept[self._fitted :])]
-        return found[0], found[1]
+        parts = [[a for a in part if len(a)] for part in (kept[: self._fitted], kept[self._fitted :])]
+        return parts[0], parts[1]
 
     def _codes(self, constants: OpConstants, known: Correction) -> _Codes | None:
-        """None if one scale serves several channels, or the op is none that rounding takes apart."""
+        """The codes of a weight; None if one scale serves several channels, or rounding does not know the op."""
         node, weight = constants.node, constants.weight
         axis = channel_axis(node, weight)
         if axis is None or node.op_type == "ConvTranspose":

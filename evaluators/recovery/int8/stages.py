@@ -53,15 +53,15 @@ def plan_stages(graph: ir.Graph, taps: Sequence[str]) -> list[TapStage]:
 
 
 def _ancestors(value: ir.Value, known: Mapping[ir.Node, int]) -> Iterable[ir.Node]:
-    found: dict[ir.Node, None] = {}
+    ancestors: dict[ir.Node, None] = {}
     stack = [value.producer()]
     while stack:
         node = stack.pop()
-        if node is None or node in known or node in found:
+        if node is None or node in known or node in ancestors:
             continue
-        found[node] = None
+        ancestors[node] = None
         stack += [read.producer() for read in _read_by(node, node.graph)]
-    return found
+    return ancestors
 
 
 def _read_by(node: ir.Node, graph: object) -> Iterator[ir.Value]:

@@ -59,16 +59,16 @@ class RangesStep(RecoveryStep):
         outputs = OutputErrors(context, ranges)
         by_method = choice.by_method()  # cheap, and often most of what there is to gain
         before_s = context.seconds_left()
-        errors = {method: outputs.mean(found) for method, found in {MINMAX: ranges, **by_method}.items()}
+        errors = {method: outputs.mean(candidate) for method, candidate in {MINMAX: ranges, **by_method}.items()}
         each_s = (before_s - context.seconds_left()) / len(errors)
         cut = choice.run(len(_KEPT_SHARES) * each_s)
-        by_tensor = [found for found in map(choice.ranges, _KEPT_SHARES) if found != ranges]
-        tried = [(errors[MINMAX], ranges), *((outputs.mean(found), found) for found in by_tensor)]
-        tried += [(errors[method], found) for method, found in by_method.items()]
+        by_tensor = [candidate for candidate in map(choice.ranges, _KEPT_SHARES) if candidate != ranges]
+        tried = [(errors[MINMAX], ranges), *((outputs.mean(candidate), candidate) for candidate in by_tensor)]
+        tried += [(errors[method], candidate) for method, candidate in by_method.items()]
         _, best = min(tried, key=lambda pair: pair[0])  # the first of equal ones
         if best == ranges:
             return Proposal(ranges, cut=cut) if cut else None
-        note = next((f"{method} for all ranges" for method, found in by_method.items() if found is best), None)
+        note = next((f"{method} for all ranges" for method, candidate in by_method.items() if candidate is best), None)
         return Proposal(best, (note or choice.count_methods(best),), cut)
 
 
@@ -108,8 +108,8 @@ class _Choice:
         for name, array in self._batches[0].inputs.items():
             if array.dtype.kind == "f":
                 rows = [rows_of(batch.inputs[name], 1, batch.count, self._model.batch) for batch in self._batches]
-                found = zip(weights, sample_weights(rows), strict=True)
-                weights = [np.minimum(old, new) if len(old) == len(new) else old for old, new in found]
+                pairs = zip(weights, sample_weights(rows), strict=True)
+                weights = [np.minimum(old, new) if len(old) == len(new) else old for old, new in pairs]
         self._weights = weights
         self._tensors: dict[str, _Tensor] = {}
 
@@ -143,14 +143,14 @@ class _Choice:
         return replace(self._ranges, tensors={**self._ranges.tensors, **chosen})
 
     def by_method(self) -> dict[str, Ranges]:
-        """By method, the ranges where it is that of all tensors but those that a user set; empty if time is over."""
+        """For each method, ranges by it for all tensors but those that a user set; empty if time is over."""
         if self._context.seconds_left() <= 0:
             return {}
         scales = {*self._roots, *self._roots.values()}.difference(self._ranges.fixed)
-        found = self._context.clip(self._ranges, _FOR_ALL, scales)
+        clips = self._context.clip(self._ranges, _FOR_ALL, scales)
         return {
             method: replace(self._ranges, tensors={**self._ranges.tensors, **clipped})
-            for method, clipped in zip(_FOR_ALL, found, strict=True)
+            for method, clipped in zip(_FOR_ALL, clips, strict=True)
         }
 
     def count_methods(self, ranges: Ranges) -> str:
@@ -183,8 +183,8 @@ class _Choice:
                     rounded = {name: grid.round_values(arrays[name], chosen)}
                     made = rounded
                     if session is not None:
-                        given = {n: arrays[n] for n in piece.inputs} | rounded
-                        made = session.run(given, [piece.output])
+                        feeds = {n: arrays[n] for n in piece.inputs} | rounded
+                        made = session.run(feeds, [piece.output])
                     errors.append(sample_errors(self._rows(made[piece.output], piece, i), outputs[i], power))
                 tensor.add(method, np.concatenate(errors))
 

@@ -83,10 +83,10 @@ class Stream:
 
     def _settle(self, logs: Floats, count: int) -> Exponents:
         """Round, and move all together so that the largest value of the stream stays below what it was."""
-        found = np.zeros(count, np.int64)
+        exponents = np.zeros(count, np.int64)
         known = np.isfinite(logs)
         if not known.any():
-            return found
+            return exponents
         powers = np.rint(logs[known])
         sizes = self.magnitudes[known]
         after = float((sizes * np.exp2(-powers)).max())
@@ -94,9 +94,9 @@ class Stream:
         powers += np.ceil(np.log2(after / wanted))
         powers = np.clip(powers, -_MOST, _MOST)
         # Nobody knows what a dead channel would reach: with the largest factor it disturbs no other.
-        found[self.slots] = int(powers.max())
-        found[np.array(self.slots)[known]] = powers.astype(np.int64)
-        return found
+        exponents[self.slots] = int(powers.max())
+        exponents[np.array(self.slots)[known]] = powers.astype(np.int64)
+        return exponents
 
 
 def choose_exponents(stream: Stream, count: int, error: Callable[[Exponents, int], float]) -> Exponents:
@@ -124,13 +124,13 @@ def choose_exponents(stream: Stream, count: int, error: Callable[[Exponents, int
 
 def magnitudes_of(tensors: Mapping[str, Slot], values: Mapping[str, ChannelValues], count: int) -> Floats:
     """(count,) largest value of every slot in any tensor; NaN if a tensor holds one."""
-    found = np.zeros(count)
+    magnitudes = np.zeros(count)
     for name, seen in values.items():
         slots = tensors[name]
         size = np.broadcast_to(seen.magnitude, slots.shape).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            np.maximum.at(found, slots.reshape(-1), size.reshape(-1))
-    return found
+            np.maximum.at(magnitudes, slots.reshape(-1), size.reshape(-1))
+    return magnitudes
 
 
 def kept_axes(slots: Slot) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def multiply(tracker: Tracker, node: ir.Node) -> None:
 
 
 def divide(tracker: Tracker, node: ir.Node) -> None:
-    """As a product; what is divided by keeps its values unless it is a constant."""
+    """Treat a division as a product; the divisor keeps its values unless it is a constant."""
     x, divisor = tensor_of(node, 0), input_of(node, 1)
     assert divisor is not None
     if is_constant(divisor):

@@ -59,15 +59,15 @@ def _is_float(node: ir.Node) -> bool:
 
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:
-    found = [a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
+    bodies = [a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
     more = [list(a.as_graphs()) for a in node.attributes.values() if a.type is ir.AttributeType.GRAPHS]
-    return [*found, *(graph for graphs in more for graph in graphs)]
+    return [*bodies, *(graph for graphs in more for graph in graphs)]
 
 
 def _collect(tracker: Tracker) -> Streams:
     sets = tracker.sets
     slots = {value.name or "": _without_repeats(sets.roots(slots)) for value, slots in tracker.tensors.items()}
-    free = {name: found for name, found in slots.items() if (found != PINNED).any()}
+    free = {name: tensor_slots for name, tensor_slots in slots.items() if (tensor_slots != PINNED).any()}
     readers = [reader for reader in tracker.readers if reader.tensor in free]
     normalized = {int(slot) for slots in tracker.normalized for slot in np.unique(sets.roots(slots))} - {PINNED}
     return Streams(
@@ -86,7 +86,7 @@ def _settle_scaling(tracker: Tracker, scaling: Scaling) -> Scaling:
 
 
 def _without_repeats(slots: Slot) -> Slot:
-    """With size 1 along every axis along which all slots are alike."""
+    """Slots with size 1 along every axis along which all are alike."""
     for axis, size in enumerate(slots.shape):
         if size > 1 and bool((slots == (first := np.take(slots, [0], axis))).all()):
             slots = first

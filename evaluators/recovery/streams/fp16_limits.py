@@ -23,22 +23,22 @@ def limit_exponents(model: Model, streams: Streams, exponents: Exponents) -> Exp
     Args:
         model: the float model that the streams were found in.
     """
-    found: Exponents = exponents.copy()
-    found[PINNED] = 0
+    safe_exponents: Exponents = exponents.copy()
+    safe_exponents[PINNED] = 0
     constants = model.graph.graph.initializers
     waiting = list(streams.scalings)
     while waiting:
         wrong: dict[int, None] = {}
         for scaling in waiting:
-            wrong.update(dict.fromkeys(_wrong_slots(array_of(constants[scaling.constant]), scaling, found)))
-        slots = [slot for slot in wrong if found[slot]]
+            wrong.update(dict.fromkeys(_wrong_slots(array_of(constants[scaling.constant]), scaling, safe_exponents)))
+        slots = [slot for slot in wrong if safe_exponents[slot]]
         if not slots:
             break
-        found[slots] = np.trunc(found[slots] / 2).astype(np.int64)
+        safe_exponents[slots] = np.trunc(safe_exponents[slots] / 2).astype(np.int64)
         changed = np.zeros(streams.count, np.bool_)
         changed[slots] = True
         waiting = [scaling for scaling in streams.scalings if _touches(scaling, changed)]
-    return found
+    return safe_exponents
 
 
 def _touches(scaling: Scaling, changed: NDArray[np.bool_]) -> bool:
@@ -58,11 +58,11 @@ def _wrong_slots(array: NDArray[Any], scaling: Scaling, exponents: Exponents) ->
     if (shift < 0).any():
         least = np.where(size > 0, size, np.float32(np.inf)).min(axis=alike, keepdims=True)
         wrong |= (shift < 0) & (np.ldexp(least, shift) < _NORMAL)
-    found = _slots_at(scaling.read, wrong) + _slots_at(scaling.written, wrong)
+    slots = _slots_at(scaling.read, wrong) + _slots_at(scaling.written, wrong)
     if scaling.is_weight:
-        found += [slot for slot in _faint(scaling.read, before, after) if exponents[slot] < 0]
-        found += [slot for slot in _faint(scaling.written, before, after) if exponents[slot] > 0]
-    return found
+        slots += [slot for slot in _faint(scaling.read, before, after) if exponents[slot] < 0]
+        slots += [slot for slot in _faint(scaling.written, before, after) if exponents[slot] > 0]
+    return slots
 
 
 def _faint(slots: Slot | None, before: NDArray[Any], after: NDArray[Any]) -> list[int]:
@@ -73,14 +73,14 @@ def _faint(slots: Slot | None, before: NDArray[Any], after: NDArray[Any]) -> lis
     others = tuple(axis for axis in range(slots.ndim) if slots.shape[axis] == 1)
     members, place = np.unique(slots, return_inverse=True)
     most, left = np.zeros(len(members)), np.zeros(len(members))
-    for found, sizes in ((most, before), (left, after)):
+    for maxima, sizes in ((most, before), (left, after)):
         largest = sizes.max(axis=others, keepdims=True)
-        np.maximum.at(found, place.reshape(-1), np.broadcast_to(largest, slots.shape).reshape(-1))
+        np.maximum.at(maxima, place.reshape(-1), np.broadcast_to(largest, slots.shape).reshape(-1))
     return [int(slot) for slot in members[(left < _SMALLEST) & (left < most)]]
 
 
 def _compact(slots: Slot) -> Slot:
-    """The same without what repeats itself along an axis: the input channels of a weight are alike for all outputs."""
+    """Slots without what repeats itself along an axis: the input channels of a weight are alike for all outputs."""
     for axis in range(slots.ndim):
         first = slots.take([0], axis)
         if slots.shape[axis] > 1 and (slots == first).all():

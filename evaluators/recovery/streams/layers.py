@@ -39,8 +39,8 @@ class RoundedTensor:
 
     def magnitude(self, half: int | None) -> Floats:
         """(elements,) largest value of each in one half of the samples, or in both."""
-        found: Floats = np.maximum(np.abs(self.low), np.abs(self.high))
-        return np.asarray(found.max(axis=0) if half is None else found[half])
+        largest: Floats = np.maximum(np.abs(self.low), np.abs(self.high))
+        return np.asarray(largest.max(axis=0) if half is None else largest[half])
 
     def errors(self, exponents: Exponents, half: int) -> Floats:
         """(elements,) mean squares of what rounding and clipping do once powers of two are divided out.

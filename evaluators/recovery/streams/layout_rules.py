@@ -34,12 +34,12 @@ def resize(tracker: Tracker, node: ir.Node) -> None:
         raise UnclearError
     if text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
         raise UnclearError
-    given, scales = tracker.shape(x), input_of(node, 2)
-    changed = {axis for axis, size in enumerate(given) if size != made[axis]}
+    sizes, scales = tracker.shape(x), input_of(node, 2)
+    changed = {axis for axis, size in enumerate(sizes) if size != made[axis]}
     if scales is not None and (factors := array_of(scales)).size:
         axes = integers(node, "axes", len(node.inputs)) or range(len(factors))
-        changed |= {axis % len(given) for axis, factor in zip(axes, factors, strict=True) if factor != 1}
-    inner = {axis for axis in range(len(given)) if axis > 1}
+        changed |= {axis % len(sizes) for axis, factor in zip(axes, factors, strict=True) if factor != 1}
+    inner = {axis for axis in range(len(sizes)) if axis > 1}
     tracker.assign(node.outputs[0], tracker.sets.merge_axes(tracker.slots(x), changed | inner))
 
 

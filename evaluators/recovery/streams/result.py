@@ -75,10 +75,10 @@ class Streams:
             for slot in members[1:]:
                 parent[root(slot)] = root(members[0])
         used = {int(slot) for slots in self.tensors.values() for slot in np.unique(slots)} - {PINNED}
-        found: dict[int, list[int]] = {}
+        slots_by_root: dict[int, list[int]] = {}
         for slot in sorted(used):
-            found.setdefault(root(slot), []).append(slot)
-        return list(found.values())
+            slots_by_root.setdefault(root(slot), []).append(slot)
+        return list(slots_by_root.values())
 
 
 def shift_of(scaling: Scaling, exponents: Exponents) -> NDArray[np.int64]:
@@ -90,21 +90,21 @@ def shift_of(scaling: Scaling, exponents: Exponents) -> NDArray[np.int64]:
 
 def factors_of(scalings: Sequence[Scaling], exponents: Exponents) -> dict[str, tuple[Factor, ...]]:
     """The factors of all constants that change, of those that they are read and of those that they are written for."""
-    found: dict[str, tuple[Factor, ...]] = {}
+    factors: dict[str, tuple[Factor, ...]] = {}
     for scaling in scalings:
         if shift_of(scaling, exponents).any():
             parts = [(scaling.read, 1), (scaling.written, -1)]
             powers = [_power(sign * exponents[slots]) for slots, sign in parts if slots is not None]
-            found[scaling.constant] = tuple(powers)
-    return found
+            factors[scaling.constant] = tuple(powers)
+    return factors
 
 
 def join_factors(first: Sequence[Factor], second: Sequence[Factor]) -> tuple[Factor, ...]:
     """All factors of one constant, those of one shape multiplied with each other."""
-    found: dict[tuple[int, ...], Factor] = {}
+    by_shape: dict[tuple[int, ...], Factor] = {}
     for factor in (*first, *second):
-        found[factor.shape] = found[factor.shape] * factor if factor.shape in found else factor
-    return tuple(found.values())
+        by_shape[factor.shape] = by_shape[factor.shape] * factor if factor.shape in by_shape else factor
+    return tuple(by_shape.values())
 
 
 def _power(exponents: NDArray[np.int64]) -> Factor:

@@ -47,8 +47,8 @@ class Slots:
     def roots(self, slots: Slot) -> Slot:
         """The one slot that stands for each slot's set."""
         different, place = np.unique(slots, return_inverse=True)
-        found = np.array([self._root(slot) for slot in different.tolist()], np.int64)
-        return found[place].reshape(np.shape(slots))
+        roots = np.array([self._root(slot) for slot in different.tolist()], np.int64)
+        return roots[place].reshape(np.shape(slots))
 
     def merge_axes(self, slots: Slot, axes: Iterable[int]) -> Slot:
         """Make slots equal along some axes, which become 1."""

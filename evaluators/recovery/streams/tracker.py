@@ -36,11 +36,11 @@ class Tracker:
         self._shared: dict[str, None] = {}
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
-        """At the measured input shapes; UnclearError where inference does not know it or it is empty."""
+        """The shape at the measured inputs; UnclearError where inference does not know it or it is empty."""
         return self.shapes(value)[0]
 
     def shapes(self, value: ir.Value | None) -> list[tuple[int, ...]]:
-        """At the measured input shapes, then at the smallest and the largest where inputs are dynamic.
+        """The shapes at the measured inputs, then at the smallest and the largest where inputs are dynamic.
 
         Raises:
             UnclearError: inference does not know one of them, or it is empty.
@@ -49,10 +49,10 @@ class Tracker:
             known: list[tuple[int, ...] | None] = [tuple(array_of(value).shape)] * len(self._shapes)
         else:
             known = [shapes.get(value.name or "") if value is not None else None for shapes in self._shapes]
-        found = [shape for shape in known if shape is not None and 0 not in shape]
-        if len(found) < len(known) or len({len(shape) for shape in found}) > 1:
+        nonempty = [shape for shape in known if shape is not None and 0 not in shape]
+        if len(nonempty) < len(known) or len({len(shape) for shape in nonempty}) > 1:
             raise UnclearError
-        return found
+        return nonempty
 
     def slots(self, value: ir.Value) -> Slot:
         """Slots of a tensor, with its rank; pinned ones of a constant."""
@@ -66,8 +66,8 @@ class Tracker:
         self.tensors[value] = slots
 
     def is_free(self, value: ir.Value) -> bool:
-        found = self.tensors.get(value)
-        return found is not None and bool(self.sets.roots(found).any())
+        slots = self.tensors.get(value)
+        return slots is not None and bool(self.sets.roots(slots).any())
 
     def pin(self, value: ir.Value) -> None:
         if value in self.tensors:
@@ -132,14 +132,16 @@ class Tracker:
 
 def _further_shapes(model: Model) -> list[Mapping[str, tuple[int, ...]]]:
     """Shapes of all tensors at the smallest and the largest inputs, of a model that takes several."""
-    found: list[Mapping[str, tuple[int, ...]]] = []
+    tensor_shapes: list[Mapping[str, tuple[int, ...]]] = []
     for end in (0, 2) if model.profiles else ():
         shapes = {name: profile[end] for name, profile in model.profiles.items()}
         try:
-            found.append(infer_shapes(model.graph.clone(), {name: (shape,) * 3 for name, shape in shapes.items()}))
+            tensor_shapes.append(
+                infer_shapes(model.graph.clone(), {name: (shape,) * 3 for name, shape in shapes.items()})
+            )
         except onnx.shape_inference.InferenceError:
-            found.append({})
-    return found
+            tensor_shapes.append({})
+    return tensor_shapes
 
 
 Rule = Callable[[Tracker, ir.Node], None]

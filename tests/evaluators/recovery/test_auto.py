@@ -224,7 +224,7 @@ class Shown(RecoveryStep):
 
 
 def test_groups_that_the_user_keeps_in_float_stay_there_when_steps_are_judged(case: Case) -> None:
-    shown, ids = Shown(), {group.anchors[0]: group.id for group in case.subject.given.groups}
+    shown, ids = Shown(), {group.anchors[0]: group.id for group in case.subject.model.groups}
     case.recover([shown], keep=[KeepRule.parse("first=fp32")])
     assert shown.lowered == set(ids.values()) - {ids["first"]}
     ranges, record = case.recover([shown], keep=[KeepRule.parse(".*=fp32")])

@@ -54,7 +54,7 @@ class Case:
         self.subject = Subject(model, *setting, *parts, "minmax")
 
     def mix(self, *precisions: Precision) -> Assignment:
-        return Assignment({g.id: p for g, p in zip(self.subject.given.groups, precisions, strict=True)})
+        return Assignment({g.id: p for g, p in zip(self.subject.model.groups, precisions, strict=True)})
 
     def correct(self, mix: Assignment, ranges: Ranges) -> tuple[Ranges, StepRecord]:
         with nullcontext(Emulator(self.backend, self.backend.placement)) as emulator:
