@@ -166,13 +166,37 @@ def test_a_pretrained_model_keeps_what_its_export_promises(
     keeps_its_promise(fetched(package, file, tmp_path), draw(), options, least)
 
 
+@pytest.mark.parametrize("name", ["silero", "recognizer"])
+def test_a_mix_of_a_pretrained_model_keeps_what_its_export_promises(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, file, draw, options, least = CASES[name]
+    monkeypatch.chdir(tmp_path)
+    keeps_its_promise(fetched(package, file, tmp_path), draw(), options, least, mixed=True)
+
+
+def _first_mix(trials: int) -> int:
+    """The first trial of the study that chose different precisions for different layers."""
+    for trial in range(trials):
+        shown = json.loads(ok("show", "s", trial, "--json"))
+        asked = {group["asked"] for group in shown["groups"]}
+        if shown["status"] == "ok" and not shown["role"] and asked >= {"fp32", "int8"}:
+            return trial
+    raise AssertionError("no trial is a mix of INT8 and FP32")
+
+
 def test_an_encoder_keeps_what_its_export_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     keeps_its_promise(*encoder(tmp_path), ["--metric", "sqnr"], 10.0)
 
 
-def keeps_its_promise(model: Path, data: Arrays, options: list[str], least: float) -> None:
-    """Listing, search, export, and the export's accuracy in plain ONNX Runtime on what nothing was chosen by."""
+def keeps_its_promise(model: Path, data: Arrays, options: list[str], least: float, *, mixed: bool = False) -> None:
+    """Listing, search, export, and the export's accuracy in plain ONNX Runtime on what nothing was chosen by.
+
+    Args:
+        least: what the accuracy of the export has to be.
+        mixed: whether the first mix of a search of six trials is exported, and not all INT8.
+    """
     final = {key: array[1::2] for key, array in data.items()}
     np.savez("data.npz", **{key: array[::2] for key, array in data.items()})  # type: ignore[arg-type]
     np.savez("final.npz", **final)  # type: ignore[arg-type]
@@ -180,11 +204,12 @@ def keeps_its_promise(model: Path, data: Arrays, options: list[str], least: floa
     listed = json.loads(ok("inspect", model, *sizes, "--json"))
     assert len(listed["groups"]) >= 3
     given = ("--data", "data.npz", "--final-data", "final.npz", *options)
-    quick = ("--trials", 2, "--recover", "none", "--sensitivity-time", "1s", "--quiet")
+    trials = 6 if mixed else 2
+    quick = f"--trials {trials} --recover none --sensitivity-time 1s --patience none --quiet".split()
     ok("search", model, *given, *quick, "--backend", "onnxruntime", "--study", "s")
-    ok("export", "s", "--trial", 1, "--out", "out")
+    ok("export", "s", "--trial", _first_mix(trials) if mixed else 1, "--out", "out")
     told = json.loads(Path("out/manifest.json").read_text())
-    assert {group["asked"] for group in told["groups"]} >= {"int8"}
+    assert {group["asked"] for group in told["groups"]} >= ({"fp32", "int8"} if mixed else {"int8"})
     rows = 1 if "1" in options else 4
     exact, rough = (run_batches(path, final, rows) for path in (model, Path("out/model.onnx")))
     if told["metric"]["name"] == "agreement":

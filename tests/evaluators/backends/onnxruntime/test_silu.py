@@ -42,7 +42,7 @@ def test_it_is_one_op_where_it_is_in_floats_behind_codes(codes: str, is_gate_fir
     assert len(joined) == sum(codes[i : i + 2] == "10" for i in range(2))
     assert set(joined) <= {node.name for node in chain.nodes if node.op_type == "Mul"}
     apart = ir.to_proto(lower(model, assignment, ranges, backend.placement))
-    x = np.random.default_rng(0).normal(size=chain.shape).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=model.inputs[0].shape).astype(np.float32)
     wanted, found = (np.asarray(plain_session(each).run(None, {"x": x})[0]) for each in (apart, proto))
     np.testing.assert_allclose(found, wanted, atol=2 * float(np.ptp(wanted)) / 255)
     engine = builder.build(builder.lower(assignment), tmp_path / "engine.onnx")
