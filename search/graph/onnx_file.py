@@ -146,10 +146,8 @@ def _load_external_data(proto: onnx.ModelProto, path: Path) -> None:
 def read_input_shapes(path: Path, batch: int | None = None) -> dict[str, Dims]:
     """Read the sizes of every input from a file: a number, or the name of a dynamic size.
 
-    Inputs without a shape and constants are left out. Nothing else of the file is checked.
-
-    Args:
-        batch: how many samples are asked for, where that is known.
+    Inputs without a shape and constants are left out. With a `batch` of one, an axis of size one behind others is that
+    of the samples and comes first. Nothing else of the file is checked.
 
     Raises:
         ModelError: the file does not exist or is not ONNX.

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
-from evaluators.backends.onnxruntime.gelu import MICROSOFT, join_gelu
+from evaluators.backends.onnxruntime.gates import MICROSOFT, join_gelu, join_silu
 from evaluators.backends.onnxruntime.layer_norm import join_layer_norm
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_graph, open_session
-from evaluators.backends.onnxruntime.silu import join_silu
 from evaluators.engine import Audit, Engine
 from evaluators.held_folders import held_folder
 from evaluators.lowering.constants import Edits, array_of

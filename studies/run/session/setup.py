@@ -35,8 +35,7 @@ from studies.run.session.backend_values import backend_options, check_backend_op
 from studies.run.session.batch_check import check_batches
 from studies.run.session.builders import prepared_builders
 from studies.run.session.data_caches import function_sources, read_sources
-from studies.run.session.data_shapes import model_notes, open_inputs, range_text, with_shapes_of_data
-from studies.run.session.data_values import values_text
+from studies.run.session.data_shapes import model_notes, open_inputs, range_text, values_text, with_shapes_of_data
 from studies.run.session.trusted_functions import check_trusted
 
 _LEAST_TRYING_S = 10.0

@@ -15,8 +15,7 @@ from evaluators.data.opening import open_data
 from search.errors import DataError, InputError
 from search.graph.shapes import input_names
 from studies.options.config import SearchConfig
-from studies.run.session.data_shapes import with_shapes_of_data
-from studies.run.session.data_values import values_text
+from studies.run.session.data_shapes import values_text, with_shapes_of_data
 from studies.run.session.setup import load_model
 from tests.support.networks import Net, finish, save
 
