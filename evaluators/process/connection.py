@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from evaluators.process.child import Child, GoneError, Watch
 from evaluators.process.handed_metric.scorer import Scorer
 from evaluators.process.job import Job
 from evaluators.process.line import ALIVE, MODEL_RUN
-from evaluators.process.requests import OPEN, PREPARE, call_handlers
+from evaluators.process.requests import OPEN, PREPARE, call_handlers, kinds_of
 from evaluators.process.results import Description
 from search import errors
 from search.errors import BitfrontError, EvaluatorError, MetricError
@@ -209,7 +210,7 @@ class Connection:
             self._close_as_ended, self.pid, PREPARE, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews
         )
         try:
-            while not _ENDS & wire.loads(child.receive(watch)).keys():
+            while not _ENDS & json.loads(child.receive(watch)).keys():
                 watch.heard()
         except GoneError:
             child.end()
@@ -270,7 +271,7 @@ class Connection:
         )
         try:
             child.send(line.encode(), watch)
-            while not _ENDS & (message := wire.loads(child.receive(watch))).keys():
+            while not _ENDS & (message := json.loads(child.receive(watch))).keys():
                 watch.heard()
                 if message.get("event") == MODEL_RUN:  # what an opening takes without it says nothing of the model
                     watch.limit(self.limits.timeout_s if message["value"] else bounds.timeout_s)
@@ -288,7 +289,7 @@ class Connection:
             # Whatever interrupts the conversation (Ctrl-C too) leaves it out of step: start anew.
             self.close()
             raise
-        return self._result_of(message)
+        return self._result_of(message, request)
 
     def _answer(self, message: Mapping[str, Any]) -> str:
         """The line that answers a call of the process.
@@ -298,14 +299,18 @@ class Connection:
         assert self._scorer is not None
         handler = call_handlers(self._scorer)[message["call"]]
         try:
-            return wire.dumps({"result": handler(**message["arguments"])}) + "\n"
+            arguments = wire.read_arguments(message["arguments"], kinds_of(message["call"]))
+            return wire.dumps({"result": handler(**arguments)}) + "\n"
         except MetricError as error:
             self._metric_error = error
             return wire.dumps({"error": "MetricError", "message": str(error)}) + "\n"
 
-    def _result_of(self, message: dict[str, Any]) -> Any:
+    def _result_of(self, message: dict[str, Any], request: str) -> Any:
         if "result" in message:
-            return message["result"]
+            try:
+                return wire.read(message["result"], kinds_of(request)["return"])
+            except ValueError as error:  # of a backend or a metric from outside, say
+                raise EvaluatorError(f"the evaluator process gave another answer than {request} has: {error}") from None
         if message["replace"]:
             lack = message["error"] in ("OutOfMemoryError", "MemoryError")
             kind = FailureKind.OUT_OF_MEMORY if lack else FailureKind.CRASHED

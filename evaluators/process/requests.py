@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
-from enum import Enum
+from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from evaluators.process.handed_metric.metric_calls import KeeperLine
 from evaluators.process.line import EvaluatorLine, OpenRequest
@@ -24,6 +24,7 @@ class LineMethod:
     task: str
     method: str
     signature: inspect.Signature
+    function: Callable[..., Any]
 
     @property
     def name(self) -> str:
@@ -33,7 +34,7 @@ class LineMethod:
 def _read_requests(line: type) -> dict[str, LineMethod]:
     tasks = {name: member.fget for name, member in vars(line).items() if isinstance(member, property)}
     requests = [
-        LineMethod(task, method, _without_self(function))
+        LineMethod(task, method, _without_self(function), function)
         for task, getter in tasks.items()
         for method, function in vars(get_type_hints(getter)["return"]).items()
         if inspect.isfunction(function) and not method.startswith("_")
@@ -51,6 +52,13 @@ CALLS: Mapping[str, LineMethod] = _read_requests(KeeperLine)
 PREPARE, OPEN = "prepare", "open"  # of `OpenRequest`, which come before all of them
 
 Ask = Callable[[str, Mapping[str, Any]], Any]
+
+
+@cache
+def kinds_of(name: str) -> Mapping[str, Any]:
+    """The types of the arguments of a request or a call, by name, and that of its answer as `return`."""
+    found = REQUESTS.get(name) or CALLS.get(name)
+    return get_type_hints(getattr(OpenRequest, name) if found is None else found.function)
 
 
 def connect(ask: Ask) -> EvaluatorLine:
@@ -96,29 +104,3 @@ def _handler(line: EvaluatorLine | KeeperLine, request: LineMethod) -> Callable[
         return getattr(getattr(line, request.task), request.method)(**arguments)
 
     return answer
-
-
-def value_types() -> frozenset[type]:
-    """Every class of ours that an argument or a result may hold, anywhere inside."""
-    types: set[type] = set()
-    members = [*vars(EvaluatorLine).values(), *vars(KeeperLine).values()]
-    getters = [member.fget for member in members if isinstance(member, property)]
-    for protocol in (OpenRequest, *(get_type_hints(getter)["return"] for getter in getters)):
-        for function in vars(protocol).values():
-            if inspect.isfunction(function) and not function.__name__.startswith("_"):
-                for hint in get_type_hints(function).values():
-                    _collect(hint, types)
-    return frozenset(types)
-
-
-def _collect(hint: Any, types: set[type]) -> None:
-    for part in get_args(hint):
-        _collect(part, types)
-    if not isinstance(hint, type) or hint in types:
-        return
-    if issubclass(hint, Enum) or hasattr(hint, "from_json"):
-        types.add(hint)
-    elif is_dataclass(hint):
-        types.add(hint)
-        for inner in get_type_hints(hint).values():
-            _collect(inner, types)

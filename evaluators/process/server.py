@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import json
 import os
 import queue
 import signal
@@ -24,7 +25,7 @@ from evaluators.metrics.contract import MetricFacts
 from evaluators.process import wire
 from evaluators.process.job import Job
 from evaluators.process.line import EvaluatorLine
-from evaluators.process.requests import OPEN, PREPARE, Ask, connect_back, handlers
+from evaluators.process.requests import OPEN, PREPARE, Ask, connect_back, handlers, kinds_of
 from evaluators.process.results import Description
 from search import errors
 from search.errors import BitfrontError
@@ -55,14 +56,14 @@ def main(requests_fd: int, answers_fd: int) -> None:
     def call(name: str, arguments: Mapping[str, Any]) -> Any:
         _send(answers, wire.dumps({"call": name, "arguments": dict(arguments)}))
         # What the keeper answers to a call; raises the error that it raised.
-        reply = wire.loads(lines.get())
+        reply = json.loads(lines.get())
         if "error" in reply:
             raise getattr(errors, reply["error"])(reply["message"])
-        return reply["result"]
+        return wire.read(reply["result"], kinds_of(name)["return"])
 
     service = _Service(lambda event, value: _send(answers, wire.dumps({"event": event, "value": value})), call)
     while True:
-        _send(answers, _answer(service, wire.loads(lines.get())))
+        _send(answers, _answer(service, json.loads(lines.get())))
 
 
 def _read_ahead(requests_fd: int) -> queue.Queue[str]:
@@ -88,7 +89,9 @@ def _send(answers: Any, line: str) -> None:
 
 def _answer(service: _Service, request: dict[str, Any]) -> str:
     try:
-        return wire.dumps({"result": service.answer(request["request"], request["arguments"])})
+        name = request["request"]
+        arguments = wire.read_arguments(request["arguments"], kinds_of(name))
+        return wire.dumps({"result": service.answer(name, arguments)})
     except (DeviceError, OutOfMemoryError, MemoryError) as error:
         return _dump_failure(type(error).__name__, str(error) or "out of memory", replace=True)
     except BitfrontError as error:

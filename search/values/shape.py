@@ -1,4 +1,8 @@
-"""Holding plain JSON against the type that it was written from: what is read from elsewhere may be anything."""
+"""Holding plain JSON against the type that it was written from: what is read from elsewhere may be anything.
+
+msgspec was tried: it takes NaN and whole numbers above SQL's, names no key of a mapping where a value is wrong, and
+adds 15 ms to the 206 of processor time that `status` takes.
+"""
 
 from __future__ import annotations
 

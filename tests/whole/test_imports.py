@@ -220,8 +220,8 @@ for name in {[path[:-3].replace("/", ".").removesuffix(".__init__") for path in 
 
 # What a process that reads a study does without: it answers in the time that this takes to import.
 NOT_TO_READ = (
-    *("alembic", "boto3", "filelock", "jinja2", "numpy.ma", "onnx", "onnx_ir", "onnxscript", "optuna", "plotly"),
-    *("psutil", "scipy", "sqlalchemy.orm", "torch"),
+    *("alembic", "boto3", "filelock", "jinja2", "msgspec", "numpy.ma", "onnx", "onnx_ir", "onnxscript", "optuna"),
+    *("plotly", "psutil", "scipy", "sqlalchemy.orm", "torch"),
     *(
         "evaluators.process.connection",
         "evaluators.backends.nvidia.state",

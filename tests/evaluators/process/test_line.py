@@ -7,19 +7,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from evaluators.process.connection import Connection, ProcessLimits
 from evaluators.process.engine_files.runs import EngineFileRuns
-from evaluators.process.evaluator import Evaluator, Setup
-from evaluators.process.requests import REQUESTS, connect, handlers, value_types
-from evaluators.process.results import Built, DataDescription
+from evaluators.process.evaluator import Setup
+from evaluators.process.job import Job
+from evaluators.process.requests import CALLS, OPEN, PREPARE, REQUESTS, connect, handlers, kinds_of
 from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.calibrations import Calibrations
 from evaluators.process.tasks.candidates import CandidateTasks
 from evaluators.process.tasks.diagnoses import Diagnoses
 from evaluators.process.tasks.scores import Scores
 from evaluators.process.tasks.timings import Timings
-from search.values import Evaluation, Precision, Stage
+from search.errors import EvaluatorError
 
 TASKS = {
     "builds": Builds,
@@ -68,7 +70,14 @@ def test_both_ends_together_are_the_object_itself() -> None:
     assert seen == [{"ranges": "r"}]
 
 
-def test_all_that_requests_hold_can_go_over_the_line() -> None:
-    assert {Built, DataDescription, Evaluation, Precision, Stage} <= value_types()
-    assert Evaluator not in value_types()
-    assert len({cls.__name__ for cls in value_types()}) == len(value_types()), "messages name them so"
+@pytest.mark.parametrize("name", [PREPARE, OPEN, *REQUESTS, *CALLS])
+def test_all_that_a_request_holds_can_be_read(name: str) -> None:
+    for kind in kinds_of(name).values():
+        with pytest.raises(msgspec.ValidationError):  # a TypeError would say that it knows no such type
+            msgspec.convert(object(), kind)
+
+
+def test_an_answer_of_another_type_is_told(tmp_path: Path) -> None:
+    connection = Connection(Job("m", "d", str(tmp_path)), tmp_path / "log", ProcessLimits())
+    with pytest.raises(EvaluatorError, match=r"another answer than setup\.try_out has: Expected `bool`, got `str`"):
+        connection._result_of({"result": "yes"}, "setup.try_out")
