@@ -17,6 +17,7 @@ from search.graph.onnx_file import read_input_shapes
 
 DATA = Path(__file__).resolve().parent / "data"
 CALIBRATION = 500  # samples that every method is given
+SEARCH, FINAL = 3000, 1500  # samples by which candidates are judged, and by which bitfront alone confirms its picks
 
 
 @dataclass(frozen=True)
@@ -105,3 +106,24 @@ OF_TRUST: dict[str, Case] = {
         _of_trust("wide-encoder", "encoder", "transformer encoder, GELU, wider", "top1"),
     )
 }
+
+
+def search_file(case: Case, folder: Path) -> Path:
+    """The samples by which candidates are judged beside accuracy control, as .npz; written where they are not."""
+    return _file(case, folder, "search", CALIBRATION, SEARCH)
+
+
+def final_file(case: Case, folder: Path) -> Path:
+    """The samples by which bitfront confirms its picks, as .npz."""
+    return _file(case, folder, "final", CALIBRATION + SEARCH, FINAL)
+
+
+def _file(case: Case, folder: Path, name: str, start: int, count: int) -> Path:
+    path = folder / f"{case.name}-{name}.npz"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = samples.draw(case.name, "calibration", start + count)
+        draft = path.with_suffix(".draft.npz")
+        np.savez(draft, **{key: array[start:] for key, array in drawn.items()})  # type: ignore[arg-type]
+        draft.replace(path)
+    return path

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.peers import samples
-from benchmarks.peers.cases import CASES, Case
-from benchmarks.peers.control import accuracy_control, labelled, run, tables, timing
+from benchmarks.peers import cases, samples
+from benchmarks.peers.cases import CASES, FINAL, SEARCH, Case, final_file, search_file
+from benchmarks.peers.control import accuracy_control, run, tables, timing
 from benchmarks.peers.control.accuracy_control import ControlRun, Judge, weighted_ops
 from benchmarks.peers.control.engines import Study
 from benchmarks.peers.control.tables import Ratio
@@ -81,12 +81,12 @@ def test_samples_that_judge_are_none_that_calibrate_or_confirm(tmp_path: Path) -
     seen = []
     for path in (
         case.calibration_file(tmp_path),
-        labelled.search_file(case, tmp_path),
-        labelled.final_file(case, tmp_path),
+        search_file(case, tmp_path),
+        final_file(case, tmp_path),
     ):
         with np.load(path) as file:
             seen.append({row.tobytes() for row in file["signal"]})
-    assert [len(each) for each in seen] == [500, labelled.SEARCH, labelled.FINAL]
+    assert [len(each) for each in seen] == [500, SEARCH, FINAL]
     scored = {row.tobytes() for row in samples.draw_block("encoder", "evaluation", 0)["signal"]}
     assert len(set().union(*seen, scored)) == 5000 + samples.BLOCK
 
@@ -94,8 +94,8 @@ def test_samples_that_judge_are_none_that_calibrate_or_confirm(tmp_path: Path) -
 @pytest.mark.slow
 def test_a_study_gives_its_pick_and_the_mix_of_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole search of a small network; the mix keeps one layer in float."""
-    monkeypatch.setattr(labelled, "SEARCH", 60)
-    monkeypatch.setattr(labelled, "FINAL", 40)
+    monkeypatch.setattr(cases, "SEARCH", 60)
+    monkeypatch.setattr(cases, "FINAL", 40)
     model = save(residual_cnn(batch="n"), tmp_path / "model.onnx")
     case = Case("toy", "residual CNN", "top1", file=model, draw=draw_toys)
     monkeypatch.setattr(samples, "draw", lambda name, purpose, count: draw_toys(purpose, count))

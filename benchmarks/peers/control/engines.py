@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command_line import bitfront
-from benchmarks.peers.cases import Case
-from benchmarks.peers.control import labelled
+from benchmarks.peers.cases import Case, final_file, search_file
 from bitfront import verbs
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from search.graph import onnx_file
@@ -62,9 +61,9 @@ class Study:
         case, start = self.case, time.perf_counter()
         decode = ("--decode", _DECODERS[case.metric]) if case.metric in _DECODERS else ()
         said = bitfront(
-            *("search", str(case.model), "--data", str(labelled.search_file(case, data))),
+            *("search", str(case.model), "--data", str(search_file(case, data))),
             *("--calibration-data", str(case.calibration_file(data))),
-            *("--final-data", str(labelled.final_file(case, data)), "--metric", case.metric, *decode),
+            *("--final-data", str(final_file(case, data)), "--metric", case.metric, *decode),
             *("--study", _STUDY, "--storage", self._storage, "--backend", "onnxruntime", "--recover", "auto"),
             *("--batch", str(case.batch or BATCH), "--max-drop", f"{self.drop:g}", "--trials", str(trials)),
             *("--time-limit", time_limit),

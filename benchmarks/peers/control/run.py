@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks import RESULTS, ROOT
 from benchmarks.page import write_tables
-from benchmarks.peers.cases import CALIBRATION, CASES
-from benchmarks.peers.control import accuracy_control, labelled, tables, timing
+from benchmarks.peers.cases import CALIBRATION, CASES, SEARCH, search_file
+from benchmarks.peers.control import accuracy_control, tables, timing
 from benchmarks.peers.control.engines import Study
 from benchmarks.peers.work import FLOAT, CaseWork, Results
 from benchmarks.trust.run import commit
@@ -68,7 +68,7 @@ class Piece:
     def control(self) -> dict[str, Any]:
         """Quantize by accuracy control; what it did, and which weighted ops are in float in its file."""
         work, out = self.work, self.work.engine(self.label("control"))
-        judge = labelled.search_file(work.case, work.folder)
+        judge = search_file(work.case, work.folder)
         draft = out.with_suffix(".draft.onnx")
         try:
             run = accuracy_control.quantize(
@@ -133,7 +133,7 @@ def run_pieces(step: str, arguments: argparse.Namespace) -> None:
         piece.results.add(step, piece.name, figures)
         work = piece.work
         if step == "losses":
-            counts = {"samples": work.case.evaluation, "search": labelled.SEARCH, "calibration": CALIBRATION}
+            counts = {"samples": work.case.evaluation, "search": SEARCH, "calibration": CALIBRATION}
             value = {"metric": work.case.metric, "value": work.value(FLOAT)}
             piece.results.add("networks", work.case.name, {**value, **counts})
         print(f"{step} {piece.name}: {tables.brief(step, figures)}", flush=True)
@@ -148,7 +148,7 @@ def run_times(arguments: argparse.Namespace) -> None:
         work = CaseWork(CASES[name], arguments.work.resolve() / name)
         labels = [FLOAT, INT8, *(f"{kind}-{drop:g}" for drop in arguments.drops for kind in tables.KINDS)]
         files = {label: work.engine(label) for label in labels if work.engine(label).exists()}
-        samples = labelled.search_file(work.case, work.folder)
+        samples = search_file(work.case, work.folder)
         figures = {**about_now(), **timing.measure(files, samples, arguments.processes)}
         results.add("times", name, figures)
         print(f"times {name}: {tables.brief('times', figures)}", flush=True)

@@ -37,8 +37,7 @@ def network(rows: Rows, folder: Path = RESULTS) -> Network:
         raise RowsError(f"simulating {rows.name}: {file} was learned from other rows than those of benchmarks/data")
     made = simulator.make(rows, kept["simulator"])
     of = problem.make(made)
-    codes = np.array([[int(code) for code in row] for row in kept["front"]["codes"]], dtype=np.int64)
-    front = best_front.measured(of, codes)
+    front = best_front.measured(of, np.array([[*map(int, row)] for row in kept["front"]["codes"]], dtype=np.int64))
     return Network(made, of, Front(front.codes, front.ms, front.loss, kept["front"]["tried"]))
 
 

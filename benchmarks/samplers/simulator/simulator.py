@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.samplers.simulator import blend, heldout, misfit
+from benchmarks.samplers.simulator import blend, misfit
 from benchmarks.samplers.simulator.blend import Blend, totals
 from benchmarks.samplers.simulator.engine_rows import Rows
-from benchmarks.samplers.simulator.heldout import TO_SD, HeldOut
 from benchmarks.samplers.simulator.misfit import Misfit
 from benchmarks.samplers.simulator.noise import Noise
 from search.space.layout import Precisions
@@ -25,8 +24,36 @@ from search.values import digest_of
 VERSION = 2  # raise when rows of equal content would give another simulator
 MOST_LOSS_MISFIT = 0.5
 _LEAST_DOUBT = 0.005
+_TO_SD = 1.4826  # from the median of absolute values of a Gaussian to its standard deviation
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Errors on rows left out in ten-fold cross-validation, as they were found once; uniform rows are not counted.
+
+    Those of the loss are on rows that were scored on all images: of the others sampling leaves too little.
+
+    Attributes:
+        latency: median of |predicted − measured| / measured; `latency_process` and `latency_trees` of either half.
+        latency_rank, loss_rank: Spearman's correlation of predicted and measured.
+        loss: median of |predicted − measured|, as a share of one; `loss_process` and `loss_trees` of either half.
+        noise: of trained networks, the median error that sampling alone makes in `loss`.
+        typical_loss: median of what was measured.
+    """
+
+    rows: int
+    latency: float
+    latency_process: float
+    latency_trees: float
+    latency_rank: float
+    loss: float
+    loss_process: float
+    loss_trees: float
+    loss_rank: float
+    noise: float
+    typical_loss: float
 
 
 @dataclass(frozen=True)
@@ -55,13 +82,12 @@ class Simulator:
     def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """(n, groups) precisions to (n,) ms and (n,) loss; never below half the fastest row, and no loss below 0."""
         ms = self.latency.predict(precisions) * np.exp(self.misfits[0](precisions))
-        loss = heldout.loss_of(self.rows, self.error, precisions)
-        loss = loss * np.exp(self.misfits[1](precisions))
+        loss = _loss_of(self.rows, self.error, precisions) * np.exp(self.misfits[1](precisions))
         return np.maximum(ms, 0.5 * self.rows.latency_ms.min()), np.minimum(loss, 1.0)
 
     def output_error(self, precisions: Precisions) -> Floats:
         """(n, groups) precisions to (n,) loss above FP32's, before the misfit."""
-        return heldout.loss_of(self.rows, self.error, precisions)
+        return _loss_of(self.rows, self.error, precisions)
 
 
 def digest_of_rows(rows: Rows, seed: int = 0) -> str:
@@ -92,8 +118,8 @@ def sizes(held_out: HeldOut) -> tuple[float, float]:
 
     Of the loss less what sampling errs by, which `Noise.own` adds again.
     """
-    loss = TO_SD * max(held_out.loss**2 - held_out.noise**2, 0.0) ** 0.5
-    return TO_SD * held_out.latency, min(loss / max(held_out.typical_loss, 1e-9), MOST_LOSS_MISFIT)
+    loss = _TO_SD * max(held_out.loss**2 - held_out.noise**2, 0.0) ** 0.5
+    return _TO_SD * held_out.latency, min(loss / max(held_out.typical_loss, 1e-9), MOST_LOSS_MISFIT)
 
 
 def own_luck(held_out: HeldOut) -> float:
@@ -108,9 +134,14 @@ def _of_latency(rows: Rows, fitted: Blend, sd: float, seed: int) -> Misfit:
 
 def _of_loss(rows: Rows, fitted: Blend, sd: float, seed: int) -> Misfit:
     """Known are the rows whose loss is told from none."""
-    expected = heldout.loss_of(rows, fitted, rows.precisions)
-    measured = rows.loss
-    sure = (rows.loss > 2 * rows.loss_sd) & (expected > 0) & (measured > 0)
+    expected = _loss_of(rows, fitted, rows.precisions)
+    sure = (rows.loss > 2 * rows.loss_sd) & (expected > 0) & (rows.loss > 0)
     relative = rows.loss_sd[sure] / rows.loss[sure]
-    missed = np.log(measured[sure] / expected[sure])
+    missed = np.log(rows.loss[sure] / expected[sure])
     return misfit.draw(sd, rows.precisions[sure], missed, np.maximum(relative, _LEAST_DOUBT), seed)
+
+
+def _loss_of(rows: Rows, fitted: Blend, precisions: Precisions) -> Floats:
+    """(n,) losses, above FP32's."""
+    fp32 = rows.precisions[[rows.baselines["fp32"]]]
+    return np.maximum(fitted.predict(precisions) - fitted.predict(fp32), 0.0)
