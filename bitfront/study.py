@@ -50,7 +50,7 @@ class Study:
         >>> study = bitfront.load("model")
         >>> study["all-int8"].latency_ms < study["all-fp32"].latency_ms
         True
-        >>> [trial.number for trial in study.front][0] == study["fast"].number
+        >>> study["fast"].latency_ms <= study["all-fp32"].latency_ms
         True
 
     Args:
