@@ -1,8 +1,8 @@
 """Clean a graph so that engines and lowering read it in the same way, without changing what it computes.
 
 Only four steps compute: BatchNorm is fused into the convolution before it, a Gemm's alpha and beta are multiplied into
-its constants, constant expressions are evaluated, and an Einsum that is a matrix product becomes a MatMul. All of them
-stay within float32 rounding (relative 1e-5 of an output's magnitude).
+its constants, constant expressions are evaluated, and Einsums and fused ops of ONNX Runtime's optimizer are written
+out as ordinary ops. All of them stay within float32 rounding (relative 1e-5 of an output's magnitude).
 """
 
 from __future__ import annotations
