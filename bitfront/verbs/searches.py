@@ -60,13 +60,13 @@ def search(
     """
     from studies.lifecycle.new_study import search_new_study
 
-    _check_delivery(deliver, skip)
+    _check_delivery(deliver, skip, events or Quiet())
     search_result = search_new_study(config, events or Quiet(), replace=replace)
     return search_result if deliver is None else deliver_best(search_result, deliver, events, skip)
 
 
-def _check_delivery(folder: Path | None, skip: Sequence[str]) -> None:
-    """Before anything takes time."""
+def _check_delivery(folder: Path | None, skip: Sequence[str], events: SearchEvents) -> None:
+    """Before anything takes time, refuse what cannot be delivered, and say that a delivery follows."""
     for step in skip:
         if step not in DELIVERED:
             raise refusal("--skip", " or ".join(DELIVERED), step, "leave out one of these")
@@ -76,6 +76,7 @@ def _check_delivery(folder: Path | None, skip: Sequence[str]) -> None:
         from studies.export import check_folder
 
         check_folder(folder, "--deliver")
+        events.note("the time limit and the time left are those of the search; what --deliver writes follows it")
 
 
 def _read_which(text: str, option: str) -> str | tuple[int, ...]:
@@ -150,7 +151,7 @@ def resume(
     if remeasure is not None:
         _refuse_others(changes, _OF_FILES, "--remeasure", deliver=deliver, skip=skip or None)
         return _measure_again(name, remeasure, changes, storage, target, events or Quiet())
-    _check_delivery(deliver, skip)
+    _check_delivery(deliver, skip, events or Quiet())
     where = (storage, target, new_target)
     search_result = _join(name, changes, events, where, moved=True, own_sampler=own_sampler)
     return search_result if deliver is None else deliver_best(search_result, deliver, events, skip, new=False)

@@ -40,6 +40,7 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_what_the_search_says_is_not_said_again_by_the_export(delivered: tuple[Path, str]) -> None:
     told = " ".join((delivered[0] / "told").read_text().split())
     assert (told.count("samples at a time and no other number"), told.count(NO_GAIN)) == (1, 1)
+    assert told.count("what --deliver writes follows it") == 1
 
 
 @pytest.fixture
