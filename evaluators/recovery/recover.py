@@ -238,11 +238,8 @@ def correct_mix(
 
 
 def _all_in(subject: Subject, ranges: Ranges) -> dict[Precision, Assignment]:
-    """INT8, and the other precisions of which constants are codes that no inference finds anew → all in it that may.
-
-    Not floats and INT8-DYNAMIC: `bias` took -0.9 to 1.6 and 0.2 to 0.6 dB off errors that show in no loss
-    (`benchmarks/results/formats.md`, "Not corrected"), for as much time as another format takes.
-    """
+    """INT8, and the other precisions of which constants are codes that no inference finds anew → all in it that may."""
+    # Correcting biases of the others brings too little: `benchmarks/results/formats.md`, "Not corrected".
     choices = make_space(subject.model, subject.capability, ranges, subject.keep).choices
     offered = {(group, c.precision) for group, some in choices.items() for c in some if c.offered}
     known = {p for _, p in offered if p.blocks or p.calibrated} | {Precision.INT8}
