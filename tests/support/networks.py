@@ -399,9 +399,9 @@ def masked_transformer(seed: int = 17) -> onnx.ModelProto:
 def foreign(seed: int = 18) -> onnx.ModelProto:
     """An op outside ONNX between convolutions: shape inference knows no type and no shape behind it."""
     n, c = Net(seed), 16
-    x = n.op("Gelu", [n.conv("image", "first", 3, c)], "gelu", domain="com.microsoft")
+    x = n.op("Trilu", [n.conv("image", "first", 3, c)], "trilu", domain="com.microsoft")
     x = n.op("Relu", [n.conv(x, "second", c, c)], "second/relu")
-    n.conv(n.op("Gelu", [n.conv(x, "third", c, c)], "gelu2", domain="com.microsoft"), "last", c, 20)
+    n.conv(n.op("Trilu", [n.conv(x, "third", c, c)], "trilu2", domain="com.microsoft"), "last", c, 20)
     ends = [helper.make_tensor_value_info(*end) for end in (("image", 1, [2, 3, 8, 8]), ("last_out", 1, [2, 20, 8, 8]))]
     graph = helper.make_graph(n.nodes, "net", ends[:1], ends[1:], n.weights)
     opsets = [helper.make_opsetid("", n.opset), helper.make_opsetid("com.microsoft", 1)]

@@ -76,9 +76,9 @@ def untold(folder: Path) -> Path:
     """A product of two tensors whose type nobody tells, behind a convolution."""
     n = Net()
     x = n.op("Relu", [n.conv("image", "first", 3, 4)], "relu")
-    left, right = (n.op("Gelu", [x], name, domain="com.microsoft") for name in ("left", "right"))
+    left, right = (n.op("Trilu", [x], name, domain="com.microsoft") for name in ("left", "right"))
     product = n.op("MatMul", [left, right], "product")
-    n.op("Cast", [n.op("Gelu", [product], "after", domain="com.microsoft")], "out", to=TensorProto.FLOAT)
+    n.op("Cast", [n.op("Trilu", [product], "after", domain="com.microsoft")], "out", to=TensorProto.FLOAT)
     info = [helper.make_tensor_value_info(*end) for end in (("image", 1, [2, 3, 8, 8]), ("out_out", 1, [2, 4, 8, 8]))]
     graph = helper.make_graph(n.nodes, "net", info[:1], info[1:], n.weights)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
