@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from sqlalchemy import Connection, insert, text
 from benchmarks import ROOT
 from benchmarks.example import load_text
 from bitfront import verbs
+from evaluators.process.results import DataDescription, MetricDescription
 from search.graph.grouping import Group
 from search.values import Assignment, Precision, Target
 from studies.options.read_options import read_config
@@ -47,13 +48,12 @@ BASELINE_MS = 4.6
 BOTH = (Precision.FP32, Precision.INT8)
 LIMIT = 0.05  # loss that the study allows
 MODEL = {"inputs": [["image", "float32", [16, 3, 32, 32]]]}
-METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True, "relative": False}
+DATA = asdict(DataDescription("0" * 64, "0" * 64, "0" * 64, 100, 1000, 1000, {}))
+METRIC = asdict(MetricDescription("top1", "", True, True, "per_sample", relative=False, notes=()))
 
 
 def main(evaluations: int = 10_000, keep: Path | None = None) -> dict[str, float]:
-    """Seconds: `front_s` of the command, `front_call_s` of the function, `front_import_s` of a command that opens
-    no database.
-    """
+    """Seconds: `front_s` of the command, `front_call_s` of the function, `front_import_s` of the start alone."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
     """A study without evaluations; the id of its target."""
     config = read_config({"model": "model.onnx", "data": "data.npz", "max-drop": f"{LIMIT:g}", "study": name})
     wanted = {**config.to_json(), "trials": 1_000_000}
-    facts = {"config": wanted, "data": {}, "metric": METRIC, "model": MODEL, "environment": {}, "state": "running"}
+    facts = {"config": wanted, "data": DATA, "metric": METRIC, "model": MODEL, "environment": {}, "state": "running"}
     new = StudyRecord(name=name, model_path="model.onnx", model_digest="0" * 64, **facts)
     study = store.studies.create(new, groups=[_group(group) for group in groups])
     target = store.targets.add(study, Target("onnxruntime", "Nobody's", {}, {}, "p20", True), f"{name}@nobody")
