@@ -57,8 +57,8 @@ Ask = Callable[[str, Mapping[str, Any]], Any]
 @cache
 def kinds_of(name: str) -> Mapping[str, Any]:
     """The types of the arguments of a request or a call, by name, and that of its answer as `return`."""
-    found = REQUESTS.get(name) or CALLS.get(name)
-    return get_type_hints(getattr(OpenRequest, name) if found is None else found.function)
+    method = REQUESTS.get(name) or CALLS.get(name)
+    return get_type_hints(getattr(OpenRequest, name) if method is None else method.function)
 
 
 def connect(ask: Ask) -> EvaluatorLine:

@@ -147,10 +147,8 @@ def write_float_model(folder: Path, keeper: EvaluatorProcess, record: RecoveryRe
     path = folder / FLOAT_MODEL
     keeper.ask("writing the float model").builds.write_float_model(path)
     comparison = keeper.ask("checking the float model").diagnoses.compare_float(path, _SAMPLES)
-    error, allowed = (
-        math.inf if comparison.error is None else comparison.error,
-        _ROUNDING if comparison.floats else _FLIPPED,
-    )
+    error = math.inf if comparison.error is None else comparison.error
+    allowed = _ROUNDING if comparison.floats else _FLIPPED
     if not comparison.equal and error > allowed:
         raise ArtifactError(
             f"checking {FLOAT_MODEL}: expected the outputs of the user's model within float rounding, an error of at "

@@ -14,15 +14,18 @@ from studies.options.config import SearchConfig
 _LOOP = "examples/recurrent/unroll.py makes one model of all steps of a sequence, which has no state among its inputs"
 
 
-def check_batches(config: SearchConfig) -> None:
+def check_batches(config: SearchConfig, shapes: Mapping[str, Dims]) -> None:
     """Refuse a model with an input that holds another number of samples than the others, as some states do.
 
     Samples are divided into batches along the first axis of every input, so no run of such a model would succeed.
 
+    Args:
+        shapes: of the inputs in the file, as `read_input_shapes` gives them.
+
     Raises:
         ModelError: naming the input, and what works.
     """
-    inputs = _open_inputs(config, config.batch)
+    inputs = _open_inputs(config, shapes)
     main = next((name for name, dims in inputs.items() if not isinstance(dims[0], int)), next(iter(inputs), ""))
     batch = _first_size(main, inputs, config)
     for name in inputs:
@@ -35,10 +38,9 @@ def check_batches(config: SearchConfig) -> None:
             )
 
 
-def _open_inputs(config: SearchConfig, batch: int | None) -> dict[str, Dims]:
+def _open_inputs(config: SearchConfig, shapes: Mapping[str, Dims]) -> dict[str, Dims]:
     """The inputs with their sizes in the file, without scalars and those that become constants."""
     fixed = input_names(config.input_values)
-    shapes = read_input_shapes(Path(config.model), batch)
     return {name: dims for name, dims in shapes.items() if dims and name not in fixed}
 
 
@@ -52,7 +54,7 @@ def _first_size(name: str, inputs: Mapping[str, Dims], config: SearchConfig) -> 
 def _ways_text(name: str, main: str, inputs: Mapping[str, Dims], config: SearchConfig) -> str:
     dims, first = inputs[name], inputs[main][0]
     ways = []
-    alone = _open_inputs(config, 1)
+    alone = _open_inputs(config, read_input_shapes(Path(config.model), 1))
     if not isinstance(first, int) and all(not isinstance(each[0], int) or each[0] == 1 for each in alone.values()):
         row = "x".join(map(str, alone[name][1:])) or "a number"
         ways.append(f"--batch 1, at which a sample of {name!r} is {row}; in the data the samples are its first axis")

@@ -38,9 +38,9 @@ def with_shapes_of_data(config: SearchConfig, folders: Mapping[str, str] | None 
         ModelError: the model cannot be read, or nothing says how large its batch is.
         DataError: a function that gives data fails.
     """
-    config = with_values_of_data(config)
-    check_batches(config)
     inputs = read_input_shapes(Path(config.model), config.batch)
+    config = _with_values_of_data(config, inputs)
+    check_batches(config, inputs)
     unknown = _unknown_shapes(config, inputs)
     if not unknown or not config.data:
         return config
@@ -218,7 +218,21 @@ def model_notes(model: Model) -> list[str]:
         f"{model.folded} ops of the file are part of the layers and ops beside them here, in every precision, which "
         "changes no output: FP32 may be faster than the file"
     )
-    return [text for text in (model.origin, folded if model.folded else "", shape_text(model)) if text]
+    texts = (model.origin, folded if model.folded else "", shape_text(model), _batch_text(model))
+    return [text for text in texts if text]
+
+
+def _batch_text(model: Model) -> str:
+    """Which input does not begin with the samples of a batch; a search has refused such a model already."""
+    batch = next((spec.shape[0] for spec in model.inputs if spec.shape), 1)
+    other = next((spec for spec in model.inputs if spec.shape[:1] != (batch,)), None)
+    if other is None:
+        return ""
+    shape = "x".join(map(str, other.shape)) or "of a single number"
+    return (
+        f"the input {other.name!r} ({shape}) does not begin with the {batch} samples of a batch. A search takes "
+        "its value from the data where all samples have the same, or from --input-value, or says what works instead"
+    )
 
 
 def shape_text(model: Model) -> str:
@@ -236,38 +250,39 @@ def shape_text(model: Model) -> str:
 # -- values of inputs that are the same for all samples, as a sample rate is -------------------------------------------
 
 
-def with_values_of_data(config: SearchConfig) -> SearchConfig:
+def _with_values_of_data(config: SearchConfig, shapes: Mapping[str, Dims]) -> SearchConfig:
     """The configuration with the value of each input without a batch axis that `.npz` or `.npy` files have one of.
 
     Such an input is a scalar, or of one number where there are several samples. It becomes a constant of the model, as
     by `--input-value`.
 
+    Args:
+        shapes: of the inputs in the file.
+
     Raises:
-        ModelError: the model cannot be read.
         DataError: the data have several values of a scalar.
     """
-    shapes = read_input_shapes(Path(config.model), config.batch)
-    given = input_names(config.input_values) | {shape.name for shape in config.shapes}
+    settled = input_names(config.input_values) | {shape.name for shape in config.shapes}
     several = any(_first_size(dims, config.batch) != 1 for dims in shapes.values() if dims)
-    found = []
+    constants = []
     for name, dims in shapes.items():
-        if name in given or not (dims == () or (dims == (1,) and several)):
+        if name in settled or not (dims == () or (dims == (1,) and several)):
             continue
         values = _values_of(name, config)
         if len(values) == 1:
-            found.append(f"{name}={_text_of(values[0])}")
+            constants.append(f"{name}={_text_of(values[0])}")
         elif len(values) > 1 and dims == ():
             raise DataError(
                 f"data {config.data!r}: expected one value of {name!r}, which has no axis of samples in the model, got "
                 f"{len(values)}, {_text_of(values[0])} and {_text_of(values[1])} for example. Give data with one of "
                 "them, or export the model with a batch axis there."
             )
-    return replace(config, input_values=(*config.input_values, *found)) if found else config
+    return replace(config, input_values=(*config.input_values, *constants)) if constants else config
 
 
-def values_text(config: SearchConfig, given: SearchConfig) -> str:
+def values_text(config: SearchConfig, user_config: SearchConfig) -> str:
     """Which values were taken from the data, as a sentence; empty where none were."""
-    added = [text for text in config.input_values if text not in given.input_values]
+    added = [text for text in config.input_values if text not in user_config.input_values]
     return f"{', '.join(added)} as the data have it for all samples, as a constant of the model" if added else ""
 
 

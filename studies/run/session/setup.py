@@ -32,7 +32,6 @@ from studies.options.limits import Limits, MetricScale
 from studies.options.option import run_checks
 from studies.options.resolve_limits import resolve_limits
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
-from studies.run.session.batch_check import check_batches
 from studies.run.session.builders import prepared_builders
 from studies.run.session.data_caches import function_sources, read_sources
 from studies.run.session.data_shapes import model_notes, open_inputs, range_text, values_text, with_shapes_of_data
@@ -272,7 +271,6 @@ def check_steps(config: SearchConfig) -> None:
 
 def load_model(config: SearchConfig) -> Model:
     """The model that a configuration names, at the shapes it asks for."""
-    check_batches(config)
     shapes = {s.name: models.ShapeRequest(s.minimum, s.optimum, s.maximum) for s in config.shapes}
     model = models.load(Path(config.model), batch=config.batch, shapes=shapes, values=config.input_values)
     model = _with_measured_shapes(config, model) if model.unknown_shapes() else model

@@ -10,9 +10,10 @@ import onnx_ir as ir
 import pytest
 
 from search.errors import ModelError
+from search.graph.onnx_file import read_input_shapes
 from studies.options.config import SearchConfig
 from studies.run.session.batch_check import check_batches
-from studies.run.session.data_shapes import with_shapes_of_data
+from studies.run.session.data_shapes import model_notes, with_shapes_of_data
 from studies.run.session.setup import load_model
 from tests.support.networks import Net, feeds, finish, plain_session, save
 
@@ -37,7 +38,9 @@ def stateful(state: Dims, folder: Path, batch: int | str = "N") -> str:
 def test_a_state_of_one_sample_behind_layers_works_with_one_sample_at_a_time(tmp_path: Path) -> None:
     path = stateful([2, 1, 6], tmp_path)
     with pytest.raises(ModelError, match=r"'x' begins with 4 and 'state', of the shape 2x1x6, with 2\. ") as found:
-        load_model(SearchConfig(path, "data.npz", batch=4))
+        with_shapes_of_data(SearchConfig(path, "data.npz", batch=4))
+    [note] = model_notes(load_model(SearchConfig(path, "data.npz", batch=4)))
+    assert note.startswith("the input 'state' (2x1x6) does not begin with the 4 samples of a batch"), "inspect lists it"
     assert "--batch 1, at which a sample of 'state' is 2x6" in str(found.value)
     assert UNROLLED in str(found.value)
     model = load_model(SearchConfig(path, "data.npz", batch=1))
@@ -63,6 +66,6 @@ def test_a_state_whose_batch_has_another_name_needs_that_of_the_others(tmp_path:
 def test_an_input_for_one_sample_beside_several(state: Dims, word: str, tmp_path: Path) -> None:
     path = stateful(state, tmp_path)
     with pytest.raises(ModelError, match=re.escape(word)):
-        load_model(SearchConfig(path, "data.npz", batch=4))
+        with_shapes_of_data(SearchConfig(path, "data.npz", batch=4))
     assert load_model(SearchConfig(path, "data.npz", batch=1)).batch == 1
-    check_batches(SearchConfig(path, "data.npz", batch=4, input_values=("state=0",)))
+    check_batches(SearchConfig(path, "data.npz", batch=4, input_values=("state=0",)), read_input_shapes(Path(path), 4))
