@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
-from evaluators.backends.onnxruntime.gates import MICROSOFT, join_gelu, join_silu
+from evaluators.backends.onnxruntime.gates import join_gelu, join_silu
 from evaluators.backends.onnxruntime.layer_norm import join_layer_norm
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_graph, open_session
@@ -24,6 +24,7 @@ from evaluators.lowering.constants import Edits, array_of
 from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import Placement
 from search.graph import onnx_file, packed_file
+from search.graph.fused.node_parts import MICROSOFT
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Ranges
 

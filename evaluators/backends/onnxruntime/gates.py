@@ -12,10 +12,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from evaluators.lowering.pointwise_functions import run_function, write_function
+from search.graph.fused.node_parts import MICROSOFT
 from search.graph.grouping import is_constant
 from search.graph.rewrites.parts import are_read_within, insert_in_place_of, is_read_once
-
-MICROSOFT = "com.microsoft"  # ONNX has Gelu from opset 20 on, which would move every other op too
 
 _COMPUTED = frozenset({"Add", "Div", "Erf", "Mul", "Pow", "Sub", "Tanh"})
 _MOST_NODES = 12  # the longest known GELU has nine
@@ -37,6 +36,7 @@ def join_gelu(model: ir.Model) -> ir.Model:
     gates = [node for node in model.graph if node.op_type in _GATES and not node.domain]
     if not any([_join_gelu_of(gate, model.graph) for gate in gates]):  # noqa: C419 - each has its turn
         return model
+    # ONNX has Gelu from opset 20 on, which would move every other op too.
     model.opset_imports.setdefault(MICROSOFT, 1)
     return passes.RemoveUnusedNodesPass()(model).model
 

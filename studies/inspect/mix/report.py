@@ -219,16 +219,16 @@ class MixReport:
             "engine": name,
             "latency": "" if engine.latency is None else format_ms(engine.latency.value_ms),
             "× fp32": "" if engine.speedup is None else f"{engine.speedup:.2f}",
-            **dict(zip(self.engine_columns[3:-1], self._scores(accuracy, engine), strict=True)),
+            **self._scores(accuracy, "fails" if engine.final_failure else self._final_text(engine.final)),
             "audit": failure_text(failure.stage.value, failure.kind.value) if failure else ", ".join(answers),
         }
 
-    def _scores(self, accuracy: Accuracy | None, engine: EngineResult) -> tuple[str, ...]:
-        """The cells of the metric, of its loss where that is shown, and of the final split."""
-        final = "fails" if engine.final_failure else self._final_text(engine.final)
+    def _scores(self, accuracy: Accuracy | None, final: str) -> dict[str, str]:
+        """The cells of the metric, of its loss where that is shown, and of the final split, by column."""
         if self.metric.relative:
-            return self._score_text(accuracy), final
-        return "" if accuracy is None else self.metric.text(accuracy.value), self._score_text(accuracy), final
+            return {"metric": self._score_text(accuracy), "final": final}
+        value = "" if accuracy is None else self.metric.text(accuracy.value)
+        return {"metric": value, "loss": self._score_text(accuracy), "final_loss": final}
 
     def _score_text(self, accuracy: Accuracy | None) -> str:
         """A loss with half of its interval; of a metric that compares with FP32 its value with that."""

@@ -129,9 +129,8 @@ def check_inputs(
                 builders = stack.enter_context(prepared_builders(config, keeper.job, folder))
         config, model = load_checked(config, more)
         place = cache or folder / "samples"
-        if (
-            function_sources(config) and config.shapes != user_config.shapes
-        ):  # of a function only one batch was looked at
+        # Of a function only one batch was looked at.
+        if function_sources(config) and config.shapes != user_config.shapes:
             open_specs = open_inputs(user_config, model.inputs)
             read = read_sources(config, open_specs, place, events or Quiet(), shared=cache is not None)
             config = with_shapes_of_data(user_config, read)

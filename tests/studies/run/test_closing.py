@@ -44,7 +44,7 @@ def test_what_remains_is_told_with_its_time(store: Store) -> None:
     end, now = closing(store, told)
     band, doubts, finalists = end.announce(now, {"rebuild": 3})
     assert (band.seconds, doubts.seconds) == (60.0, 0.0)
-    assert finalists.seconds > 60, "two are scored, and FP32 beside them, in 20 s each"
+    assert finalists.seconds > 100, "two are scored, and FP32 beside them, in 20 s each; then one and FP32 again"
     [text] = told
     assert text.startswith("what remains takes about ")
     assert text.endswith(": measuring repeatability, then measuring and scoring 2 finalists on the final samples")
@@ -76,9 +76,12 @@ def test_status_names_the_step_while_a_worker_is_at_it(store: Store) -> None:
     name = store.workers.join(now.target.id, host="here", device="cpu", pid=1, state="finishing")
     assert store.tasks.take(now.target.id, "finalists", name, 60.0)
     target = study_status(store, "s").targets[0]
+    assert target.may_end, "as every search without --patience none"
     assert target.closing_step is not None
     assert target.closing_step[0] == "measuring one doubtful latency again"
     assert 80 < target.closing_step[1] <= 90
-    told = dict(facts(target, MetricScale.of(now.study.metric)))["at the end"]
+    shown = dict(facts(target, MetricScale.of(now.study.metric)))
+    assert "; at most " in shown["rate"]
+    told = shown["at the end"]
     assert told.startswith("measuring one doubtful latency again; about 1m")
     assert target.to_json()["closing"]["step"] == "measuring one doubtful latency again"
