@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from studies.judging.status.study_status import study_status
 from studies.options.limits import Limits, MetricScale
 from studies.run.hooks.closing import Closing, Step
 from studies.run.pace import Pace
-from studies.show.status_text import facts
+from studies.show.status_text import facts, rate_text
 from studies.store.store import Store
 from tests.support.study_rows import add, evaluated, fresh_url, make_study
 
@@ -80,8 +81,8 @@ def test_status_names_the_step_while_a_worker_is_at_it(store: Store) -> None:
     assert target.closing_step is not None
     assert target.closing_step[0] == "measuring one doubtful latency again"
     assert 80 < target.closing_step[1] <= 90
-    shown = dict(facts(target, MetricScale.of(now.study.metric)))
-    assert "; at most " in shown["rate"]
-    told = shown["at the end"]
+    assert rate_text(replace(target, limit_left_s=60.0)).endswith("; at most 1m left")
+    assert rate_text(replace(target, limit_left_s=60.0, may_end=False)).endswith("; about 1m left")
+    told = dict(facts(target, MetricScale.of(now.study.metric)))["at the end"]
     assert told.startswith("measuring one doubtful latency again; about 1m")
     assert target.to_json()["closing"]["step"] == "measuring one doubtful latency again"
