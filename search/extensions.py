@@ -5,6 +5,7 @@ Another package registers a class by an entry point, `[project.entry-points."GRO
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -81,6 +82,10 @@ class Extensible(Generic[Kind]):
         if lacking:
             said = " and ".join(lacking)
             raise self.error(f"{self.option} {name}: {candidate.__name__} does not define {said}. Add them.")
+        own_name = getattr(candidate, "name", "")
+        if not re.fullmatch(r"\w[\w.-]*", own_name):
+            named = f"{candidate.__name__} is named {own_name!r}, expected letters, digits, '-', '_' and '.'"
+            raise self.error(f"{self.option} {name}: {named}. Rename it.")
         return made
 
 

@@ -69,7 +69,7 @@ class BackendOption:
     @property
     def option(self) -> str:
         """The option as it is typed: `--optimization-level`."""
-        return f"--{self.name or self.keyword.replace('_', '-')}"
+        return f"--{(self.name or self.keyword).replace('_', '-')}"
 
 
 def option(type: OptionType, default: Any, help: str, **facts: Any) -> Any:  # noqa: A002

@@ -145,12 +145,19 @@ def statistic_of(clock: str) -> str:
     return "mean" if clock == THREAD_CLOCK else "p20"
 
 
-def time_here(run: Callable[[], object], count: int, clock: str) -> NDArray[np.float64]:
-    """(count,) milliseconds of single inferences on the processor, as `Session.time` gives them."""
-    return time_runs(run, count, time.thread_time_ns) if clock == THREAD_CLOCK else _time_threads(run, count)
+def time_here(run: Callable[[], object], count: int, clock: str, *, sleeps: bool = False) -> NDArray[np.float64]:
+    """(count,) milliseconds of single inferences that this process calls, as `Session.time` gives them.
+
+    Args:
+        run: one inference.
+        clock: that of the target, for the processor as `clock_of` gives it.
+        sleeps: whether the thread that calls `run` sleeps until other threads, or a device elsewhere, have computed:
+            its own processor time then says nothing about whether it was interrupted.
+    """
+    return time_runs(run, count, time.thread_time_ns) if clock == THREAD_CLOCK else _time_threads(run, count, sleeps)
 
 
-def _time_threads(run: Callable[[], object], count: int) -> NDArray[np.float64]:
+def _time_threads(run: Callable[[], object], count: int, sleeps: bool) -> NDArray[np.float64]:
     """Wall time; masked are inferences in which this thread had to wait, or another process took a processor.
 
     The processor time of all threads would not tell: the kernel adds that of threads which are running now to it
@@ -161,7 +168,7 @@ def _time_threads(run: Callable[[], object], count: int) -> NDArray[np.float64]:
         switches, own = _forced_switches(), time.thread_time_ns()
         samples[i] = time_runs(run, 1, time.perf_counter_ns)[0]
         own_ms = (time.thread_time_ns() - own) / 1e6
-        interrupted[i] = _forced_switches() > switches or samples[i] > _STRETCHED * own_ms
+        interrupted[i] = _forced_switches() > switches or (not sleeps and samples[i] > _STRETCHED * own_ms)
     return np.ma.masked_array(samples, interrupted)
 
 

@@ -59,7 +59,7 @@ def absolute_texts(kind: BackendKind, texts: Sequence[str]) -> list[str]:
     options = []
     for text in texts:
         name, _, value = text.partition("=")
-        path = types.get(name) in ("file", "folder") and value != "none"
+        path = types.get(name.strip().replace("_", "-")) in ("file", "folder") and value != "none"
         options.append(f"{name}={Path(value).absolute()}" if path else text)
     return options
 

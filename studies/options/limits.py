@@ -146,6 +146,8 @@ def register_limit(limit: Limit) -> Limit:
                 f"{doing}: expected a name, an option and a word of its own, got one of the limit {row.name} "
                 f"(--{row.option}), which already exists. Choose others, or remove the package that registers it."
             )
+    if "_" in limit.option:
+        raise ConfigError(f"{doing}: expected an option with hyphens, got underscores. Write them as hyphens.")
     if limit.unit not in (*UNITS, "metric"):
         raise ConfigError(f"{doing}: expected a unit of {', '.join(UNITS)} or metric, got {limit.unit!r}. Name one.")
     return LIMITS.setdefault(limit.name, limit)

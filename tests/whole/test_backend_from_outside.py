@@ -31,21 +31,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the toy a package that registers it as `mine`."""
+    """Make the toy a package that registers it as `my-engine`."""
     site = here / "site"
     (site / "toy-1.0.dist-info").mkdir(parents=True)
     shutil.move(here / "toy_backend.py", site / "toy_backend.py")
     (site / "toy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (site / "toy-1.0.dist-info" / "entry_points.txt").write_text(f"[bitfront.backends]\nmine = {REFERENCE}\n")
+    (site / "toy-1.0.dist-info" / "entry_points.txt").write_text(f"[bitfront.backends]\nmy-engine = {REFERENCE}\n")
     monkeypatch.syspath_prepend(site)
 
 
 def test_a_backend_named_by_its_class_goes_through_a_search(here: Path) -> None:
-    given = ("--backend", REFERENCE, "--backend-option", "hurry=2", "--trials", 4)
+    given = ("--backend", REFERENCE, "--backend-option", "hurry-by=2", "--trials", 4)
     ok("search", "model.onnx", "--data", "data.npz", "--study", "s", *given, "--quiet")
     ok("resume", "s", "--trials", 5, "--quiet")
     front = json.loads(ok("front", "s", "--json"))
-    assert front["target"]["backend"] == "toy"
+    assert front["target"]["backend"] == "toy-engine"
     assert front["target"]["options"] == {"hurry": "2"}
     latencies = {}
     for trial in range(5):
@@ -85,22 +85,26 @@ def test_the_doctor_and_layers_take_it_too(here: Path) -> None:
     lines = {row["name"]: row for row in json.loads(result.stdout)["checks"]}
     assert result.exit_code == 0
     assert lines["toy"]["found"] == "runs wherever onnx does"
-    assert "native precisions: fp32, int8" in lines["backend toy on cpu"]["found"]
-    assert "on toy (any machine)" in ok("inspect", "model.onnx", "--backend", REFERENCE)
+    assert "native precisions: fp32, int8" in lines["backend toy-engine on cpu"]["found"]
+    assert "on toy-engine (any machine)" in ok("inspect", "model.onnx", "--backend", REFERENCE)
 
 
 def test_an_installed_package_registers_one_under_a_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(here, monkeypatch)
-    assert "mine" in BACKENDS.names()
-    assert choose_backend("auto") != "mine"
-    ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "mine", "--trials", 3, "--quiet")
-    assert json.loads(ok("front", "s", "--json"))["target"]["backend"] == "toy"
+    assert "my-engine" in BACKENDS.names()
+    assert choose_backend("auto") != "my-engine"
+    ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "my-engine", "--trials", 3, "--quiet")
+    named = ("--target", "toy-engine", "--json")
+    assert json.loads(ok("front", "s", *named))["target"]["backend"] == "toy-engine"
+    Path("next.toml").write_text('backend = "my-engine"\nbackend_option = ["hurry_by=4"]\n')
+    ok("search", "model.onnx", "--data", "data.npz", "--study", "t", "--config", "next.toml", "--trials", 3, "--quiet")
+    assert json.loads(ok("front", "t", *named))["target"]["options"] == {"hurry": "4"}
 
 
 def test_what_is_done_with_engines_is_done_by_the_backend(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Export, report, gate, guard and inspect ask the kind, which an installed package registers."""
     install(here, monkeypatch)
-    ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "mine", "--trials", 3, "--quiet")
+    ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "my-engine", "--trials", 3, "--quiet")
     ok("export", "s", "--out", "fast", "--trial", 1)
     ok("export", "s", "--out", "safe", "--trial", 0)
     assert (here / "fast/toy.txt").read_text() == "toy"
@@ -109,7 +113,7 @@ def test_what_is_done_with_engines_is_done_by_the_backend(here: Path, monkeypatc
     assert "run_toy(&#39;engine&#39;)" in (here / "report.html").read_text()
     judged = invoke("gate", "fast", "--against", "safe", "--data", "data.npz", "--max-drop", "99%", "--json")
     assert judged.exit_code in (0, 1), judged.stderr
-    assert json.loads(judged.stdout)["candidate"]["backend"] == "mine"
+    assert json.loads(judged.stdout)["candidate"]["backend"] == "my-engine"
     images = np.load(here / "data.npz")
     batch = {"image": images[next(iter(images.files))][:4].astype(np.float32)}
     with Guard.open(here / "fast", here / "safe", GuardOptions(share=1.0)) as guard:
@@ -122,11 +126,13 @@ def test_what_is_no_backend_is_refused_with_what_was_expected(here: Path) -> Non
     (here / "wrong.py").write_text(
         "from evaluators.backends.kind import BackendKind\n"
         "class NoName(BackendKind):\n    engine_file = 'e'\n    def open(self, device, options): ...\n"
+        "class Spaced(NoName):\n    name = 'my engine'\n"
         "class NoOpen(BackendKind):\n    name = engine_file = 'e'\n"
         "def function(): ...\n"
     )
     for name, says in (
         ("wrong:NoName", "does not define name"),
+        ("wrong:Spaced", "Spaced is named 'my engine', expected letters, digits, '-', '_' and '.'. Rename it"),
         ("wrong:NoOpen", "cannot be made"),
         ("wrong:function", "expected a subclass of BackendKind"),
     ):

@@ -14,7 +14,7 @@ from evaluators.backends.capabilities.restricted import shipped_capability
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.onnxruntime.builder import OnnxRuntimeBuilder
-from evaluators.backends.onnxruntime.device import NAME, OnnxRuntimeDevice
+from evaluators.backends.onnxruntime.device import NAME, SESSION_ENTRIES, OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, first_line, open_graph, open_session
 from evaluators.backends.processor import cpu_model, one_node, placement_here, read_input, statistic_of, weight_options
 from evaluators.engine import OpenEngine
@@ -31,6 +31,7 @@ class OnnxRuntimeBackend:
         device: where sessions run.
         threads: intra-op threads; one by default, because two on a shared machine differ by 15 % between processes.
         symmetric: INT8 activations of the processor have the zero point 0, which costs kernels that fuse a Relu.
+        name, entries: as `OnnxRuntimeKind` has them.
 
     Raises:
         TargetError: ONNX Runtime or its CUDA provider is not installed, or there is no such device.
@@ -38,9 +39,17 @@ class OnnxRuntimeBackend:
 
     quick_profile = False
 
-    def __init__(self, device: str = "cpu", threads: int = 1, *, symmetric: bool = False) -> None:
-        self._symmetric = symmetric
-        self.device = OnnxRuntimeDevice(device, threads)
+    def __init__(
+        self,
+        device: str = "cpu",
+        threads: int = 1,
+        *,
+        symmetric: bool = False,
+        name: str = NAME,
+        entries: Mapping[str, str] = SESSION_ENTRIES,
+    ) -> None:
+        self._symmetric, self._name = symmetric, name
+        self.device = OnnxRuntimeDevice(device, threads, entries)
         index = self.device.index
         self._gpu = None if index is None else GpuState(discovery.gpu_uuid(index) or index)
 
@@ -53,7 +62,7 @@ class OnnxRuntimeBackend:
         if not self.cuda:
             options |= weight_options(self.placement)
         return Target(
-            backend=NAME,
+            backend=self._name,
             device=self._device_name(),
             versions={"onnxruntime": self.device.ort.__version__, "provider": "cuda" if self.cuda else "cpu"},
             options=options,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from evaluators.backends.nvidia import discovery
@@ -11,8 +13,9 @@ from search.installation import install_command
 from search.values import WALL_CLOCK
 
 NAME = "onnxruntime"
+_SPINNING = "session.intra_op.allow_spinning"
 # ONNX Runtime's own default, written out so that an exported engine can be run with the same.
-SESSION_ENTRIES = {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"}
+SESSION_ENTRIES: Mapping[str, str] = MappingProxyType({_SPINNING: "1", "session.inter_op.allow_spinning": "1"})
 
 
 class OnnxRuntimeDevice:
@@ -21,6 +24,7 @@ class OnnxRuntimeDevice:
     Args:
         name: `cpu`, `cuda` or `cuda:N`.
         threads: intra-op threads.
+        entries: of a session's configuration, by ONNX Runtime's names.
 
     Attributes:
         ort: the onnxruntime module.
@@ -30,10 +34,11 @@ class OnnxRuntimeDevice:
         TargetError: ONNX Runtime or its CUDA provider is not installed, or there is no such device.
     """
 
-    def __init__(self, name: str, threads: int) -> None:
+    def __init__(self, name: str, threads: int, entries: Mapping[str, str] = SESSION_ENTRIES) -> None:
         self.ort = import_onnxruntime()
         self.name = name
         self.threads = threads
+        self._entries = entries
         self.index = discovery.cuda_index(name)
         if self.index is None and name != "cpu":
             raise TargetError(f"--device {name}: expected cpu, cuda or cuda:N for backend onnxruntime.")
@@ -49,6 +54,11 @@ class OnnxRuntimeDevice:
         """What inferences are timed by."""
         return clock_of(self.index, self.threads)
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether the thread that runs an inference sleeps while it waits for the others."""
+        return self._entries.get(_SPINNING) == "0"
+
     def providers(self) -> list[Any]:
         """What a session is opened with; the CUDA provider gets the index of its GPU."""
         return provider_settings(self.index)
@@ -61,7 +71,7 @@ class OnnxRuntimeDevice:
         options.execution_mode = getattr(self.ort.ExecutionMode, settings["execution_mode"])
         level = settings["graph_optimization_level"]
         options.graph_optimization_level = getattr(self.ort.GraphOptimizationLevel, level)
-        for key, value in SESSION_ENTRIES.items():
+        for key, value in self._entries.items():
             options.add_session_config_entry(key, value)
         return options
 

@@ -20,26 +20,28 @@ from evaluators.forks import GPU, RenewedRun
 from search.values import Target
 
 
-def script_text(recipe: Recipe, index: int | None) -> str:
+def script_text(recipe: Recipe, index: int | None, entries: Mapping[str, str]) -> str:
     """`run.py` of an export.
 
     Args:
         index: of the GPU that it was measured on; None for the processor.
+        entries: of its session's configuration.
     """
     threads = int(recipe.options.get("threads", 1))
     settings = {
         "ENGINE": SOURCE_FILE,
         "PROVIDERS": provider_settings(None if index is None else 0),  # its GPU has another number elsewhere
         "SESSION_OPTIONS": session_settings(threads),
-        "SESSION_ENTRIES": SESSION_ENTRIES,
+        "SESSION_ENTRIES": entries,
         "CLOCK": clock_of(index, threads),
     }
     needs = "onnxruntime and numpy" if index is None else "onnxruntime-gpu and numpy"
     return run_script("onnxruntime_engine.py", needs, settings, recipe.inputs, recipe.profiles)
 
 
-def deployment_code(target: Target, inputs: Any, folder: str) -> str:
+def deployment_code(target: Target, inputs: Any, folder: str, entries: Mapping[str, str]) -> str:
     """The session as it was measured: options of `OnnxRuntimeDevice.session_options`."""
+    other = [entry for entry in entries.items() if entry not in SESSION_ENTRIES.items()]
     cuda = target.versions.get("provider") == "cuda"
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"] if cuda else ["CPUExecutionProvider"]
     zeros = [f"    {json.dumps(name)}: np.zeros({tuple(shape)}, np.{dtype})," for name, dtype, shape in inputs]
@@ -51,6 +53,7 @@ def deployment_code(target: Target, inputs: Any, folder: str) -> str:
             "options = ort.SessionOptions()  # as it was measured",
             f"options.intra_op_num_threads = {target.options.get('threads', '1')}",
             "options.inter_op_num_threads = 1",
+            *[f"options.add_session_config_entry({json.dumps(key)}, {json.dumps(value)})" for key, value in other],
             f'session = ort.InferenceSession("{folder}/{SOURCE_FILE}", options, providers={json.dumps(providers)})',
             "inputs = {  # put your samples here",
             *zeros,
@@ -60,11 +63,14 @@ def deployment_code(target: Target, inputs: Any, folder: str) -> str:
     )
 
 
-def open_export(folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None) -> ExportedRun:
+def open_export(
+    folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None, entries: Mapping[str, str]
+) -> ExportedRun:
     """Open an exported engine to run it, as `BackendKind.open_export` says."""
     from evaluators.backends.onnxruntime.session import meaning_of, open_session
 
-    opened = OnnxRuntimeDevice(device or "cpu", threads or int(manifest["target"]["options"].get("threads", 1)))
+    wanted = threads or int(manifest["target"]["options"].get("threads", 1))
+    opened = OnnxRuntimeDevice(device or "cpu", wanted, entries)
 
     def open_one() -> ExportedRun:
         engine = open_session(opened, folder / SOURCE_FILE, opened.session_options())

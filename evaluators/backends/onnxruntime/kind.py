@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from evaluators.backends.kind import SOURCE_FILE, BackendKind, Check, ExportedRun, Machine, Recipe
 from evaluators.backends.nvidia import discovery
-from evaluators.backends.onnxruntime.device import NAME
+from evaluators.backends.onnxruntime.device import NAME, SESSION_ENTRIES
 from search.installation import install_command
 from search.values import EngineSummary, Target
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntimeKind(BackendKind):
-    """ONNX Runtime on the processor, or with its CUDA provider."""
+    """ONNX Runtime on the processor, or with its CUDA provider.
+
+    Attributes:
+        session_entries: of a session's configuration. A subclass with a name of its own is another backend, which may
+            have others.
+    """
 
     name = NAME
     engine_file = SOURCE_FILE
@@ -32,12 +37,13 @@ class OnnxRuntimeKind(BackendKind):
     rival = "openvino"
     # The picks of `benchmarks/results/weight_blocks.md`, "The same with VNNI, AMX and BF16"; 1.7 times at one row.
     rival_merit = "took 0.33 to 0.84 of its time for four of five networks on a processor with AMX"
+    session_entries: ClassVar[Mapping[str, str]] = SESSION_ENTRIES
 
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:
         from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
         from evaluators.backends.processor import check_threads
 
-        backend = OnnxRuntimeBackend(device, **options)
+        backend = OnnxRuntimeBackend(device, **options, name=self.name, entries=self.session_entries)
         if not backend.cuda:
             check_threads(backend.device.threads)
         return backend
@@ -61,19 +67,19 @@ class OnnxRuntimeKind(BackendKind):
         from evaluators.backends.onnxruntime.export import script_text
         from evaluators.backends.run_script import RUN_SCRIPT
 
-        return {RUN_SCRIPT: script_text(recipe, self.gpu_of(recipe.device))}
+        return {RUN_SCRIPT: script_text(recipe, self.gpu_of(recipe.device), self.session_entries)}
 
     def open_export(
         self, folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None
     ) -> ExportedRun:
         from evaluators.backends.onnxruntime.export import open_export
 
-        return open_export(folder, manifest, device, threads)
+        return open_export(folder, manifest, device, threads, self.session_entries)
 
     def deployment_code(self, target: Target, inputs: Any, folder: str) -> str:
         from evaluators.backends.onnxruntime.export import deployment_code
 
-        return deployment_code(target, inputs, folder)
+        return deployment_code(target, inputs, folder, self.session_entries)
 
     def slow_reasons(self, target: Target, engine: EngineSummary | None) -> list[str]:
         from evaluators.backends import processor

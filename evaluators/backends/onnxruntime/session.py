@@ -95,7 +95,7 @@ class OnnxRuntimeSession:
     def time(self, count: int) -> NDArray[np.float64]:
         if self.device.cuda:
             return time_runs(self._run_bound_cuda, count, time.perf_counter_ns)
-        return time_here(self._run_bound, count, self.device.clock)
+        return time_here(self._run_bound, count, self.device.clock, sleeps=self.device.sleeps)
 
     def around(self) -> dict[str, float]:
         return {}

@@ -94,7 +94,7 @@ def test_what_is_declared_is_there() -> None:
         assert f"\n{kind.extra} = [" in project
         assert kind_named(kind.name) is kind
         assert len({row.option for row in kind.options}) == len(kind.options)
-        assert (ROOT / "evaluators" / "backends" / kind.name / "backend.py").is_file()
+        assert (ROOT / "evaluators" / "backends" / kind.name.replace("-", "_") / "backend.py").is_file()
 
 
 def test_what_lowering_cannot_write_is_refused_as_a_backend_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from evaluators.backends.registry import kind_named
 from search.errors import ConfigError
 from search.space.rules import KeepRule
 from search.values import Precision
+from studies.options.backend_options import absolute_texts
 from studies.options.config import SearchConfig, option_rows, option_table
 from studies.options.limits import LIMITS, Limits, MetricScale
 from studies.options.quantities import Amount, ShapeSpec
@@ -106,6 +108,12 @@ def test_options_cover_every_field_once():
     fields = set(SearchConfig.__dataclass_fields__) - {"limits", "builder_options", "own_sampler", "overrides", "given"}
     of_tensorrt = [row.keyword for row in kind_named("tensorrt").options]
     assert sorted(keys) == sorted({*fields, *LIMITS, *of_tensorrt, "final_optimization_level"})
+
+
+def test_paths_among_the_options_of_a_backend_hold_from_any_folder_however_they_are_spelt():
+    texts = ["timing_cache=kept", "timing-cache=kept", "timing-cache=none", "workspace=2GB"]
+    here = f"={Path('kept').absolute()}"
+    assert absolute_texts(kind_named("tensorrt"), texts) == [f"timing_cache{here}", f"timing-cache{here}", *texts[2:]]
 
 
 def test_defaults():

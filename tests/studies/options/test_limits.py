@@ -90,6 +90,8 @@ def test_a_limit_with_a_name_that_is_taken_is_refused(largest_engine: Limit) -> 
         register_limit(replace(largest_engine, name="other", option="max-drop"))
     with pytest.raises(ConfigError, match="a word of its own, got one of the limit max_file_bytes"):
         register_limit(replace(largest_engine, name="other", option="max-file"))
+    with pytest.raises(ConfigError, match="expected an option with hyphens"):  # Python and files spell both
+        register_limit(replace(largest_engine, name="other", option="max_way", word="way"))
 
 
 def test_a_limit_of_an_unknown_unit_is_refused(largest_engine: Limit) -> None:

@@ -1,6 +1,6 @@
 """A backend of another package, as small as one can be: onnx's reference evaluator runs the lowered file.
 
-Latencies are those of a made-up machine: a millisecond per group, and `--backend-option hurry=N` divides it.
+Latencies are those of a made-up machine: a millisecond per group, and `--backend-option hurry-by=N` divides it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from search.graph import onnx_file
 from search.graph.model import Model, TensorSpec
 from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Precision, Ranges, Target
 
+NAME = "toy-engine"
 PLACEMENT = replace(TENSORRT, name="toy")
 
 
 class ToyKind(BackendKind):
     """What is known of the backend before it is opened."""
 
-    name = "toy"
+    name = NAME
     engine_file = SOURCE_FILE
     engine_suffixes = (".toy",)
     export_files = MappingProxyType({"toy.txt": "a word about toys"})
-    options = (BackendOption("hurry", "count", 1, "Divides every latency.", least=1),)
+    options = (BackendOption("hurry_by", "count", 1, "Divides every latency.", least=1),)
 
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:
-        return ToyBackend(options.get("hurry", 1))
+        return ToyBackend(options.get("hurry_by", 1))
 
     def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
         session = ToySession(onnx.load(str(path)), 1.0)
@@ -78,7 +79,7 @@ class ToyBackend:
 
     def target(self) -> Target:
         options = {"hurry": str(self._hurry)}
-        return Target("toy", "any machine", {"onnx": onnx.__version__}, options, "median", relative=False)
+        return Target(NAME, "any machine", {"onnx": onnx.__version__}, options, "median", relative=False)
 
     def capability(self) -> Capability:
         return Capability({Precision.INT8: frozenset({"Conv", "Gemm", "MatMul"})})

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -18,8 +19,11 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from evaluators.backends.kind import Recipe
 from evaluators.backends.onnxruntime.audit import audit_rows
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
+from evaluators.backends.onnxruntime.kind import OnnxRuntimeKind
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession
 from evaluators.calibration import cache as calibration_cache
 from evaluators.engine import RefusedError
@@ -302,14 +306,34 @@ def test_with_several_threads_interrupted_inferences_are_masked(
     assert (backend.target().clock, backend.target().statistic) == ("wall", "p20")
     session = opened_engine(backend, tmp_path / "engine.onnx")
     monkeypatch.setattr(time, "perf_counter_ns", count(step=7_000_000).__next__)
-    own = iter([0, 7_000_000, 0, 7_000_000, 0, 3_000_000])  # in the third it waited
-    switches = iter([0, 0, 0, 1, 1, 1])  # in the second some thread lost its processor
-    monkeypatch.setattr(time, "thread_time_ns", own.__next__)
-    monkeypatch.setattr("evaluators.backends.processor._forced_switches", switches.__next__)
-    samples = session.time(3)
-    assert np.ma.getmaskarray(samples).tolist() == [False, True, True]
-    assert np.ma.getdata(samples).tolist() == [7.0] * 3
+    for sleeps in (False, True):  # who sleeps until the others have computed was not interrupted
+        own = iter([0, 7_000_000, 0, 7_000_000, 0, 3_000_000])  # in the third it waited
+        switches = iter([0, 0, 0, 1, 1, 1])  # in the second some thread lost its processor
+        monkeypatch.setattr(time, "thread_time_ns", own.__next__)
+        monkeypatch.setattr("evaluators.backends.processor._forced_switches", switches.__next__)
+        session.device = OnnxRuntimeDevice("cpu", 2, {"session.intra_op.allow_spinning": "01"[not sleeps]})
+        samples = session.time(3)
+        assert np.ma.getmaskarray(samples).tolist() == [False, True, not sleeps]
+        assert np.ma.getdata(samples).tolist() == [7.0] * 3
     session.close()
+
+
+class SleepingKind(OnnxRuntimeKind):
+    """Another backend on ONNX Runtime: its threads do not wait busily."""
+
+    name = "sleeping"
+    session_entries = MappingProxyType({"session.intra_op.allow_spinning": "0"})
+
+
+def test_another_backend_hands_over_its_name_and_the_entries_of_its_sessions() -> None:
+    kind, entry = SleepingKind(), "session.intra_op.allow_spinning"
+    opened = kind.open("cpu", {"threads": 1})
+    assert isinstance(opened, OnnxRuntimeBackend)
+    assert opened.target().backend == "sleeping"
+    assert opened.device.session_options().get_session_config_entry(entry) == "0"
+    assert f'"{entry}": "0"' in kind.recipe_files(Recipe({}, {}, {}, {}, {}))["run.py"]
+    assert f'options.add_session_config_entry("{entry}", "0")' in kind.deployment_code(opened.target(), (), "engine")
+    assert entry not in OnnxRuntimeKind().deployment_code(opened.target(), (), "engine")
 
 
 @pytest.mark.parametrize("precision", [FP32, INT8])
