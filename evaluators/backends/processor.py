@@ -151,13 +151,16 @@ def time_here(run: Callable[[], object], count: int, clock: str, *, sleeps: bool
     Args:
         run: one inference.
         clock: that of the target, for the processor as `clock_of` gives it.
-        sleeps: whether the thread that calls `run` sleeps until other threads, or a device elsewhere, have computed:
-            its own processor time then says nothing about whether it was interrupted.
+        sleeps: whether the thread that calls `run` sleeps until other threads, or a device elsewhere, have computed.
+            Nothing then tells who was interrupted: its own processor time is short, and threads that are woken take
+            processors from each other. All wall times are kept.
     """
-    return time_runs(run, count, time.thread_time_ns) if clock == THREAD_CLOCK else _time_threads(run, count, sleeps)
+    if clock == WALL_CLOCK and not sleeps:
+        return _time_threads(run, count)
+    return time_runs(run, count, time.thread_time_ns if clock == THREAD_CLOCK else time.perf_counter_ns)
 
 
-def _time_threads(run: Callable[[], object], count: int, sleeps: bool) -> NDArray[np.float64]:
+def _time_threads(run: Callable[[], object], count: int) -> NDArray[np.float64]:
     """Wall time; masked are inferences in which this thread had to wait, or another process took a processor.
 
     The processor time of all threads would not tell: the kernel adds that of threads which are running now to it
@@ -168,7 +171,7 @@ def _time_threads(run: Callable[[], object], count: int, sleeps: bool) -> NDArra
         switches, own = _forced_switches(), time.thread_time_ns()
         samples[i] = time_runs(run, 1, time.perf_counter_ns)[0]
         own_ms = (time.thread_time_ns() - own) / 1e6
-        interrupted[i] = _forced_switches() > switches or (not sleeps and samples[i] > _STRETCHED * own_ms)
+        interrupted[i] = _forced_switches() > switches or samples[i] > _STRETCHED * own_ms
     return np.ma.masked_array(samples, interrupted)
 
 
