@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class RuntimeNode:
         type: of what it computes in, by OpenVINO's name.
         kernel: that was chosen, for example `jit_avx2_I8`.
         origins: names of the nodes that it came from, the one that it is named after first.
-        constants: names of the constants that it is computed with.
+        constants: names of the constants that it is computed with, each with the type that it is read in.
     """
 
     name: str
@@ -49,7 +49,7 @@ class RuntimeNode:
     type: str
     kernel: str
     origins: tuple[str, ...]
-    constants: frozenset[str]
+    constants: Mapping[str, str]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
@@ -71,18 +71,18 @@ def read_nodes(compiled: Any) -> list[RuntimeNode]:
     nodes = []
     for node in compiled.get_runtime_model().get_ordered_ops():
         name, kind = node.get_friendly_name(), _fact(node, "layerType")
-        sources = [value.get_source_output().get_node().get_friendly_name() for value in node.inputs()]
-        constants = frozenset[str]().union(*(roots.get(source, ()) for source in sources))
+        inputs = [_tensor(value.get_source_output()) for value in node.inputs()]
+        constants = {root: value.type for value in inputs for root in roots.get(value.name, ())}
         if kind == "Const":
             roots[name] = frozenset({name})
-        elif kind not in _NOT_RUN and sources and all(source in roots for source in sources):
-            roots[name] = constants
+        elif kind not in _NOT_RUN and inputs and all(value.name in roots for value in inputs):
+            roots[name] = frozenset(constants)
         elif kind not in _NOT_RUN:
-            nodes.append(_read_node(node, name, kind, constants))
+            nodes.append(_read_node(node, name, kind, constants, inputs))
     return nodes
 
 
-def _read_node(node: Any, name: str, kind: str, constants: frozenset[str]) -> RuntimeNode:
+def _read_node(node: Any, name: str, kind: str, constants: Mapping[str, str], inputs: Sequence[Tensor]) -> RuntimeNode:
     return RuntimeNode(
         name=name,
         kind=kind,
@@ -90,7 +90,7 @@ def _read_node(node: Any, name: str, kind: str, constants: frozenset[str]) -> Ru
         kernel=_fact(node, "primitiveType"),
         origins=tuple(each for each in (*_fact(node, "originalLayersNames").split(","), name) if each),
         constants=constants,
-        inputs=tuple(_tensor(value.get_source_output()) for value in node.inputs()),
+        inputs=tuple(inputs),
         outputs=tuple(map(_tensor, node.outputs())),
     )
 
@@ -109,29 +109,33 @@ def _tensor(port: Any) -> Tensor:
 def audit_rows(nodes: Sequence[RuntimeNode], model: Model, assignment: Assignment) -> tuple[AuditRow, ...]:
     """What the runtime model runs for each group, found by its weight or by the names of its nodes."""
     got: dict[str, list[tuple[Precision, str]]] = {}
-    for owner, node in _kernels(nodes, model):
-        if node.precision is not None:
-            got.setdefault(owner, []).append((node.precision, node.kernel))
+    for owner, node, precision in _kernels(nodes, model):
+        if precision is not None:
+            got.setdefault(owner, []).append((precision, node.kernel))
     return answer_rows(got, model, assignment)
 
 
-def _kernels(nodes: Sequence[RuntimeNode], model: Model) -> Iterator[tuple[str, RuntimeNode]]:
-    """Groups with the nodes that compute their products: kernels of their own, or parts of generated code.
+def _kernels(nodes: Sequence[RuntimeNode], model: Model) -> Iterator[tuple[str, RuntimeNode, Precision | None]]:
+    """Groups with the nodes that compute their products, and in what: kernels of their own, or parts of generated code.
 
-    A product that was joined with what scales it has that one's name: then any name of the group has to do.
+    A product that was joined with what scales it has that one's name: then any name of the group has to do. Several
+    products may be one piece of generated code, whose own type is that of one of them: each runs in what it reads its
+    weight in.
     """
     owners, groups_with_kernels = owners_of(model), set[str]()
     for node in nodes:
         owner = owner_of(node, owners) if node.kind in _WEIGHTED else None
         if owner is not None:
             groups_with_kernels.add(owner)
-            yield owner, node
+            yield owner, node, node.precision
     generated = [(node, {_PRODUCT.sub("", name) for name in node.origins}) for node in nodes if node.kind == _GENERATED]
     for group in model.groups:
         exact = [node for node, names in generated if names & set(group.anchors)]
         if not exact and group.id not in groups_with_kernels:
             exact = [node for node, names in generated if names & set(group.nodes)]
-        yield from ((group.id, node) for node in exact)
+        for node in exact:
+            weights = [kind for name, kind in node.constants.items() if owners.weights.get(name) == group.id]
+            yield group.id, node, _PRECISIONS.get(weights[0]) if weights else node.precision
 
 
 def owner_of(node: RuntimeNode, owners: Owners) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.backends.processor import clock_of
+from evaluators.backends.run_script.openvino_engine import safe_properties
 from evaluators.engine import OutOfMemoryError, RefusedError
 from evaluators.held_folders import held_folder
 from search.errors import BitfrontError, TargetError
@@ -98,7 +99,8 @@ class OpenVinoDevice:
             names = tuple(port.any_name for port in model.outputs)
             if not names:
                 raise RefusedError("the file is empty, or an ONNX file without outputs")
-            return self._core.compile_model(model, _DEVICE, {**engine_settings(self.threads), **more}), names
+            properties = safe_properties(model, {**engine_settings(self.threads), **more})
+            return self._core.compile_model(model, _DEVICE, properties), names
 
 
 @contextmanager

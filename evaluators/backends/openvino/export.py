@@ -40,6 +40,7 @@ def deployment_code(target: Target, inputs: Any, folder: str) -> str:
                 for name, value in settings.items()
             ],
             "}",
+            "# If INT8 products of few rows follow each other, SNIPPETS_MODE has to be DISABLE: run.py says why.",
             f'engine = ov.Core().compile_model("{folder}/{SOURCE_FILE}", "CPU", properties)',
             "request = engine.create_infer_request()",
             "inputs = {  # put your samples here",
