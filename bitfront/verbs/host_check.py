@@ -15,7 +15,7 @@ from evaluators.backends.nvidia.doctor import gpu_checks
 from evaluators.backends.registry import BACKENDS, kind_named
 from evaluators.measure.device_lock import DeviceBusyError, device_lock
 from search.errors import BitfrontError
-from search.values import Precision
+from search.values import REFERENCE, Precision
 from studies import environment, seen_environments
 from studies.events import Quiet
 from studies.outputs import check_file
@@ -150,8 +150,8 @@ def _check_opening(title: str, kind: BackendKind, device: str) -> Check:
     backend = kind.open(device, {})
     backend.check()
     target, capability = backend.target(), backend.capability()
-    native = [p.label for p in capability.precisions]
-    emulated = [p.label for p in Precision if p not in capability.precisions]
+    native = [p.label for p in capability.precisions if p is REFERENCE or capability.ops[p]]
+    emulated = [p.label for p in Precision if p.label not in native]
     offered = f"native precisions: {', '.join(native)}"
     if emulated:
         offered += f" ({', '.join(emulated)} not native here, so not offered)"

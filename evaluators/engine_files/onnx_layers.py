@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from evaluators.backends.layers import Layer, Tensor
-from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, original_name
+from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, FLOAT8_KERNEL, original_name
 from evaluators.lowering.float_types import precision_of
 from search.values import REFERENCE, Precision
 
@@ -50,7 +50,7 @@ def read_running_layers(proto: onnx.ModelProto) -> tuple[Layer, ...]:
 
 def _as_it_runs(layer: Layer) -> Layer:
     asks = layer.precision is not None and layer.precision.quantized
-    if not asks or layer.kind.startswith((*_INT8_KERNELS, BLOCKS_KERNEL)):
+    if not asks or layer.kind.startswith((*_INT8_KERNELS, BLOCKS_KERNEL, FLOAT8_KERNEL)):
         return layer
     return replace(
         layer,
@@ -124,22 +124,24 @@ def _precision(node: ir.Node) -> Precision | None:
         return Precision.INT8_DYNAMIC if _reads_dynamic(node) else Precision.INT8
     if _is_weighted(node) and _reads_codes(node):
         return Precision.INT8
-    if (bits := _block_bits(node)) is not None:
-        return Precision.in_blocks(f"int{bits}")
+    if (codes := _block_codes(node)) is not None:
+        return Precision.in_blocks(codes)
     types = {precision_of(value.dtype) for value in (*node.inputs, *node.outputs) if value is not None and value.dtype}
     precisions = [precision for precision in types if precision is not None]
     return min(precisions, key=lambda precision: precision.rank, default=None)
 
 
-def _block_bits(node: ir.Node) -> int | None:
-    """Bits of the weight alone that a product reads in blocks; None if it reads none."""
+def _block_codes(node: ir.Node) -> str | None:
+    """The type of the weight alone that a product reads in blocks; None if it reads none."""
+    if node.op_type == FLOAT8_KERNEL:
+        return Precision.WF8.dtype
     if node.op_type == BLOCKS_KERNEL:
-        return node.attributes.get_int("bits", 4)
+        return f"int{node.attributes.get_int('bits', 4)}"
     maker = node.inputs[1].producer() if _is_weighted(node) and len(node.inputs) > 1 and node.inputs[1] else None
     if maker is None or maker.op_type != "DequantizeLinear" or not maker.attributes.get_int("block_size", 0):
         return None
     codes = maker.inputs[0]
-    return None if codes is None or codes.dtype is None else int(8 * codes.dtype.itemsize)
+    return None if codes is None or codes.dtype is None else codes.dtype.numpy().name.removeprefix("u")
 
 
 def _reads_dynamic(node: ir.Node) -> bool:

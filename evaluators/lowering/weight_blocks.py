@@ -17,7 +17,7 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 def limits_of(precision: Precision) -> tuple[int, int]:
     """The lowest and the highest code."""
     high = precision.largest_code
-    return (-high, high) if high == 127 else (-high - 1, high)
+    return (-high - 1, high) if precision.dtype == "int4" else (-high, high)
 
 
 def block_scales(
@@ -61,8 +61,10 @@ def codes_in_blocks(
     scales: NDArray[np.float32],
     precision: Precision,
     rounding: NDArray[np.int8] | None = None,
-) -> NDArray[np.int8]:
-    """(K, N) the nearest codes, moved by a rounding where there is one."""
-    steps = np.repeat(scales, len(matrix) // len(scales), axis=0)
-    codes = np.clip(np.rint(matrix / steps), *limits_of(precision))
-    return (codes if rounding is None else np.clip(codes + rounding, *limits_of(precision))).astype(np.int8)
+) -> NDArray[Any]:
+    """(K, N) the nearest codes: floats of the precision's type, or INT8, moved by a rounding where there is one."""
+    codes, limits = matrix / np.repeat(scales, len(matrix) // len(scales), axis=0), limits_of(precision)
+    if not precision.dtype.startswith("int"):
+        return np.clip(codes, *limits).astype(precision.dtype)
+    codes = np.clip(np.rint(codes), *limits)
+    return (codes if rounding is None else np.clip(codes + rounding, *limits)).astype(np.int8)

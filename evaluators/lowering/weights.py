@@ -160,7 +160,7 @@ class Weights:
         assert weight is not None
         alpha, transposed = straighten(node, self._edits)
         matrix = (array_of(weight).T if transposed else array_of(weight)) * np.float32(alpha)
-        block, form = precision.block(len(matrix)), ir.DataType[precision.dtype.upper()].numpy()
+        block, form = precision.block(len(matrix)), np.dtype(precision.dtype)
         correction = self._corrections.get(node.name or "", Correction())
         scales = holdable_scales(block_scales(matrix, block, precision, correction.clip), self._placement)
         codes = codes_in_blocks(matrix, scales, precision, correction.rounding).astype(form)

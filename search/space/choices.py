@@ -188,7 +188,7 @@ def _choice(group: Group, precision: Precision, model: Model, capability: Capabi
         return Choice(precision, False, reason)
     if precision.quantized:
         reason = _why_not_quantized(precision, group, model, capability, ranges)
-    else:
+    if not reason and math.isfinite(precision.largest):
         reason = _why_not_held(precision, group, model, ranges)
     reason = reason or _why_too_small(precision, group, model, capability)
     return Choice(precision, not reason, reason)
@@ -269,7 +269,7 @@ def _why_not_in_blocks(precision: Precision, group: Group, model: Model, capabil
 
 
 def _why_not_held(precision: Precision, group: Group, model: Model, ranges: Ranges | None) -> str:
-    """Why a precision of floats cannot hold a group's constants and values; empty if it can, as FP32 can."""
+    """Why a precision cannot hold a group's constants and values; empty if it can, as FP32 can."""
     if precision is REFERENCE:
         return ""
     above = f"above {precision.name}'s largest number {precision.largest:.6g}"

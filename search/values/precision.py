@@ -26,9 +26,9 @@ class Precision(Enum):
             which round alike everywhere.
         calibrated: whether activations are codes too, on a scale that calibration finds. They are what layers hand
             on then. Otherwise layers hand on floats; a quantized one finds the scale of what it reads each time.
-        blocks: along K, each with a scale of its own, where weights alone are integers: the sizes to choose from, the
+        blocks: along K, each with a scale of its own, where weights alone are codes: the sizes to choose from, the
             first that divides K. Activations are floats then.
-        largest: the largest finite value; infinite where a scale decides.
+        largest: the largest finite value, of WF8 that of FP16, which it multiplies; infinite where a scale decides.
         opset: the first of ONNX in which weighted ops, and Q/DQ beside them, take its type; 0 for any.
         value_bytes: size of one value that a layer hands on.
         weight_bytes: size of one weight, with its part of the scales.
@@ -173,9 +173,27 @@ class Precision(Enum):
         "tactic_words": ("i8",),
         "colour": "#1b4f8f",
     }
+    WF8 = {  # noqa: RUF012 - facts, not a value
+        "id": 8,
+        "rank": 6,
+        "dtype": "float8_e4m3fn",
+        "quantized": True,
+        "calibrated": False,
+        "blocks": (128, 64, 32),
+        "largest": 65504.0,
+        "opset": 21,
+        "value_bytes": 4.0,
+        "weight_bytes": 1.03,
+        "usual_time": 0.6,
+        "usual_noise": 5.0,
+        "ceiling_db": 30.0,
+        "words": r"(?<![a-z\d])wf8(?!\d)",
+        "tactic_words": (),
+        "colour": "#194686",
+    }
     FP8 = {  # noqa: RUF012 - facts, not a value
         "id": 7,
-        "rank": 6,
+        "rank": 7,
         "dtype": "float8_e4m3fn",
         "quantized": True,
         "calibrated": True,
@@ -193,7 +211,7 @@ class Precision(Enum):
     }
     W4 = {  # noqa: RUF012 - facts, not a value
         "id": 6,
-        "rank": 7,
+        "rank": 8,
         "dtype": "int4",
         "quantized": True,
         "calibrated": False,

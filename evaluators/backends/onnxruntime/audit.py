@@ -20,9 +20,9 @@ _DYNAMIC_KERNEL = "DynamicQuantizeMatMul"
 _INT8_KERNELS = frozenset(
     {"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger", _DYNAMIC_KERNEL}
 )
-BLOCKS_KERNEL = "MatMulNBits"
+BLOCKS_KERNEL, FLOAT8_KERNEL = "MatMulNBits", "MatMulBlockQuantizedFp8Weight"
 _FLOAT_KERNELS = frozenset("Conv FusedConv ConvTranspose Gemm FusedGemm MatMul FusedMatMul".split())
-_KERNELS = _INT8_KERNELS | _FLOAT_KERNELS | {BLOCKS_KERNEL}
+_KERNELS = _INT8_KERNELS | _FLOAT_KERNELS | {BLOCKS_KERNEL, FLOAT8_KERNEL}
 _WRITTEN = (*NARROW, ir.DataType.INT8)  # types that lowering writes weights in
 # What lowering and ONNX Runtime's optimizers append to the name of the node or tensor that a kernel comes from.
 _SUFFIX = re.compile(
@@ -134,6 +134,8 @@ def _precision_of(node: onnx.NodeProto, types: Mapping[str, ir.DataType], dynami
         return Precision.INT8_DYNAMIC
     if node.op_type in _INT8_KERNELS:
         return Precision.INT8
+    if node.op_type == FLOAT8_KERNEL:
+        return Precision.WF8
     if node.op_type == BLOCKS_KERNEL:
         bits = next(each.i for each in node.attribute if each.name == "bits")
         return Precision.in_blocks(f"int{bits}") or REFERENCE

@@ -23,6 +23,8 @@ from search.errors import ModelError, TargetError
 from search.graph.model import Model, TensorSpec
 from search.values import Capability, Precision, Ranges, Target
 
+_FIRST_WITH_WF8 = (1, 31)  # of onnxruntime-gpu
+
 
 class OnnxRuntimeBackend:
     """ONNX Runtime on one device: `cpu`, `cuda` or `cuda:N`.
@@ -92,10 +94,12 @@ class OnnxRuntimeBackend:
         if self.device.index is None:
             return shipped_capability("onnxruntime-cpu")
         capability, version = shipped_capability("onnxruntime-cuda"), discovery.compute_capability(self.device.index)
-        lacks = version is None or not discovery.is_native(Precision.BF16.label, version)
-        return replace(
-            capability, ops={p: ops for p, ops in capability.ops.items() if not (lacks and p is Precision.BF16)}
-        )
+        ops, runs_bf16 = dict(capability.ops), version and discovery.is_native(Precision.BF16.label, version)
+        for precision in () if runs_bf16 else (Precision.BF16, Precision.WF8):
+            del ops[precision]
+        if runs_bf16 and tuple(map(int, self.device.ort.__version__.split(".")[:2])) < _FIRST_WITH_WF8:
+            ops[Precision.WF8] = frozenset()  # it stays, so that layers tell why they are not offered it
+        return replace(capability, ops=ops)
 
     def knobs(self) -> dict[str, str]:
         return {"placement": self.placement.name, **weight_options(self.placement)}

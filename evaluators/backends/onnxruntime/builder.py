@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from numpy.typing import NDArray
 
-from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, audit_rows, owner_of, owners_of
+from evaluators.backends.onnxruntime.audit import BLOCKS_KERNEL, FLOAT8_KERNEL, audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.gates import join_gelu, join_silu
 from evaluators.backends.onnxruntime.layer_norm import join_layer_norm
@@ -25,6 +25,7 @@ from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import Placement
 from search.graph import onnx_file, packed_file
 from search.graph.fused.node_parts import MICROSOFT
+from search.graph.grouping import is_constant
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Ranges
 
@@ -136,12 +137,33 @@ def join_blocks(model: ir.Model) -> ir.Model:
         maker = node.inputs[1].producer() if node.op_type in ("Gemm", "MatMul") and node.inputs[1] else None
         block = 0 if maker is None else maker.attributes.get_int("block_size", 0) or 0
         if maker is not None and block:
-            _join_product(node, maker, block, edits)
+            is_float = maker.inputs[0] is not None and maker.inputs[0].dtype is ir.DataType.FLOAT8E4M3FN
+            if is_float and maker.outputs[0].dtype is ir.DataType.FLOAT:
+                continue  # the kernel multiplies FP16 and BF16 alone
+            product = node if node.op_type == "MatMul" else _product_of(node, maker.outputs[0], edits)
+            (_join_float8 if is_float else _join_integers)(product, maker, block, edits)
             model.opset_imports.setdefault(MICROSOFT, 1)
     return passes.RemoveUnusedNodesPass()(model).model
 
 
-def _join_product(node: ir.Node, maker: ir.Node, block: int, edits: Edits) -> None:
+def _product_of(node: ir.Node, weight: ir.Value, edits: Edits) -> ir.Node:
+    """A Gemm whose kernel can add what it adds, a vector; else a MatMul in front of it, which becomes an Add."""
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is None or weight.shape is None or bias.shape == tuple(weight.shape)[1:]:
+        return node
+    read, made = node.inputs[0], node.outputs[0]
+    assert read is not None
+    assert made.dtype is not None
+    product = ir.Node("", "MatMul", [read, weight], num_outputs=1, name=f"{node.name}/sum")
+    edits.insert(product, read, made.dtype).shape = made.shape
+    node.op_type, node.name, product.name = "Add", product.name, node.name
+    node.resize_inputs(2)
+    node.replace_input_with(0, product.outputs[0])
+    node.replace_input_with(1, bias)
+    return product
+
+
+def _join_integers(node: ir.Node, maker: ir.Node, block: int, edits: Edits) -> None:
     codes, scales = (array_of(value) for value in maker.inputs[:2] if value is not None)
     bits, (depth, width) = int(8 * ir.DataType.from_numpy(codes.dtype).itemsize), codes.shape
     packed = (codes.T.astype(np.int16) + 2 ** (bits - 1)).astype(np.uint8).reshape(width, depth // block, block)
@@ -151,7 +173,31 @@ def _join_product(node: ir.Node, maker: ir.Node, block: int, edits: Edits) -> No
     facts = {"K": depth, "N": width, "bits": bits, "block_size": block, "accuracy_level": _IN_INT8}
     inputs = [node.inputs[0], add(f"{name}/packed", packed), add(f"{name}/columns", scales.T.copy())]
     inputs += [None, None, node.inputs[2]] if len(node.inputs) > 2 else []
-    node.op_type, node.domain = BLOCKS_KERNEL, MICROSOFT
+    _become(node, BLOCKS_KERNEL, inputs, facts)
+
+
+def _join_float8(node: ir.Node, maker: ir.Node, block: int, edits: Edits) -> None:
+    """The same of codes that are floats. This kernel also adds the vector that is added behind a MatMul."""
+    codes, scales = (array_of(value) for value in maker.inputs[:2] if value is not None)
+    add, name = edits.constants.add, maker.inputs[0].name if maker.inputs[0] else ""
+    inputs = [node.inputs[0], add(f"{name}/rows", codes.T.copy()), add(f"{name}/columns", scales.T.astype(np.float32))]
+    last, bias = (node, node.inputs[2]) if len(node.inputs) > 2 else _added_behind(node, codes.shape[1:])
+    last.name, node.name = node.name, last.name
+    _become(last, FLOAT8_KERNEL, [*inputs, *([] if bias is None else [None, bias])], {"block_size": block})
+
+
+def _added_behind(node: ir.Node, shape: tuple[int, ...]) -> tuple[ir.Node, ir.Value | None]:
+    """The Add that alone reads a node, with the constant of this shape and type that it adds; else the node itself."""
+    made = node.outputs[0]
+    user, place = next(iter(made.uses()), (node, 0))
+    other = user.inputs[1 - place] if user.op_type == "Add" and len(made.uses()) == 1 else None
+    if other is None or not is_constant(other) or other.shape != shape or other.dtype is not made.dtype:
+        return node, None
+    return (node, None) if made.is_graph_output() else (user, other)
+
+
+def _become(node: ir.Node, kernel: str, inputs: Sequence[ir.Value | None], facts: Mapping[str, int]) -> None:
+    node.op_type, node.domain = kernel, MICROSOFT
     node.resize_inputs(len(inputs))
     for place, value in enumerate(inputs):
         node.replace_input_with(place, value)

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from evaluators.backends.onnxruntime.audit import FLOAT8_KERNEL
 from evaluators.backends.onnxruntime.cuda import require_loaded
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.processor import allocated_bytes, time_here, time_runs
@@ -171,4 +172,8 @@ def meaning_of(error: Exception) -> Exception:
         return OutOfMemoryError(message)
     if re.search(r"CUDA (failure|error)|CUBLAS failure|CUDNN failure", str(error), re.IGNORECASE):
         return DeviceError(message)
+    if FLOAT8_KERNEL in message:
+        message += (
+            ". Products in WF8 run with onnxruntime-gpu 1.31 or later and its CUDA provider alone: use --device cuda"
+        )
     return RefusedError(message)

@@ -40,9 +40,12 @@ class Engine:
             (name, {**provider_options, "device_id": gpu} if "device_id" in provider_options else provider_options)
             for name, provider_options in PROVIDERS
         ]
+        cannot = f"run.py: ONNX Runtime cannot use {PROVIDERS[0][0]} here, with which it was measured."
+        if PROVIDERS[0][0] not in onnxruntime.get_available_providers():
+            raise SystemExit(cannot)
         self.session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         if PROVIDERS[0][0] not in self.session.get_providers():
-            raise SystemExit(f"run.py: ONNX Runtime cannot use {PROVIDERS[0][0]} here, with which it was measured.")
+            raise SystemExit(cannot)
 
     @property
     def description(self) -> str:

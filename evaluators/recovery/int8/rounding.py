@@ -46,7 +46,7 @@ class RoundStep(RecoveryStep):
     summary = "chooses the rounding of weights by its effect on the output, where rounding to the nearest loses much"
 
     def serves(self, precision: Precision) -> bool:
-        return precision.recovered or bool(precision.blocks)
+        return precision.recovered or (bool(precision.blocks) and precision.dtype.startswith("int"))
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
         rounding = _Rounding(context, ranges)

@@ -48,7 +48,7 @@ def test_here() -> None:
     assert named(found, "python").found == ".".join(map(str, sys.version_info[:3]))
     backend = named(found, "backend onnxruntime on cpu")
     assert (
-        "native precisions: fp32, w8, int8-dynamic, int8, w4 (fp16, bf16, fp8 not native here, so not offered)"
+        "native precisions: fp32, w8, int8-dynamic, int8, w4 (fp16, bf16, wf8, fp8 not native here, so not offered)"
         in backend.found
     )
     assert "onnxruntime 1." in backend.found

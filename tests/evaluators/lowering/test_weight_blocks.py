@@ -1,4 +1,4 @@
-"""Products with weights alone in integers: what engines compute of them, which kernels they take, who may have them."""
+"""Products with weights alone as codes: what engines compute of them, which kernels they take, who may have them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -18,17 +19,19 @@ from evaluators.backends.openvino.backend import OpenVinoBackend
 from evaluators.backends.registry import open_backend
 from evaluators.diagnose.distributions import weight_divergence
 from evaluators.engine_files.onnx_layers import read_layers
+from evaluators.lowering.float_types import spelled_out
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT
+from evaluators.lowering.placement import ONNXRUNTIME_CUDA, TENSORRT
 from evaluators.lowering.weight_blocks import block_scales, codes_in_blocks
+from evaluators.lowering.weights import holdable_scales
 from search.graph.model import Model, load
 from search.space.capability_file import read_capability_rules
 from search.space.choices import make_space
-from search.values import Answer, Assignment, Precision
+from search.values import Answer, Assignment, Capability, Precision, TensorRange
 from tests.support.command_line import invoke, ok
 from tests.support.networks import Net, feeds, finish, loaded, observed, row_products, save, sqnr_db
 
-FP32, W8, INT8, W4 = Precision.FP32, Precision.W8, Precision.INT8, Precision.W4
+FP32, W8, WF8, INT8, W4 = Precision.FP32, Precision.W8, Precision.WF8, Precision.INT8, Precision.W4
 K, N = 128, 48
 FORMS = {
     "plain": {},
@@ -52,12 +55,16 @@ def one_product(form: str, rows: int = 5, depth: int = K) -> onnx.ModelProto:
     return finish(n, {"x": [depth, rows] if "transA" in attributes else [rows, depth]}, {"y": [rows, N]})
 
 
-def by_hand(form: str, precision: Precision, proto: onnx.ModelProto, x: NDArray[np.float32]) -> NDArray[np.float64]:
+def by_hand(
+    form: str, precision: Precision, proto: onnx.ModelProto, x: NDArray[np.float32], side: Precision = FP32
+) -> NDArray[np.float64]:
     """The product with the weight that the codes stand for, in float64."""
     weight, bias = (onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer)
     attributes = FORMS[form]
     weight = weight.T if "transB" in attributes else weight
-    scales = block_scales(weight, precision.block(K), precision)
+    scales = holdable_scales(
+        block_scales(weight, precision.block(K), precision), replace(ONNXRUNTIME_CUDA, float_side=side)
+    )
     read = codes_in_blocks(weight, scales, precision) * np.repeat(scales, precision.block(K), 0).astype(np.float64)
     found: NDArray[np.float64] = x @ read * attributes.get("alpha", 1.0) + bias * attributes.get("beta", 1.0)
     return found
@@ -93,6 +100,56 @@ def test_engines_run_it_as_asked_and_compute_what_onnx_words(tmp_path: Path, for
     onnx.checker.check_model(ir.to_proto(as_written), full_check=True)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_floats_of_eight_bits_are_emulated_as_onnx_words_them(tmp_path: Path, form: str) -> None:
+    """No kernel of the processor computes in them; what ONNX Runtime then runs is what the file says, in FP16 too."""
+    proto = one_product(form)
+    model = load(save(proto, tmp_path / "model.onnx"))
+    mix, x = Assignment({"g000": WF8}), feeds(model, 1)["x"]
+    for side, least_db in ((FP32, 100), (Precision.FP16, 55)):
+        expected = by_hand(form, WF8, proto, x, side)
+        placement = replace(ONNXRUNTIME_CUDA, float_side=side)
+        lowered = lower(model, mix, observed(model), placement)
+        onnx.checker.check_model(ir.to_proto(lowered), full_check=True)
+        (layer,) = (each for each in read_layers(ir.to_proto(lowered))[1] if each.weighted)
+        assert layer.precision is WF8
+        emulated = Emulator(OnnxRuntimeBackend(), placement).open(spelled_out(lowered)).run({"x": x})["y"]
+        assert sqnr_db(expected, emulated) > least_db
+    exact = OnnxRuntimeBackend().float_session(model).run({"x": x})["y"]
+    assert 25 < sqnr_db(exact, expected) < 40
+
+
+def test_scales_of_floats_make_the_largest_weight_the_largest_code() -> None:
+    matrix = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32)
+    scales = block_scales(matrix, 128, WF8)
+    assert np.allclose(scales, np.abs(matrix.reshape(2, 128, 8)).max(axis=1) / 448, rtol=1e-6)
+    codes = codes_in_blocks(matrix, scales, WF8)
+    assert codes.dtype == ml_dtypes.float8_e4m3fn
+    assert np.abs(codes.astype(np.float32)).reshape(2, 128, 8).max(axis=1).tolist() == [[448] * 8] * 2
+    zeros = np.zeros((128, 2), np.float32)
+    assert not codes_in_blocks(zeros, block_scales(zeros, 128, WF8), WF8).astype(np.float32).any()
+
+
+@pytest.mark.parametrize("shape", [(5, N), (5, 1), (1,), (), None], ids=str)
+def test_what_a_gemm_adds_may_have_any_shape(tmp_path: Path, shape: tuple[int, ...] | None) -> None:
+    """The kernel of ONNX Runtime adds vectors alone; None is a bias that is computed."""
+    n = Net(5)
+    bias = "c" if shape is None else n.const("c", np.asarray(n.rng.standard_normal(shape), np.float32))
+    n.op("Gemm", ["x", n.random("w", K, N, fan_in=K), bias], "product")
+    n.nodes[-1].output[0] = "y"
+    inputs: dict[str, list[int | str | None]] = {"x": [5, K], **({"c": [5, N]} if shape is None else {})}
+    model = load(save(finish(n, inputs, {"y": [5, N]}), tmp_path / "model.onnx"))
+    backend, mix = OnnxRuntimeBackend(), Assignment({"g000": W8})
+    builder = backend.builder(model, observed(model))
+    engine = builder.build(builder.lower(mix), tmp_path / "engine.onnx")
+    (row,) = builder.audit(engine, mix).rows
+    assert (row.got, row.answer) == (W8, Answer.OBEYED)
+    exact, found = (
+        each.run(feeds(model, 1))["y"] for each in (backend.float_session(model), builder.load(engine.path))
+    )
+    assert sqnr_db(exact, found) > 30
+
+
 def test_four_bits_cut_off_what_loses_least() -> None:
     matrix = np.random.default_rng(0).standard_normal((256, 32)).astype(np.float32)
     scales = block_scales(matrix, 32, W4)
@@ -109,6 +166,16 @@ def test_four_bits_cut_off_what_loses_least() -> None:
 def choices_of(proto: onnx.ModelProto, path: Path) -> dict[Precision, str]:
     model = load(save(proto, path))
     return {c.precision: c.reason for c in make_space(model, OnnxRuntimeBackend().capability()).choices["g000"]}
+
+
+def test_floats_of_eight_bits_are_for_what_half_precision_holds(tmp_path: Path) -> None:
+    """Their kernel multiplies FP16."""
+    model = load(save(one_product("plain"), tmp_path / "model.onnx"))
+    runs, ranges = Capability({W8: frozenset({"Gemm"}), WF8: frozenset({"Gemm"})}), observed(model)
+    wide = replace(ranges, observed={**ranges.observed, "x": TensorRange(-7e4, 1.0)})
+    for seen, reason in ((ranges, ""), (wide, "tensor x reaches 7e+04, above WF8's largest number 65504")):
+        reasons = {c.precision: c.reason for c in make_space(model, runs, seen).choices["g000"]}
+        assert (reasons[WF8], reasons[W8]) == (reason, "")
 
 
 def test_it_is_offered_where_few_rows_are_multiplied_and_blocks_divide_k(tmp_path: Path) -> None:
@@ -166,11 +233,11 @@ def test_what_weights_lose_is_told(tmp_path: Path, form: str) -> None:
     model: Model = load(save(one_product(form), tmp_path / "model.onnx"))
     lost = [
         weight_divergence(model.graph, lower(model, Assignment({"g000": each}), observed(model), TENSORRT), ["product"])
-        for each in (W8, W4)
+        for each in (W8, WF8, W4)
     ]
-    assert lost[0] is not None
-    assert lost[1] is not None
-    assert 0 < lost[0] < lost[1]
+    assert None not in lost
+    assert min(lost[0], lost[1]) > 0
+    assert max(lost[0], lost[1]) < lost[2]
 
 
 @pytest.mark.slow

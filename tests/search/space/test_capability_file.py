@@ -52,7 +52,7 @@ def test_the_keys_of_a_format_are_those_that_say_something_of_it() -> None:
     sizes = {
         key: {p for p in Precision if key in keys_of(p)} - {Precision.FP32} for key in ("min_channels", "most_rows")
     }
-    assert sizes["most_rows"] == {Precision.W8, Precision.W4}
+    assert sizes["most_rows"] == {Precision.W8, Precision.WF8, Precision.W4}
     assert sizes["min_channels"] == {FP16, Precision.BF16, INT8, Precision.FP8}
     for precision in set(Precision) - {Precision.FP32}:
         assert rules_of(f"[{precision.label}]\nmin_matmul_size = 2\n").tables == {
@@ -92,7 +92,7 @@ def test_json_says_the_same_and_the_digest_is_of_the_content_alone() -> None:
         ("[fp32]\nops = []\n", "[fp32]: every target runs everything in FP32; remove the table"),
         (
             "[int88]\n",
-            "'int88': expected the name of a precision, fp16 or bf16 or w8 or int8-dynamic or int8 or fp8 or w4, or",
+            "'int88': expected the name of a precision, fp16 or bf16 or w8 or int8-dynamic or int8 or wf8 or fp8 or w4",
         ),
         ("int8 = 3\n", "int8: expected a table, got 3; write [int8] and its keys below"),
         (

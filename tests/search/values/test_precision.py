@@ -24,7 +24,7 @@ from tests.support.networks import Net, feeds, loaded
 from tests.support.recovery_contexts import context_for
 
 FP32, FP16, BF16, DYNAMIC, INT8 = (Precision.parse(label) for label in ("fp32", "fp16", "bf16", "int8-dynamic", "int8"))
-KEPT_IDS = {"fp32": 0, "fp16": 1, "bf16": 3, "w8": 5, "int8-dynamic": 4, "int8": 2, "fp8": 7, "w4": 6}
+KEPT_IDS = {"fp32": 0, "fp16": 1, "bf16": 3, "w8": 5, "int8-dynamic": 4, "int8": 2, "wf8": 8, "fp8": 7, "w4": 6}
 
 
 def test_ids_are_as_they_were_stored() -> None:
@@ -142,7 +142,9 @@ def every_kind() -> onnx.ModelProto:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", [BF16, Precision.W8, Precision.FP8, Precision.W4], ids=lambda p: p.label)
+@pytest.mark.parametrize(
+    "precision", [BF16, Precision.W8, Precision.WF8, Precision.FP8, Precision.W4], ids=lambda p: p.label
+)
 def test_formats_that_nothing_here_runs_go_through_a_whole_search(
     precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,18 +8,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime import cuda as onnxruntime_cuda
+from evaluators.backends.onnxruntime.audit import FLOAT8_KERNEL as KERNEL
+from evaluators.backends.onnxruntime.audit import audit_rows
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.emulation import Emulator
+from evaluators.backends.onnxruntime.session import open_session
+from evaluators.engine import RefusedError
+from evaluators.engine_files.onnx_layers import read_layers
+from evaluators.lowering.constants import array_of
+from evaluators.lowering.float_types import spelled_out
+from evaluators.lowering.lower import lower
 from search.errors import ModelError, TargetError
 from search.graph import packed_file
+from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Assignment, Capability, Precision
 from tests.support.command_line import invoke, tree, write_inputs
-from tests.support.networks import feeds, loaded, observed, ranged, sqnr_db
+from tests.support.networks import Net, feeds, finish, loaded, observed, ranged, save, sqnr_db
 from tests.support.shared_libraries import compiled, needs_gcc
 
 pytestmark = [
@@ -87,6 +99,95 @@ def test_weights_alone_are_products_of_halves(
     wanted = exact.run(feeds(model))["y"]
     found = session.run(["y"], feeds(model))[0]
     assert sqnr_db(wanted, found) > (30 if precision is Precision.W8 else 8)
+
+
+def product_of_a_vector(path: Path) -> Model:
+    """A Gemm with a bias, and a MatMul with an Add behind it, whose output is the graph's."""
+    n = Net(4)
+    x = n.op("Relu", [n.gemm("x", "up", 64, 256)], "relu")
+    n.linear(x, "down", 256, 96)
+    n.nodes[-1].output[0] = "y"
+    return load(save(finish(n, {"x": [3, 64]}, {"y": [3, 96]}), path))
+
+
+def test_floats_of_eight_bits_are_one_op_with_the_bias(cuda: OnnxRuntimeBackend, tmp_path: Path) -> None:
+    """ONNX Runtime's own schema takes the graph; that no processor has a kernel for it is told with what has one."""
+    model, path = product_of_a_vector(tmp_path / "model.onnx"), tmp_path / "cuda.onnx"
+    mix = Assignment({group.id: Precision.WF8 for group in model.groups})
+    lowered = cuda.builder(model, observed(model)).lower(mix)
+    assert [node.op_type for node in lowered.graph] == ["Cast", KERNEL, "Relu", KERNEL, "Cast"]
+    products = [node for node in lowered.graph if node.op_type == KERNEL]
+    for node, (depth, width, block) in zip(products, ((64, 256, 32), (256, 96, 128)), strict=True):
+        activations, codes, scales, activation_scale, bias = node.inputs
+        assert (node.domain, node.attributes.get_int("block_size")) == ("com.microsoft", block)
+        assert activations is not None
+        assert activations.dtype is ir.DataType.FLOAT16
+        assert codes is not None
+        assert (codes.dtype, codes.shape) == (ir.DataType.FLOAT8E4M3FN, (width, depth))
+        assert scales is not None
+        assert (scales.dtype, scales.shape) == (ir.DataType.FLOAT, (width, depth // block))
+        assert activation_scale is None
+        assert bias is not None
+        assert (bias.dtype, bias.shape) == (ir.DataType.FLOAT16, (width,))
+    proto = ir.to_proto(lowered)
+    assert {(row.got, row.kernel) for row in audit_rows(proto.graph, model, mix)} == {(Precision.WF8, KERNEL)}
+    assert [layer.precision for layer in read_layers(proto)[1] if layer.weighted] == [Precision.WF8] * 2
+    packed_file.write(lowered, path)
+    device = OnnxRuntimeBackend().device
+    with pytest.raises(RefusedError, match=f"implementation for {KERNEL}.*WF8 run with onnxruntime-gpu 1.31 or later"):
+        open_session(device, path, device.session_options())
+
+
+def test_the_op_computes_what_is_emulated(cuda: OnnxRuntimeBackend, tmp_path: Path) -> None:
+    """By the op's definition, in numpy: `A · (fp8(B) · b_scale)ᵀ + bias`."""
+    model = product_of_a_vector(tmp_path / "model.onnx")
+    mix = Assignment({group.id: Precision.WF8 for group in model.groups})
+    at = feeds(model, 1)["x"].astype(np.float64)
+    for node in cuda.builder(model, observed(model)).lower(mix).graph:
+        if node.op_type == KERNEL:
+            codes, scales, bias = (array_of(node.inputs[i]).astype(np.float64) for i in (1, 2, 4))
+            at = at @ (codes * np.repeat(scales, node.attributes.get_int("block_size"), axis=1)).T + bias
+        if node.op_type == "Relu":
+            at = np.maximum(at, 0)
+    lowered = lower(model, mix, observed(model), cuda.placement)
+    emulated = Emulator(OnnxRuntimeBackend(), cuda.placement).open(spelled_out(lowered)).run(feeds(model, 1))["y"]
+    assert sqnr_db(at, emulated) > 50
+
+
+def test_casts_stand_where_neighbours_are_of_another_type(cuda: OnnxRuntimeBackend, tmp_path: Path) -> None:
+    model = product_of_a_vector(tmp_path / "model.onnx")
+    kinds = {Precision.FP32: 2, Precision.BF16: 3, Precision.FP16: 2, Precision.W8: 2}
+    for beside, casts in kinds.items():
+        mix = Assignment({"g000": Precision.WF8, "g001": beside})
+        lowered = cuda.builder(model, observed(model)).lower(mix)
+        ops = [node.op_type for node in lowered.graph]
+        assert (ops.count("Cast"), ops.count(KERNEL)) == (casts, 1), (beside, ops)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version", "says"),
+    [
+        ("1.30.0", (9, 0), "the target has no WF8 kernel for Gemm"),
+        ("1.31.0", (9, 0), ""),
+        ("1.32.1", (8, 0), ""),
+        ("1.32.1", (7, 5), None),
+    ],
+)
+def test_floats_of_eight_bits_need_a_new_runtime_and_gpu(
+    cuda: OnnxRuntimeBackend,
+    runtime: str,
+    version: tuple[int, int],
+    says: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "compute_capability", lambda index: version)
+    monkeypatch.setattr(onnxruntime, "__version__", runtime)
+    model = product_of_a_vector(tmp_path / "model.onnx")
+    space = make_space(model, cuda.capability(), observed(model))
+    reasons = {choice.precision: choice.reason for choice in space.choices["g000"]}
+    assert reasons.get(Precision.WF8) == says
+    assert (Precision.WF8 in space.precisions) is (says == "")
 
 
 @pytest.mark.parametrize(("version", "halves"), [((7, 5), False), ((8, 0), True), (None, False)])
