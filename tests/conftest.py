@@ -43,7 +43,7 @@ import_late()
 from studies.store.store import Store  # noqa: E402
 from tests.support.layers import SECOND_LAYER, SLOW_PLACES, SLOW_TESTS, SLOWEST  # noqa: E402
 from tests.support.made_once import make_once  # noqa: E402
-from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, fresh_url  # noqa: E402
+from tests.support.study_rows import SERVERS, STUDY, TARGET, fresh_url  # noqa: E402
 from tests.support.tensorrt.gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
 
 make_once()
@@ -68,10 +68,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: names.index(item.path.stem) if item.path.stem in names else len(names))
 
 
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of every kind that holds no study."""
-    return fresh_url(request.param, tmp_path, with_tables=True)
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """An SQLite file that holds no study; `studies/store/contract` has one of every kind of database."""
+    return fresh_url("sqlite", tmp_path, with_tables=True)
 
 
 @pytest.fixture

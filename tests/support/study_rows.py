@@ -1,15 +1,18 @@
-"""Studies with a few rows in their database."""
+"""Studies with a few rows in their database, and workers of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from sqlalchemy import create_engine, func, select
+import pytest
+from sqlalchemy import create_engine, func, select, update
 
 from search.graph.model import Group
 from search.values import (
@@ -26,7 +29,7 @@ from search.values import (
 )
 from studies.judging.rules.verdicts import STORED, quantile
 from studies.options.read_options import read_config
-from studies.store.database import tables
+from studies.store.database import column_types, database, tables
 from studies.store.store import Store
 from tests.support.made_once import copy_tables, make_tables
 from tests.support.records import METRIC, MODEL, study_record
@@ -49,6 +52,10 @@ LAYERS = (
 )
 SERVERS = ["postgresql", "mariadb", *(["given"] if GIVEN else [])]
 KINDS = ["sqlite", *SERVERS]
+SQLITE_ALONE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # of the contract of the store
+LEASE_S = 60.0
+WORKERS = 6
+T = TypeVar("T")
 
 
 def fresh_url(kind: str, tmp_path: Path, *, with_tables: bool = False) -> str:
@@ -154,3 +161,30 @@ def group(number: int) -> Group:
     texts = {"id": f"g{number:03}", "name": f"/layer{number}/Conv", "op": "Conv", "output": "y"}
     rest: dict[str, Any] = {field.name: () for field in fields(Group) if field.name not in texts}
     return Group(**{**rest, **texts, "block": "", "pinned": "", "nodes": ("n",), "anchors": ("n",)})
+
+
+def join(store: Store, target: int, pid: int = 1) -> str:
+    return store.workers.join(target, host="a host", device="CPU", pid=pid)
+
+
+def begin(store: Store, target: int, worker: str, number: int = 0, **options: Any) -> int:
+    chosen = assignment(*(number // 3**place % 3 for place in range(6)))
+    return store.claims.begin(target, chosen, chosen.digest, worker, number, **options)
+
+
+def grow_old(store: Store, table: type[Any], seconds: float = 2 * LEASE_S) -> None:
+    """Let so much time pass since the heartbeats of a table."""
+    with database.begin_write(store.database.engine) as connection:
+        connection.execute(update(table).values(heartbeat=column_types.utc_ago(seconds)))
+
+
+def at_once(*calls: Callable[[], T]) -> list[T]:
+    """What the calls give, each made in a thread of its own, all at the same moment."""
+    start = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], T]) -> T:
+        start.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [done.result() for done in [pool.submit(run, call) for call in calls]]

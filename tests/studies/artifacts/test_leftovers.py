@@ -72,31 +72,6 @@ def test_an_engine_that_nobody_needs_any_more_once_it_is_recorded_is_not_put_aga
     assert (names(artifacts), known(store)) == (set(), {})
 
 
-def test_studies_that_keep_and_drop_one_engine_at_once(url: str, artifacts: Artifacts, tmp_path: Path) -> None:
-    said: list[str] = []
-
-    def work(name: str) -> None:
-        with Store.open(url, create=True) as store:
-            target = store.targets.add(store.studies.create(STUDY.with_values(name=name)), TARGET, name)
-            for trial in range(25):
-                with kept_engine(store, artifacts, built(tmp_path)) as digest:
-                    number = finish(store, target, trial, trial % 3, trial // 3 % 3, trial // 9, artifact=digest)
-                if digest not in artifacts:
-                    said.append(f"{name}: what trial {trial} refers to is gone")
-                drop(store, artifacts, store.files.release_engines([number]))
-        said.append("done")
-
-    Store.open(url, create=True).close()
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("one", "two")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert said == ["done", "done"]
-    with Store.open(url) as store:
-        assert (names(artifacts), known(store)) == (set(), {})
-
-
 def test_what_is_not_recorded_goes_at_once_or_when_it_is_old(
     store: Store, target: int, artifacts: Artifacts, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from search.values import Accuracy, AuditRow, Failure, FailureKind, Precision, Stage
+from search.values import Accuracy, Failure, FailureKind, Precision, Stage
 from studies.judging.sentences.no_pick import nearest_text, regained_text
 from studies.judging.standing import Standing, read_standing
 from studies.options.limits import Limits
@@ -26,7 +26,7 @@ from tests.support.crashes.kill_and_resume import untold
 from tests.support.crashes.worker_processes import Workers
 from tests.support.forks.processes import run_python
 from tests.support.servers.databases import postgresql_url
-from tests.support.study_rows import add, evaluated, make_study, plain, scored
+from tests.support.study_rows import add, evaluated, make_study, scored
 
 NOTHING = {"leases": 0, "tasks": 0, "running": 0, "open": 0, "untold": 0, "loose": 0, "twice": 0}
 
@@ -124,28 +124,6 @@ def test_what_may_keep_the_limits_is_named_with_what_to_do(
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_stopped_evaluation_is_replaced_once(store: Store) -> None:
-    target = make_study(store)
-    number = add(store, target, 5, evaluated((1, 2), 2.0, 0.05, 0.02, accuracy=early(0.05, 0.02)))
-    before = store.evaluations.load(number)
-    store.measurements.add_round(target, {number: before.evaluation.latency})
-    audit = tuple(AuditRow(g, p, None, "other") for g, p in before.evaluation.assignment.items())
-    whole = evaluated((1, 2), 2.1, 0.03, 0.004, audit=audit, size_bytes=7)
-    store.claims.replace_stopped(number, whole, worker="w1")
-    found = store.evaluations.load(number)
-    assert plain(found.evaluation.accuracy) == plain(whole.accuracy)
-    assert plain(found.evaluation.latency) == plain(whole.latency)
-    assert (found.evaluation.audit, found.evaluation.size_bytes) == (audit, 7)
-    assert (found.trials, found.digest, found.worker) == ((5,), before.digest, "w1")
-    again = store.measurements.rounds(target)
-    assert (list(again.evaluation_id), list(again.raw_ms)) == ([number], [2.0])  # what was measured again stays
-    now = judged(store, Limits())
-    assert (trials(now, now.measures.complete), trials(now, now.measures.stopped_rows)) == ([5], [])
-    with pytest.raises(LostEvaluationError):
-        store.claims.replace_stopped(number, evaluated((1, 2), 2.2, 0.0, 0.0), worker="w2")
-    assert plain(store.evaluations.load(number).evaluation.accuracy) == plain(whole.accuracy)
 
 
 def test_what_failed_on_the_final_data_is_judged_anew_when_it_was_built_again(store: Store) -> None:

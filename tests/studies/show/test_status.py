@@ -30,7 +30,7 @@ from studies.store.database import column_types, tables
 from studies.store.database.database import begin_write
 from studies.store.store import Store
 from tests.support.command_line import child, copy_finished, invoke, ok
-from tests.support.study_rows import KINDS, add, assignment, evaluated, fresh_url, make_study
+from tests.support.study_rows import add, assignment, evaluated, fresh_url, make_study
 
 LIMITS: list[dict[str, str]] = [
     {},
@@ -92,14 +92,12 @@ def fronted(store: Store, target: int, limits: Limits, read: Callable[..., Stand
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_front_and_picks_are_those_of_front(kind: str, tmp_path: Path) -> None:
-    """With every tie band on SQLite; servers, which read the same columns, with one."""
-    with Store.open(fresh_url(kind, tmp_path), create=True) as store:
+def test_front_and_picks_are_those_of_front(tmp_path: Path) -> None:
+    with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
         target = make_study(store)
         many(store, target, 250, seed=0)
         study, sizes = store.studies.load("s"), set()
-        for band in (None, 0.0, 0.01, 0.2) if kind == "sqlite" else (0.01,):
+        for band in (None, 0.0, 0.01, 0.2):
             with begin_write(store.database.engine) as connection:
                 connection.execute(update(tables.TargetRecord).values(latency_band=band))
             for given in LIMITS:
@@ -161,9 +159,8 @@ def aged(store: Store, name: str, seconds: float) -> None:
         connection.execute(update(lease).where(lease.worker == name).values(heartbeat=ago))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_workers_running_tasks_and_failures(kind: str, tmp_path: Path) -> None:
-    with Store.open(fresh_url(kind, tmp_path), create=True) as store:
+def test_workers_running_tasks_and_failures(tmp_path: Path) -> None:
+    with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
         target = make_study(store, trials="20", lease="30s")
         alive, lost, ended = (
             store.workers.join(target, host=f"host{i}", device="cpu", pid=i, state="searching") for i in range(3)

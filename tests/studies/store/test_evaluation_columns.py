@@ -22,16 +22,10 @@ from studies.store import columns
 from studies.store.columns import EvaluationTable
 from studies.store.reading.evaluation_columns import DETAILS
 from studies.store.store import Store
-from tests.support.study_rows import KINDS, add, evaluated, fresh_url, make_study
+from tests.support.study_rows import add, evaluated, make_study
 
 ENGINE = EngineSummary(layers=9, moves=4, opaque=0, sparse=0)
 FAILURE = Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel", "")
-
-
-@pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(fresh_url(request.param, tmp_path), create=True) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -97,18 +91,6 @@ def test_details_come_back_in_every_way_of_asking(store: Store, target: int) -> 
     assert list(few.trial == 6) == [False, False, False, True, False]
     assert list(few.kind != "") == [False, False, True, False, False]
     assert few.digest[0] == evaluated((0, 0, 0), 1.0, 0.0, 0.0).assignment.digest
-
-
-def test_a_row_is_the_same_read_alone_and_with_the_whole_column(
-    store: Store, target: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = store.evaluations.table(target)
-    monkeypatch.setattr(columns, "MOST_ROWS", 2)
-    whole = store.evaluations.table(target)
-    for name in DETAILS:
-        singly = [getattr(alone, name)[row] for row in range(len(alone))]
-        np.testing.assert_array_equal(getattr(whole, name)[:], np.array(singly))
-        assert getattr(whole, name)[:].dtype.kind == np.array(singly).dtype.kind
 
 
 def test_judging_reads_no_detail_and_a_detail_only_its_rows(store: Store, target: int) -> None:

@@ -8,7 +8,6 @@ import json
 import shutil
 import sqlite3
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from studies.store import target_names, target_options
 from studies.store.records import TargetRecord
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, TEMPORARY, copy_finished, invoke, ok
-from tests.support.study_rows import KINDS, STUDY, TARGET, fresh_url
+from tests.support.study_rows import STUDY, TARGET
 
 pytestmark = pytest.mark.slow
 
@@ -302,37 +301,6 @@ def test_a_run_stores_what_it_was_told_and_no_more(tmp_path: Path) -> None:
         )
         assert run(first, model="/new.onnx")["model"] == store.studies.load("demo").model_path == "/new.onnx"
         assert [record.options for record in store.targets.of_study(study.id)] == [None, {"threads": 2, "trials": 90}]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path: Path) -> None:
-    """A run that was told 60 when it began stores that while another raises the total, whichever comes first."""
-    with Store.open(fresh_url(kind, tmp_path), create=True) as store:
-        config = {"model": "/m.onnx", "data": "/d.npz", "study": "demo", "backend": "onnxruntime", "trials": 60}
-        store.studies.create(STUDY.with_values(config=config))
-        study = store.studies.load("demo")
-        store.targets.add(study.id, H200, "a")
-        store.targets.add(study.id, L4, "b", options={"trials": 70})
-
-        def run(place: int, **options: str) -> None:
-            """As it was read before anybody stored anything."""
-            told = change_config(target_options.config_of(study, known[place]), read_changes(options))
-            target_options.remember(store, study, known[place], explicit_options(told))
-
-        known = store.targets.of_study(study.id)
-        for place, now in ((0, "60"), (1, "70")):
-            told = [{"trials": now}, {"trials": "500"}, {"trials": "90"}, {"trials": "40"}, {"max-drop": "1%"}]
-            with ThreadPoolExecutor(len(told)) as pool:
-                list(pool.map(lambda options, place=place: run(place, **options), told))
-            options = [
-                store.studies.load("demo").config,
-                *(t.options or {} for t in store.targets.of_study(study.id)[1:]),
-            ][place]
-            assert (options["trials"], options["max_drop"]["value"]) == (500, 0.01)
-        known = store.targets.of_study(study.id)
-        study = store.studies.load("demo")
-        run(0, trials="40")
-        assert store.studies.load("demo").config["trials"] == 40, "nobody else changed it, so it may be lowered"
 
 
 def test_options_of_a_target_go_over_those_of_the_study(tmp_path: Path) -> None:

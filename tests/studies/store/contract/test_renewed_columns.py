@@ -21,7 +21,7 @@ from studies.store.reading.evaluation_columns import JUDGED
 from studies.store.records import EXPORT, FAILED, OK, RUNNING
 from studies.store.statements import results
 from studies.store.store import Store
-from tests.support.study_rows import assignment, evaluated, finish
+from tests.support.study_rows import SQLITE_ALONE, assignment, evaluated, finish
 
 STEPS = 80
 FAILURE = Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel", "")
@@ -109,6 +109,7 @@ class Writer:
         return replace(found, baseline_ms=4.0 + self._random.random())
 
 
+@SQLITE_ALONE
 def test_a_result_that_takes_the_place_of_a_stopped_one_is_read_again(store: Store, target: int) -> None:
     writer = Writer(store, target, "w1", 1)
     number = writer.begin()
@@ -174,6 +175,7 @@ def test_of_two_results_stored_at_once_the_second_waits_for_the_first(store: Sto
     assert (list(known.status), known.revision) == ([RUNNING, OK], 2)
 
 
+@SQLITE_ALONE
 def test_rows_that_did_not_change_are_not_read_again(store: Store, target: int) -> None:
     for number in range(5):
         finish(store, target, number, number % 3, number // 3)

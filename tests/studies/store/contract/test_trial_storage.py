@@ -1,4 +1,4 @@
-"""What a trial is given together is stored in one transaction, whole or not at all."""
+"""Optuna's trials beside our rows: what one is given together is stored in one transaction, whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,16 +17,9 @@ from studies.store.database.database import optuna_storage
 from studies.store.database.trial_storage import RetriedStorage
 from studies.store.store import Store
 from tests.support.servers.cut_connection import wire_to
-from tests.support.study_rows import SERVERS, fresh_url
+from tests.support.study_rows import SERVERS, SQLITE_ALONE, finish, fresh_url
 
 NAMES = [f"g{number:03}" for number in range(12)]
-
-
-@pytest.fixture(params=["sqlite", *SERVERS])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    found = f"sqlite:///{tmp_path}/s.db" if request.param == "sqlite" else fresh_url(request.param, tmp_path)
-    Store.open(found, create=True).close()
-    return found
 
 
 @pytest.fixture
@@ -64,6 +57,19 @@ def seen_by_another(url: str, number: int) -> optuna.trial.FrozenTrial:
     """A trial as another process reads it."""
     with opened(url) as storage:
         return optuna.load_study(study_name="s", storage=storage).get_trials()[number]
+
+
+@pytest.mark.slow
+def test_optuna_lives_in_the_same_database(store: Store, target: int, url: str) -> None:
+    storage = optuna_storage(url)
+    study = optuna.create_study(study_name="demo/cpu", storage=storage, directions=["minimize", "minimize"])
+    trial = study.ask({"g000": optuna.distributions.IntDistribution(0, 2)})
+    finish(store, target, trial.number, trial.params["g000"])
+    study.tell(trial, (1.5, 0.25))
+    optuna.delete_study(study_name="demo/cpu", storage=storage)
+    storage.remove_session()
+    storage.engine.dispose()
+    assert store.trials.load(target, 0).status == "ok"
 
 
 def test_what_a_trial_is_given_together_is_stored_in_one_transaction(url: str, storage: RetriedStorage) -> None:
@@ -178,6 +184,7 @@ def test_a_trial_that_another_process_took_from_the_queue_is_not_taken(url: str,
     assert [trial.values for trial in study.get_trials()[2:4]] == [[2.0, 3.0], None]
 
 
+@SQLITE_ALONE
 def test_the_trials_of_this_process_are_not_read_again(storage: RetriedStorage) -> None:
     study, trial = begun(storage)
     suggest(trial)
@@ -189,6 +196,7 @@ def test_the_trials_of_this_process_are_not_read_again(storage: RetriedStorage) 
     assert len([text for text in statements if text.startswith("SELECT")]) == 1
 
 
+@SQLITE_ALONE
 def test_another_range_than_the_study_s_is_refused_at_once(storage: RetriedStorage) -> None:
     study, trial = begun(storage)
     with storage.together(), pytest.raises(ValueError, match="distribution"):

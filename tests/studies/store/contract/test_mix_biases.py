@@ -14,7 +14,7 @@ from studies.store.records import LostEvaluationError
 from studies.store.statements import results
 from studies.store.store import Store
 from studies.trials.ledger import Ledger
-from tests.support.study_rows import add, evaluated, make_study, plain
+from tests.support.study_rows import SQLITE_ALONE, add, evaluated, make_study, plain
 
 STEP = StepRecord("bias", False, True, "the error is half as large", 0.02, 0.01, notes=("2 of 2 ops corrected",))
 KEPT = MixBias(STEP, True, STEP.reason, LossEstimate(0.02, 0.01, 0.03, 8), LossEstimate(0.01, 0.0, 0.02, 8))
@@ -55,6 +55,7 @@ def test_the_result_of_a_corrected_engine_takes_the_place_of_the_other_one_once(
     assert plain(store.evaluations.load(number).evaluation.accuracy) == plain(better.accuracy)
 
 
+@SQLITE_ALONE
 def test_the_engine_without_the_corrections_gives_way_to_the_other_one(store: Store, tmp_path: Path) -> None:
     target = make_study(store)
     study, artifacts = store.studies.load("s"), Artifacts(tmp_path / "engines")
@@ -71,6 +72,7 @@ def test_the_engine_without_the_corrections_gives_way_to_the_other_one(store: St
     assert before.artifact not in artifacts
 
 
+@SQLITE_ALONE
 def test_what_is_not_kept_is_remembered_and_changes_nothing_else(store: Store) -> None:
     target, number = confirmed(store)
     before = store.evaluations.load(number)
