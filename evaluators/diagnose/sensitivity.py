@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.data import Batch
-from evaluators.diagnose.distributions import decibels
+from evaluators.diagnose.distributions import Distance, decibels
 from evaluators.diagnose.group_error import GroupError, SensitivityPass
 from evaluators.diagnose.local_noise import Local, Network, Pair, local_noise
 from evaluators.diagnose.probes import Measured, Probe, estimates, singles
@@ -229,21 +229,16 @@ def _first(parts: Sequence[Part]) -> list[Arrays]:
 
 
 def _row(pair: Pair, local: Local, error: float, measured: Measured | None) -> GroupError:
-    distance, finite = local.distance, math.isfinite(local.error.mse)
+    finite = math.isfinite(local.error.mse)
     return GroupError(
         group=pair[0],
         precision=pair[1],
         error=error if math.isfinite(error) else None,
         flipped=measured.flipped if measured is not None else None,
         sqnr_db=decibels(local.error.relative),
-        kl=distance.kl if distance is not None else None,
-        overlap=distance.overlap if distance is not None else None,
-        saturated=distance.saturated if distance is not None else None,
         samples=measured.samples if measured is not None else 0,
         mse=local.error.mse if finite else None,
         shift=local.error.shift if finite else None,
         weight_kl=local.weight_kl,
-        tails=distance.tails if distance is not None else None,
-        peak=distance.peak if distance is not None else None,
-        channel_ratio=distance.channel_ratio if distance is not None else None,
+        **{each.name: getattr(local.distance, each.name, None) for each in fields(Distance)},
     )

@@ -24,16 +24,13 @@ _NANOSECOND_MS, _LARGEST = 1e-6, 1e100
 
 
 @dataclass(frozen=True)
-class History:
-    """Trials as arrays.
+class MeasuredMixes:
+    """Finished mixes whose engines run as requested, as arrays.
 
     Attributes:
-        precisions: (n, groups) int8 precisions of finished trials whose engines run as requested.
+        precisions: (n, groups) int8.
         ms, loss: (n,) measured latencies and losses.
         spread, loss_std: (n,) relative spread of the latency, and standard deviation of the loss.
-        whole: (n,) bool, whether the loss was measured on all samples.
-        pending: (m, groups) int8 precisions of trials that are not finished.
-        tried: codes of all trials, a byte per decision.
     """
 
     precisions: Precisions
@@ -41,6 +38,18 @@ class History:
     loss: NDArray[np.float64]
     spread: NDArray[np.float64]
     loss_std: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class History(MeasuredMixes):
+    """Trials as arrays: those that are finished, and what is known of the others.
+
+    Attributes:
+        whole: (n,) bool, whether the loss was measured on all samples.
+        pending: (m, groups) int8 precisions of trials that are not finished.
+        tried: codes of all trials, a byte per decision.
+    """
+
     whole: NDArray[np.bool_]
     pending: Precisions
     tried: frozenset[bytes]

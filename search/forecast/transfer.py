@@ -7,12 +7,13 @@ transferred as weak priors of groups and of changes of precision, scaled by the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search.forecast.acquisition import front
+from search.forecast.history import MeasuredMixes
 from search.forecast.latency_model import fit_latency
 from search.forecast.priors import Baseline, LatencyPrior
 from search.space.layout import Costs, Layout, Precisions
@@ -42,22 +43,14 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """Finished evaluations on another target whose engines run as requested and that were scored on all samples.
+class Elsewhere(MeasuredMixes):
+    """Evaluations on another target that were scored on all samples, in the order of this target's groups.
 
     Attributes:
-        precisions: (n, groups) int8, in the order of this target's groups.
-        ms, spread: (n,) latencies on that target, and relative spreads of their samples.
-        loss, loss_std: (n,) losses and their standard deviations.
         prior: the prior of latency from the baselines of that target.
         alike: whether precisions round in the same way on both targets.
     """
 
-    precisions: Precisions
-    ms: Floats
-    spread: Floats
-    loss: Floats
-    loss_std: Floats
     prior: LatencyPrior
     alike: bool
 
@@ -71,8 +64,7 @@ class Elsewhere:
         best = front(np.log(self.ms), self.loss)[-MOST_ROWS // 2 :]
         rest = [row for row in range(len(self.ms) - 1, -1, -1) if row not in set(best)]
         kept = np.sort(np.array([*best, *rest[: MOST_ROWS - len(best)]], dtype=np.int64))
-        names = ("precisions", "ms", "spread", "loss", "loss_std")
-        return replace(self, **{name: getattr(self, name)[kept] for name in names})
+        return replace(self, **{each.name: getattr(self, each.name)[kept] for each in fields(MeasuredMixes)})
 
 
 def transfer_prior(

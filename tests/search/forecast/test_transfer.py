@@ -44,7 +44,7 @@ def measured(problem: Problem, seed: int, count: int = 40, *, alike: bool = True
     ms = layout.values(problem.latency, rows) * (1 + 0.004 * rng.standard_normal(count))
     loss = CEILING * layout.values(problem.noise, rows) ** 1.2 + 0.002 * rng.standard_normal(count)
     spread, std = np.full(count, 0.004), np.full(count, 0.002)
-    return Elsewhere(rows, ms, spread, loss, std, latency_prior(layout, baselines(problem)), alike)
+    return Elsewhere(rows, ms, loss, spread, std, latency_prior(layout, baselines(problem)), alike)
 
 
 def baselines(problem: Problem) -> list[Baseline]:
