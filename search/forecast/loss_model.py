@@ -155,7 +155,8 @@ def fit_loss(
     judged = std if whole is None or not whole.any() else std[whole]
     typical = float(np.median(judged[judged > 0])) if (judged > 0).any() else 0.0
     std = np.maximum(std, max(0.1 * typical, 1e-3 * float(np.abs(loss).max(initial=0.0))) or _UNMEASURED_STD)
-    problem = LossProblem(layout, prior, LossTuning(), _start(loss, std), Decibels if decibels else Saturating)
+    worst = float(max(loss.max(), 2 * np.median(std))) if len(loss) else _UNMEASURED  # of uniform mixes, a first guess
+    problem = LossProblem(layout, prior, LossTuning(), worst, Decibels if decibels else Saturating)
     at = problem.prior.mean
     if len(loss) >= _LEAST_TUNED:
         some = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
@@ -167,11 +168,6 @@ def fit_loss(
         problem = problem.share_errors(fitted, loss, std)
         fitted = problem.fit(fitted.at, precisions, loss, std) if problem.tuning.shared > 0 else fitted
     return LossModel(problem, fitted, typical)
-
-
-def _start(loss: Floats, std: Floats) -> float:
-    """A first guess of the loss of the worst uniform assignment."""
-    return float(max(loss.max(), 2 * np.median(std))) if len(loss) else _UNMEASURED
 
 
 @dataclass(frozen=True)

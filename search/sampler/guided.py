@@ -145,7 +145,7 @@ class GuidedSampler(BaseSampler):
             if models is not None:  # before a baseline was measured there is no forecast
                 forecast = models.forecast(self.layout.precisions(codes[None]))
                 self.predicted[trial.number] = Predicted.of(forecast, 0, how, poor, promising)
-        return self._params(codes)
+        return {v.id: int(code) for v, code in zip(self.layout.space.variables, codes, strict=True)}
 
     def _fit_models(self, history: History) -> Models | None:
         """The models; None where there are none yet, or they cannot be fitted."""
@@ -201,9 +201,6 @@ class GuidedSampler(BaseSampler):
 
     def _codes(self, params: Mapping[str, Any]) -> list[int]:
         return [int(params[variable.id]) for variable in self.layout.space.variables]
-
-    def _params(self, codes: Codes) -> dict[str, Any]:
-        return {v.id: int(code) for v, code in zip(self.layout.space.variables, codes, strict=True)}
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

@@ -51,7 +51,9 @@ def check_shape(value: Any, shape: Any, place: str = "the value") -> None:
         _expect(value >= inside[1], value, f"at least {inside[1]}", place)
         _expect(all(value <= most for most in inside[2:]), value, f"at most {inside[-1]:g}", place)
     elif origin in (Union, UnionType):
-        _check_union(value, inside, place)
+        problems = [_problem_of(value, kind, place) for kind in inside]
+        if all(problems):
+            raise ValueError(max(problems, key=lambda problem: len(problem.partition(":")[0])))  # the innermost
     elif is_dataclass(shape):
         _check_fields(value, shape, place)
     elif isinstance(origin, type) and issubclass(origin, Mapping):
@@ -74,12 +76,6 @@ def _is_plain(value: Any, kind: type[Any]) -> bool:
     if kind is float:
         return isinstance(value, int | float) and -math.inf < value < math.inf
     return isinstance(value, kind) and (kind is not int or -_MOST <= value < _MOST)
-
-
-def _check_union(value: Any, kinds: tuple[Any, ...], place: str) -> None:
-    problems = [_problem_of(value, kind, place) for kind in kinds]
-    if all(problems):
-        raise ValueError(max(problems, key=lambda problem: len(problem.partition(":")[0])))  # the innermost
 
 
 def _problem_of(value: Any, kind: Any, place: str) -> str:

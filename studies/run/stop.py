@@ -75,7 +75,8 @@ class Stop:
             UnreachableLimitError: FP32 itself misses the accuracy limit, or the time limit is too short for anything.
         """
         check_float(now, self._work.problem.config.storage)
-        check_time(self._work.pace, now, self._work.problem.config.storage)
+        if not len(now.table):  # a time limit that is over before anything was evaluated is refused
+            refuse_late(self._work.pace, now.study.name, self._work.problem.config.storage)
         in_time = self._work.pace.allows_evaluation(now, uniform=len(now.measures.baselines) < self._uniform)
         if in_time and now.judgement.regainable.any():  # no new ones, so they count towards none of what follows
             return ""
@@ -153,16 +154,6 @@ def warn_of_budget(work: Work, proposals: Proposals, now: Standing) -> None:
             "that can be reached on this target. The search continues, and shows the nearest mixes if none keeps the "
             "budget"
         )
-
-
-def check_time(pace: Pace, now: Standing, storage: str) -> None:
-    """Refuse a time limit that is over before anything was evaluated.
-
-    Raises:
-        UnreachableLimitError: naming the limit, and what the start took.
-    """
-    if not len(now.table):
-        refuse_late(pace, now.study.name, storage)
 
 
 def limit_advice(work: Work, now: Standing, left: int) -> str:

@@ -89,7 +89,7 @@ def measures(evaluation: Evaluation) -> dict[str, Any]:
         "memory_bytes": evaluation.memory_bytes,
         "build_s": evaluation.build_s,
         "total_s": evaluation.total_s,
-        **_failure(evaluation),
+        **({} if evaluation.failure is None else _failure_columns(evaluation.failure)),
         **_latency(evaluation.latency),
         **_accuracy(evaluation.accuracy),
     }
@@ -236,10 +236,6 @@ def blob(values: NDArray[Any]) -> bytes:
 def finite(value: float | None) -> float | None:
     """None for what databases cannot hold or compare alike, or nobody can reckon with: NaN, infinities, 1e300."""
     return float(value) if value is not None and abs(value) <= column_types.LARGEST else None
-
-
-def _failure(evaluation: Evaluation) -> dict[str, Any]:
-    return {} if evaluation.failure is None else _failure_columns(evaluation.failure)
 
 
 def _failure_columns(failure: Failure) -> dict[str, str]:
