@@ -4,88 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from search.values import LossEstimate
-from studies.judging.details import TargetDetails
-from studies.judging.judgement import Judgement
-from studies.judging.measures import Measures
-from studies.judging.rules.picks import Picks
-from studies.judging.rules.verdicts import Disagreement, Verdict
+from studies.judging.judged_target import FinalScore, JudgedTarget, estimate_of, known
 from studies.judging.sentences.evaluations import mix_text
-from studies.options.limits import MetricScale
-from studies.store.columns import EvaluationTable
-from studies.store.records import EvaluationRecord, FinalLevel, StudyRecord
+from studies.store.records import EvaluationRecord, FinalLevel
 
 # Outputs that correlate less with FP32's share less than 4 % of their variance. An INT8 engine that loses ten points of
 # top-1 still has 0.89. Of 64 samples of one value that have nothing to do with FP32's, 19 in 20 stay below this; larger
 # outputs always do.
 UNRELATED_BELOW = 0.2
-
-
-@dataclass(frozen=True)
-class FinalScore:
-    """The scores of an evaluation on the final split; None if it was not `scored` there.
-
-    Attributes:
-        value: the value of the metric.
-        loss: the loss against FP32, in the metric's unit.
-        low, high: the 95 % interval of the loss, which accounts for the number of candidates that were tried.
-        bound, value_bound: the loss is at most this, and the metric at worst this, with 95 % certainty, also for that
-            number of candidates: what the verdict is given by. None where there are too few samples for it.
-        tries: the number of candidates that were tried until this one was taken, including it.
-        failure: why it could not be scored there; empty if it was, or was not tried.
-        disagreement: the disagreement with the loss of the search, if chance does not explain it.
-    """
-
-    verdict: Verdict
-    tries: int
-    value: float | None = None
-    loss: float | None = None
-    low: float | None = None
-    high: float | None = None
-    bound: float | None = None
-    value_bound: float | None = None
-    failure: str = ""
-    disagreement: Disagreement | None = None
-    scored: bool = False
-
-    def loss_estimate(self, samples: int) -> LossEstimate | None:
-        """The loss with its interval; None if it was not scored there."""
-        return _estimate(self, self.low, self.high, samples)
-
-
-class JudgedTarget(Protocol):
-    """What a point is read from: the standing of a target, which makes the points and so is imported by nobody here."""
-
-    @property
-    def study(self) -> StudyRecord: ...
-    @property
-    def measures(self) -> Measures: ...
-    @property
-    def details(self) -> TargetDetails: ...
-    @property
-    def as_given_ms(self) -> float | None: ...
-    @property
-    def table(self) -> EvaluationTable: ...
-    @property
-    def metric(self) -> MetricScale: ...
-    @property
-    def judgement(self) -> Judgement: ...
-    @property
-    def picks(self) -> Picks: ...
-    @property
-    def doubtful(self) -> NDArray[np.bool_]: ...
-    def is_speedup_doubtful(self, row: int) -> bool: ...
-    def is_not_sure(self, row: int) -> bool: ...
-    def ties(self, pick: str) -> tuple[int, ...]: ...
-    def correlation(self, row: int) -> float: ...
-    def final_score(self, row: int) -> FinalScore: ...
 
 
 class Point(EvaluationRecord):
@@ -216,7 +146,7 @@ class Point(EvaluationRecord):
     @property
     def loss_interval(self) -> LossEstimate | None:
         """The loss with its interval, also where scoring stopped early; None without a loss."""
-        return _estimate(self, self.loss_low, self.loss_high, 0)
+        return estimate_of(self.loss, self.loss_low, self.loss_high, 0, self.value)
 
     @property
     def is_unrelated(self) -> bool:
@@ -261,17 +191,5 @@ class Point(EvaluationRecord):
         return {name: self.now.ties(name) for name in self.picks}
 
 
-def known(value: Any) -> Any:
-    """A value of a column as Python has it; None for what the columns hold for nothing, NaN and -1."""
-    plain = value.item() if hasattr(value, "item") else value
-    missing = math.isnan(plain) if isinstance(plain, float) else isinstance(plain, int) and plain == -1
-    return None if missing else plain
-
-
 def _number(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
-
-
-def _estimate(score: FinalScore | Point, low: float | None, high: float | None, samples: int) -> LossEstimate | None:
-    ends = [math.nan if end is None else end for end in (low, high)]
-    return None if score.loss is None else LossEstimate(score.loss, ends[0], ends[1], samples, score.value)

@@ -9,7 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from studies.judging.findings.rescue_table import recovery_text
-from studies.judging.points import FinalScore, Point
+from studies.judging.judged_target import FinalScore
+from studies.judging.points import Point
 from studies.judging.rounding import (
     bounded_text,
     latency_text,

@@ -17,7 +17,7 @@ from search.values import Accuracy, Answer, EngineSummary, Evaluation, Failure, 
 from studies.judging.details import mismatch_text
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
 from studies.judging.findings.rescue_table import mix_bias_text
-from studies.judging.points import FinalScore
+from studies.judging.judged_target import FinalScore
 from studies.judging.rounding import bounded_text, half_width, latency_text, scores_text, value_text
 from studies.judging.sentences.cautions import format_resemblance, unrelated_text
 from studies.judging.sentences.evaluations import death_text, failure_text, flip_texts, mix_text

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from search.values import Precision
-from studies.judging.points import FinalScore, Point
+from studies.judging.judged_target import FinalScore
+from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
 from studies.store.records import ChoiceRecord, FileRecord, GroupRecord, RepeatRecord, StudyRecord
 

@@ -10,7 +10,7 @@ import numpy as np
 from evaluators.diagnose.group_error import GroupError
 from search.values import Precision
 from studies.judging.findings.sensitivity_table import Sensitivities
-from studies.judging.points import FinalScore
+from studies.judging.judged_target import FinalScore
 from studies.judging.rules.verdicts import Verdict
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.limits import Limits
