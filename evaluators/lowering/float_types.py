@@ -10,7 +10,7 @@ import onnx_ir as ir
 from evaluators.lowering.constants import array_of
 from evaluators.lowering.int8.dynamic import DYNAMIC_OPS
 from evaluators.lowering.int8.nodes import Plan, float_inputs
-from evaluators.lowering.placement import NARROW_SAFE, Placement
+from evaluators.lowering.placement import Placement
 from search.graph.element_types import is_float
 from search.graph.grouping import WEIGHTED, is_constant
 from search.graph.model import Group
@@ -113,7 +113,7 @@ class FloatTypes:
         """The float type a node computes in (a quantized op: its float side)."""
         precision = self.precision(node)
         if precision is None:
-            return self._free_type(node) if node.op_type in NARROW_SAFE else FLOAT
+            return self._free_type(node) if node.op_type in self._placement.narrow else FLOAT
         if not precision.quantized:
             return float_type(precision)
         group, side = self._owner[node.name or ""], floats_of(precision, self._placement)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evaluators.lowering.placement import NARROW_SAFE
 from search.values import FREE, REFERENCE
 
 if TYPE_CHECKING:  # these import ONNX, which reading verbs should not wait for
+    from evaluators.lowering.placement import Placement
     from search.graph.model import Model
     from search.space.choices import Space
     from search.values import Capability, Target
@@ -20,12 +20,14 @@ class Layers:
 
     Attributes:
         capability: what the target runs.
+        placement: how it is written.
     """
 
     model: Model
     space: Space
     target: Target
     capability: Capability
+    placement: Placement
 
 
 def layer_rows(layers: Layers) -> list[dict[str, Any]]:
@@ -68,7 +70,7 @@ def _rule(op: str, layers: Layers) -> dict[str, str]:
     if layers.target.options.get("typing") == "weak":
         return {"runs_in": "any type", "why": "with weak typing the engine chooses"}
     runs_in, why = REFERENCE.label, "sums over an axis stay in it"
-    if op in NARROW_SAFE:
+    if op in layers.placement.narrow:
         runs_in, why = "as its neighbours", "a conversion would gain nothing"
     floats = [p for p in layers.capability.precisions if not p.quantized and p is not REFERENCE]
     refused = [layers.capability.why_not(precision, op) for precision in floats]

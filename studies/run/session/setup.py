@@ -14,6 +14,7 @@ from evaluators.backends.registry import choose_backend, open_backend
 from evaluators.calibration import cache as calibration_cache
 from evaluators.data.checks import check_input_names, check_source
 from evaluators.held_folders import held_folder
+from evaluators.lowering.placement import Placement
 from evaluators.metrics.own.handed_metric import find_metric, is_handed
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
@@ -287,8 +288,8 @@ def _with_measured_shapes(config: SearchConfig, model: Model) -> Model:
     return model
 
 
-def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Space, Target, Capability]:
-    """The space of a model on a target, and what the target runs, without a study; with data, ranges decide on FP16.
+def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Space, Target, Capability, Placement]:
+    """The space of a model on a target, what that runs and how, without a study; with data, ranges decide on FP16.
 
     Raises:
         InputError: the model, a rule, the target or the data cannot be used.
@@ -299,9 +300,12 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
         model = load_model(config)
         backend = open_backend(config.backend, device_of(config), backend_options(config), config.capabilities)
         runs = backend.capability()
-        return model, make_space(model, runs, None, config.keep, config.granularity), backend.target(), runs
+        space = make_space(model, runs, None, config.keep, config.granularity)
+        return model, space, backend.target(), runs, backend.placement
     with check_inputs(config, scored=False) as good:
-        return good.model, good.space_under(calibrate(good, config.calibration)), good.target, good.capability
+        placement = Placement.from_json(good.keeper.description.placement)
+        space = good.space_under(calibrate(good, config.calibration))
+        return good.model, space, good.target, good.capability, placement
 
 
 def calibrate(good: Checked, method: str) -> Ranges:

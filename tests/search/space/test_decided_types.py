@@ -11,8 +11,9 @@ import onnx_ir as ir
 import pytest
 
 from evaluators.backends.capabilities.restricted import shipped_capability
+from evaluators.lowering.float_types import float_type, spelled_out
 from evaluators.lowering.lower import lower
-from evaluators.lowering.placement import TENSORRT
+from evaluators.lowering.placement import ONNXRUNTIME_CUDA, TENSORRT, Placement
 from evaluators.process.job import Job
 from evaluators.process.tasks.open_model import OpenModel
 from search.graph.model import Model
@@ -127,10 +128,36 @@ def test_inspect_says_where_none_of_them_can_be_decided(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("placement", "narrow"),
+    [(ONNXRUNTIME_CUDA, {"LayerNormalization", "Softmax"}), (TENSORRT, set())],
+    ids=["cuda", "tensorrt"],
+)
+@pytest.mark.parametrize("precision", [FP16, BF16], ids=lambda p: p.label)
+def test_what_sums_in_fp32_by_itself_needs_no_casts(
+    placement: Placement, precision: Precision, narrow: set[str]
+) -> None:
+    model = loaded("transformer")
+    mix = Assignment({group.id: precision for group in model.groups})
+    lowered = lower(model, mix, ranged("transformer"), placement)
+    types = {(node.op_type, node.outputs[0].dtype) for node in lowered.graph if node.op_type in FREE}
+    dtype = float_type(precision)
+    for op in ("LayerNormalization", "Softmax"):
+        assert {kind for name, kind in types if name == op} == {dtype if op in narrow else ir.DataType.FLOAT}, op
+    outputs = [session_of(ir.to_proto(each)).run(None, feeds(model)) for each in (spelled_out(lowered), model.graph)]
+    assert min(sqnr_db(exact, rounded) for rounded, exact in zip(*outputs, strict=True)) > (
+        50 if precision is FP16 else 30
+    )
+    target = Target("any", "any", {}, {}, "median", relative=False)
+    space = make_space(model, Capability({precision: WEIGHTED}), ranged("transformer"))
+    rules = rule_rows(Layers(model, space, target, Capability({precision: WEIGHTED}), placement))
+    assert {row["op"] for row in rules if row["runs_in"] == "as its neighbours"} == narrow
+
+
 def test_with_weak_typing_their_types_are_the_engine_s() -> None:
     model, capability = loaded("transformer"), shipped_capability("tensorrt", "tensorrt-weak")
     target = Target("tensorrt", "GPU", {}, {"typing": "weak"}, "median", relative=False)
-    rows = rule_rows(Layers(model, make_space(model, capability), target, capability))
+    rows = rule_rows(Layers(model, make_space(model, capability), target, capability, TENSORRT))
     assert {(row["runs_in"], row["why"]) for row in rows} == {("any type", "with weak typing the engine chooses")}
 
 

@@ -104,6 +104,15 @@ def test_every_network_runs_and_only_what_openvino_moves_is_not_as_asked(
         assert all(sqnr_db(*pair) > LEAST_DB for pair in floats)
 
 
+def test_softmax_between_layers_in_bf16_is_in_bf16(backend: OpenVinoBackend) -> None:
+    model = loaded("transformer")
+    mix = Assignment({group.id: BF16 for group in model.groups})
+    lowered = backend.builder(model, ranged("transformer")).lower(mix)
+    types = {node.op_type: node.outputs[0].dtype for node in lowered.graph}
+    assert types["Softmax"] is ir.DataType.BFLOAT16
+    assert types["LayerNormalization"] is ir.DataType.FLOAT
+
+
 @pytest.mark.parametrize(("precision", "joined"), [(FP32, True), (INT8, False)])
 def test_small_int8_products_in_a_row_are_not_left_to_generated_code(
     precision: Precision, joined: bool, backend: OpenVinoBackend
