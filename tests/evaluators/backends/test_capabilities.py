@@ -30,8 +30,11 @@ def test_the_shipped_files_say_what_the_backends_run() -> None:
     assert shipped_capability("onnxruntime-cpu").ops == {INT8: {ATTENTION, "Conv", *products}, **dynamic, **alone}
     cuda = shipped_capability("onnxruntime-cuda")
     assert cuda.ops == {FP16: every, Precision.BF16: products, **alone, Precision.WF8: products}
-    assert {cuda.size(precision, "most_rows") for precision in alone} == {1}
-    assert cuda.size(Precision.WF8, "most_rows") == 16
+    assert [cuda.size(precision, "most_rows") for precision in (Precision.W8, Precision.W4, Precision.WF8)] == [
+        2,
+        4,
+        16,
+    ]
     less = every - {"ConvTranspose"}
     floats = {FP16: every | set(FREE), Precision.BF16: less | set(FREE), Precision.FP8: less}
     newer, older = shipped_capability("tensorrt"), shipped_capability("tensorrt", "tensorrt-8", "tensorrt-weak")
