@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 
 pytest.importorskip("tensorrt")
 
-from tests.support.command_line import DATABASE, invoke, ok, write_inputs
+from tests.support.command_line import invoke, ok, run_sql, write_inputs
 from tests.support.networks import NETWORKS
 
 pytestmark = pytest.mark.gpu
@@ -66,7 +64,7 @@ def test_an_export_holds_the_very_plan_and_what_it_takes_to_build_it_again(study
     assert {"model.plan", "model.onnx", "manifest.json", "calibration.cache", "trtexec.txt"} <= names
     assert {"triton/net/config.pbtxt", "triton/net/1/model.plan"} <= names
     plan = sha256((folder / "model.plan").read_bytes()).hexdigest()
-    assert plan == rows("select artifact from bf_evaluation where role = 'baseline:int8'")[0][0]
+    assert plan == run_sql("select artifact from bf_evaluation where role = 'baseline:int8'")[0][0]
     onnx.checker.check_model(folder / "model.onnx")
     assert json.loads((folder / "manifest.json").read_text())["knobs"]["typing"] == "weak"
     command = (folder / "trtexec.txt").read_text()
@@ -81,11 +79,6 @@ def test_another_optimization_level_is_a_new_evaluation(study):
     rebuilt = json.loads(Path("other/manifest.json").read_text())
     assert (rebuilt["evaluation"]["rebuilt"], rebuilt["knobs"]["optimization_level"]) == (True, "0")
     assert rebuilt["groups"]
-
-
-def rows(query: str) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(DATABASE)) as database:
-        return database.execute(query).fetchall()
 
 
 def test_strong_typing_is_refused_where_the_version_has_none(study):

@@ -6,11 +6,12 @@ import atexit
 import functools
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,12 @@ from tests.support.paths import ROOT
 
 DATABASE = "bitfront.db"
 TEMPORARY = tempfile.gettempdir()  # tests point it elsewhere later
+
+
+def run_sql(query: str, *values: Any, path: Path | str = DATABASE) -> list[Any]:
+    """What a statement gives in the database of the current folder, or in another one; it is committed."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(query, values).fetchall()
 
 
 def three_layers(seed: int = 0, batch: int | str = 4) -> onnx.ModelProto:

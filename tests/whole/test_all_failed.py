@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import DATABASE, copy_finished, invoke, ok, write_inputs
+from tests.support.command_line import DATABASE, copy_finished, invoke, ok, run_sql, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -18,13 +17,6 @@ NONE = "no evaluation keeps the limits"
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def change(statement: str) -> None:
-    connection = sqlite3.connect(DATABASE)
-    with connection:
-        connection.execute(statement)
-    connection.close()
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -50,8 +42,8 @@ def test_a_search_in_which_nothing_comes_through(here: Path, quiet: bool) -> Non
 
 def test_it_is_told_wherever_the_nearest_would_be(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_finished(here)
-    change("update bf_evaluation set status = 'failed', stage = 'build', kind = 'out_of_memory', message = 'no room.'")
-    change("update bf_evaluation set stage = 'lower', kind = 'error', message = 'odd' where id = 1")
+    run_sql("update bf_evaluation set status = 'failed', stage = 'build', kind = 'out_of_memory', message = 'no room.'")
+    run_sql("update bf_evaluation set stage = 'lower', kind = 'error', message = 'odd' where id = 1")
     said = "4 evaluations failed, 3 of them at build (out of memory): no room. One of them: bitfront show small 1"
     assert f"all {said}\n" in ok("front", "small")
     assert "nearest" not in ok("front", "small")
@@ -72,8 +64,8 @@ def test_it_is_told_wherever_the_nearest_would_be(here: Path, monkeypatch: pytes
 
 def test_others_that_cannot_be_judged_are_counted(here: Path) -> None:
     copy_finished(here)
-    change("update bf_evaluation set not_obeyed = 1")
-    change("update bf_evaluation set status = 'failed', stage = 'build', kind = 'error', message = 'x' where id = 1")
+    run_sql("update bf_evaluation set not_obeyed = 1")
+    run_sql("update bf_evaluation set status = 'failed', stage = 'build', kind = 'error', message = 'x' where id = 1")
     counts = "one can be judged by them: 3 did not run in the precisions asked for, 1 failed"
     assert f"{NONE}; n{counts}\n" in ok("front", "small")
     refused = invoke("export", "small", "--out", "engine")
@@ -83,6 +75,6 @@ def test_others_that_cannot_be_judged_are_counted(here: Path) -> None:
 
 def test_one_that_came_through_is_enough(here: Path) -> None:
     copy_finished(here)
-    change("update bf_evaluation set status = 'failed', stage = 'build', kind = 'error', message = 'x' where id > 1")
+    run_sql("update bf_evaluation set status = 'failed', stage = 'build', kind = 'error', message = 'x' where id > 1")
     assert "failed, " not in ok("front", "small", "--latency-budget", "1ns")
     assert f"{NONE}; the nearest:" in ok("front", "small", "--latency-budget", "1ns")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.command_line import DATABASE, ok, three_layers, write_inputs
+from tests.support.command_line import ok, run_sql, three_layers, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -52,18 +50,10 @@ def _there(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(planted)
 
 
-def rows(query: str, *values: Any) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        return connection.execute(query, values).fetchall()
-    finally:
-        connection.close()
-
-
 def asked_int8() -> set[int]:
     """Trials that wanted `second` in INT8."""
-    [(second,)] = rows('select "group" from bf_group where name = ?', "second")
-    found = rows(
+    [(second,)] = run_sql('select "group" from bf_group where name = ?', "second")
+    found = run_sql(
         'select min(number) from bf_trial join bf_audit using (evaluation_id) where "group" = ? and asked <> 0 '
         "group by evaluation_id",
         second,
@@ -72,7 +62,7 @@ def asked_int8() -> set[int]:
 
 
 def test_every_evaluation_that_was_not_obeyed_is_marked() -> None:
-    counts = rows("select not_obeyed, count(*) from bf_evaluation group by not_obeyed order by 1")
+    counts = run_sql("select not_obeyed, count(*) from bf_evaluation group by not_obeyed order by 1")
     assert counts == [(0, 4), (1, 4)]
     assert len(asked_int8()) == 4
     assert "4 not obeyed" in Path("said").read_text()  # told without --verbose, as these cannot be picked
@@ -105,10 +95,12 @@ def test_the_report_lists_them() -> None:
 
 def test_the_sampler_is_told() -> None:
     told = dict(
-        rows(
+        run_sql(
             "select number, value_json from trials join trial_system_attributes using (trial_id) "
             "where key = 'constraints:obeyed' or key like '%obeyed%'"
         )
     )
-    linked = rows("select number from bf_trial t join bf_evaluation e on e.id = t.evaluation_id where not_obeyed > 0")
+    linked = run_sql(
+        "select number from bf_trial t join bf_evaluation e on e.id = t.evaluation_id where not_obeyed > 0"
+    )
     assert {number for number, value in told.items() if json.loads(value) > 0} == {number for (number,) in linked}

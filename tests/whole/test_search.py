@@ -19,7 +19,17 @@ import pytest
 
 from bitfront import verbs
 from studies.judging.study_lookup import read_studies
-from tests.support.command_line import DATABASE, child, copy_finished, finished, invoke, ok, three_layers, write_inputs
+from tests.support.command_line import (
+    DATABASE,
+    child,
+    copy_finished,
+    finished,
+    invoke,
+    ok,
+    run_sql,
+    three_layers,
+    write_inputs,
+)
 from tests.support.networks import Net, finish, images, mobile_cnn, plain_session, save, sqnr_db, transformer, unet
 from tests.support.quantized_files import quantized
 
@@ -51,14 +61,6 @@ def search(folder: Path, *arguments: Any) -> str:
 def front(study: str, *arguments: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(ok("front", study, "--json", *arguments))
     return found
-
-
-def rows(query: str, *values: Any) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        return connection.execute(query, values).fetchall()
-    finally:
-        connection.close()
 
 
 def test_the_whole_way(here: Path) -> None:
@@ -106,7 +108,7 @@ def test_the_whole_way(here: Path) -> None:
 
     assert ok("delete", "way", "--yes") == "Deleted study 'way'.\n"
     assert ok("status") == "The database has no study yet.\n"
-    assert rows("select count(*) from trials") == [(0,)]
+    assert run_sql("select count(*) from trials") == [(0,)]
     kept = [path for path in Path(f"{DATABASE}.artifacts").iterdir() if path.suffix != ".lock"]
     assert kept == []
 
@@ -129,11 +131,11 @@ def test_a_small_space_is_searched_whole_and_repeats_are_not_evaluated_again(her
     write_inputs(here / "in")
     said = search(here, "--trials", 50, "--study", "all", "--sampler", "random")
     assert "every one of the 8 assignments has been evaluated" in said
-    assert rows("select count(*), count(distinct digest) from bf_evaluation") == [(8, 8)]
-    reused = rows("select number, evaluation_id from bf_trial where reused")
+    assert run_sql("select count(*), count(distinct digest) from bf_evaluation") == [(8, 8)]
+    reused = run_sql("select number, evaluation_id from bf_trial where reused")
     assert reused  # a random sampler repeats itself in a space of eight
     trial, evaluation = reused[0]
-    first = rows("select min(number) from bf_trial where evaluation_id = ?", evaluation)[0][0]
+    first = run_sql("select min(number) from bf_trial where evaluation_id = ?", evaluation)[0][0]
     shown = json.loads(ok("show", "all", trial, "--json"))
     assert (shown["trial"], trial in shown["trials"]) == (first, True)
     # Optuna was told of the repetition what it was told of the first.
@@ -141,7 +143,7 @@ def test_a_small_space_is_searched_whole_and_repeats_are_not_evaluated_again(her
 
 
 def told(trial: int) -> list[Any]:
-    return rows(
+    return run_sql(
         "select objective, value from trial_values join trials using (trial_id) where number = ? order by objective",
         trial,
     )
@@ -181,7 +183,7 @@ def test_a_budget_nobody_meets_ends_well(here: Path) -> None:
     said = search(here, "--trials", 4, "--study", "hard", "--latency-budget", "1ns", "--max-drop", "50%")
     assert "no evaluation keeps the limits; the nearest:" in said
     assert "× the budget of" in said
-    stopped = rows("select role, samples = total_samples from bf_evaluation order by id")
+    stopped = run_sql("select role, samples = total_samples from bf_evaluation order by id")
     assert stopped[:2] == [("baseline:fp32", 1), ("baseline:int8", 1)]
     assert stopped[2:] == [("", 0), ("", 0)]  # too slow anyway: a small subset was enough
     # Baselines are scored whole, so other limits have a front, and the hypervolume a reference.
@@ -197,7 +199,7 @@ def test_resume_finds_moved_files(studied: Path) -> None:
     # Where they are now is remembered, from whichever folder the next command runs.
     [study] = json.loads(ok("status", "--json"))["studies"]
     assert study["model_path"] == str(studied / "moved/model.onnx")
-    config = json.loads(rows("select config from bf_study")[0][0])
+    config = json.loads(run_sql("select config from bf_study")[0][0])
     assert (config["model"], config["data"]) == (
         str(studied / "moved/model.onnx"),
         str(studied / "moved/data.npz"),
@@ -208,25 +210,25 @@ def test_resume_finds_moved_files(studied: Path) -> None:
 def test_samplers_by_name(here: Path, sampler: str) -> None:
     write_inputs(here / "in", mobile_cnn())
     search(here, "--trials", 6, "--study", sampler, "--sampler", sampler, "--seed", 3, "--max-drop", "5%")
-    assert rows("select status, count(*) from bf_evaluation group by status") == [("ok", 6)]
-    assert rows("select role from bf_evaluation order by id limit 2") == [("baseline:fp32",), ("baseline:int8",)]
+    assert run_sql("select status, count(*) from bf_evaluation group by status") == [("ok", 6)]
+    assert run_sql("select role from bf_evaluation order by id limit 2") == [("baseline:fp32",), ("baseline:int8",)]
 
 
 def test_keep_rules_hold_in_every_evaluation(here: Path) -> None:
     write_inputs(here / "in", mobile_cnn())
     search(here, "--trials", 5, "--study", "kept", "--keep", "stem=fp32", "--keep", "mb.0/.*=int8")
-    for number, *_ in rows("select number from bf_trial"):
+    for number, *_ in run_sql("select number from bf_trial"):
         groups = {g["node"]: g["asked"] for g in json.loads(ok("show", "kept", number, "--json"))["groups"]}
         assert groups["stem"] == "fp32"
         assert {groups[f"mb.0/{part}"] for part in ("expand", "depthwise", "project")} == {"int8"}
-    reasons = dict(rows("select reason, count(*) from bf_choice where not offered group by reason"))
+    reasons = dict(run_sql("select reason, count(*) from bf_choice where not offered group by reason"))
     assert "kept by the rule 'stem=fp32'" in reasons
 
 
 def test_blocks_move_together(here: Path) -> None:
     write_inputs(here / "in", mobile_cnn())
     search(here, "--trials", 6, "--study", "blocks", "--granularity", "block")
-    for number, *_ in rows("select number from bf_trial"):
+    for number, *_ in run_sql("select number from bf_trial"):
         groups = json.loads(ok("show", "blocks", number, "--json"))["groups"]
         for block in ("mb.0/", "mb.1/"):
             assert len({g["asked"] for g in groups if g["node"].startswith(block)}) == 1
@@ -239,7 +241,7 @@ def test_calibration_and_final_data_apart(here: Path) -> None:
     write_inputs(here / "other", samples=40)
     apart = here / "other/data.npz"
     search(here, "--trials", 2, "--study", "apart", "--calibration-data", apart, "--final-data", apart)
-    data = json.loads(rows("select data from bf_study")[0][0])
+    data = json.loads(run_sql("select data from bf_study")[0][0])
     assert (data["calibration"], data["search"], data["final"]) == (40, 60, 40)
     assert data["final_digest"] == data["calibration_digest"] != data["digest"]
     assert {row["final_loss"] is not None for row in front("apart")["rows"] if row["picks"]} == {True}
@@ -299,7 +301,7 @@ def test_a_dynamic_batch(here: Path) -> None:
     save(three_layers(batch="N"), here / "model.onnx")
     np.savez(here / "data.npz", image=images(30, shape=(3, 8, 8)))
     ok("search", "model.onnx", "--data", "data.npz", "--trials", 2, "--shape", "image:1x3x8x8:6x3x8x8:8x3x8x8")
-    model = json.loads(rows("select model from bf_study")[0][0])
+    model = json.loads(run_sql("select model from bf_study")[0][0])
     assert model["inputs"] == [["image", "float32", [6, 3, 8, 8]]]
     ok("resume", "model", "--trials", 3)
     ok("export", "model", "--out", "engine")
@@ -332,7 +334,7 @@ def test_the_python_functions_do_what_the_verbs_do(studied: Path) -> None:
 def test_an_engine_that_was_not_kept_is_built_again(here: Path) -> None:
     write_inputs(here / "in")
     search(here, "--trials", 3, "--study", "bare", "--keep-engines", "none", "--max-drop", "50%")
-    assert rows("select count(*) from bf_evaluation where artifact is not null") == [(0,)]
+    assert run_sql("select count(*) from bf_evaluation where artifact is not null") == [(0,)]
     result = invoke("export", "bare", "--out", "engine", "--trial", 1)
     assert result.exit_code == 0
     assert "was not kept" in result.stderr
@@ -342,10 +344,10 @@ def test_an_engine_that_was_not_kept_is_built_again(here: Path) -> None:
 def test_only_engines_of_the_front_are_kept(here: Path) -> None:
     write_inputs(here / "in")
     search(here, "--trials", 8, "--study", "front")
-    kept = rows("select artifact from bf_evaluation where artifact is not null")
+    kept = run_sql("select artifact from bf_evaluation where artifact is not null")
     files = {path.name for path in Path(f"{DATABASE}.artifacts").iterdir() if len(path.name) == 64}
     calibrated = {
-        digest for row in rows("select ranges_digest, statistics_digest from bf_study_target") for digest in row
+        digest for row in run_sql("select ranges_digest, statistics_digest from bf_study_target") for digest in row
     }
     assert files - calibrated == {digest for (digest,) in kept}
     assert 1 <= len(kept) <= 8

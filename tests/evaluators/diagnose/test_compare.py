@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,7 +37,7 @@ from studies.inspect import comparison
 from studies.inspect.compare_trial import differences, group_sides, output_sides
 from studies.inspect.comparison import Comparison, GroupSide, OutputComparison
 from tests.support.assignments import THREE
-from tests.support.command_line import DATABASE, copy_finished, finished, invoke, ok
+from tests.support.command_line import DATABASE, copy_finished, finished, invoke, ok, run_sql
 from tests.support.evaluator_jobs import Case, case
 from tests.support.networks import feeds, loaded, plain_session, ranged, residual_cnn, sqnr_db, transformer
 from tests.support.records import group_record
@@ -291,23 +290,14 @@ def strict(text: str) -> dict[str, Any]:
     return found
 
 
-def execute(statement: str, *values: Any) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        with connection:
-            return connection.execute(statement, values).fetchall()
-    finally:
-        connection.close()
-
-
 def engine_of_trial(trial: int) -> Path:
     query = "select artifact from bf_evaluation join bf_trial on evaluation_id = bf_evaluation.id where number = ?"
-    return Path(f"{DATABASE}.artifacts") / execute(query, trial)[0][0]
+    return Path(f"{DATABASE}.artifacts") / run_sql(query, trial)[0][0]
 
 
 @pytest.mark.slow
 def test_an_fp32_engine_is_explained(studied: Path) -> None:
-    before = execute("select count(*) from bf_evaluation")
+    before = run_sql("select count(*) from bf_evaluation")
     result = invoke("compare", "small", 0, "--samples", 8)
     assert result.exit_code == 0, result.output
     assert "trial 0: all fp32, on 8 samples of the final split" in result.stdout
@@ -320,7 +310,7 @@ def test_an_fp32_engine_is_explained(studied: Path) -> None:
     assert output["engine-float"]["sqnr_db"] is None or output["engine-float"]["sqnr_db"] > 100
     assert output["emulated-float"]["equal"]
     assert output["engine-float"]["agreement"] == 1
-    assert execute("select count(*) from bf_evaluation") == before
+    assert run_sql("select count(*) from bf_evaluation") == before
 
 
 @pytest.mark.slow
@@ -377,13 +367,13 @@ def test_an_engine_of_which_a_group_parts_is_not_said_to_be_explained() -> None:
 
 @pytest.mark.slow
 def test_what_is_not_as_recorded_is_warned_of(studied: Path) -> None:
-    [(environment,)] = execute("select environment from bf_study")
+    [(environment,)] = run_sql("select environment from bf_study")
     changed = json.loads(environment)
     changed["packages"]["numpy"] = "0.9"
     changed["memory_bytes"] = 1
-    execute("update bf_study set environment = ?", json.dumps(changed))
-    [(description,)] = execute("select description from bf_target")
-    execute("update bf_target set description = ?", description.replace('"onnxruntime": "', '"onnxruntime": "0.'))
+    run_sql("update bf_study set environment = ?", json.dumps(changed))
+    [(description,)] = run_sql("select description from bf_target")
+    run_sql("update bf_target set description = ?", description.replace('"onnxruntime": "', '"onnxruntime": "0.'))
     result = invoke("compare", "small", 1, "--samples", 4)
     assert result.exit_code == 0, result.output
     told = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
@@ -422,9 +412,9 @@ def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
 @pytest.mark.slow
 def test_an_engine_of_a_late_failure_can_be_compared_and_of_an_early_one_not(studied: Path) -> None:
     failed = "update bf_evaluation set status = 'failed', stage = ?, kind = 'non_finite', message = 'x' where id = 2"
-    execute(failed, "accuracy")
+    run_sql(failed, "accuracy")
     assert strict(ok("compare", "small", 1, "--json", "--samples", 4))["outputs"]
-    execute(failed, "build")
+    run_sql(failed, "build")
     refused("compare", "small", 1, says="comparing trial 1: it failed at build (non finite), so there is no engine")
 
 
@@ -446,7 +436,7 @@ def test_refusals(studied: Path) -> None:
     network.graph.node[0].name = "other"
     onnx.save(network, "other.onnx")
     refused("compare", "small", 0, "--model", "other.onnx", says="has other content than that of the study")
-    execute("update bf_evaluation set status = 'running' where id = 1")
+    run_sql("update bf_evaluation set status = 'running' where id = 1")
     refused("compare", "small", 0, says="its evaluation is not finished")
 
 
@@ -458,7 +448,7 @@ def test_a_file_that_is_no_engine_ends_with_one_message(studied: Path) -> None:
 
 @pytest.mark.slow
 def test_ranges_that_are_gone_are_named(studied: Path) -> None:
-    [(digest,)] = execute("select ranges_digest from bf_study_target")
+    [(digest,)] = run_sql("select ranges_digest from bf_study_target")
     (Path(f"{DATABASE}.artifacts") / digest).unlink()
     refused("compare", "small", 0, says=f"Artifact {digest} is not in", code=1)
 

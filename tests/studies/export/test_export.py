@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
@@ -30,7 +29,7 @@ from studies.store.repositories.claims import Claims
 from studies.store.store import Store
 from studies.trials.ledger import Ledger
 from tests.support import evaluator_jobs
-from tests.support.command_line import DATABASE, copy_finished, environment, invoke, ok, tree
+from tests.support.command_line import DATABASE, copy_finished, environment, invoke, ok, run_sql, tree
 from tests.support.forks.processes import fork_evaluators
 from tests.support.networks import Net, images, save
 
@@ -46,23 +45,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def rows(query: str, *values: Any) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        found = connection.execute(query, values).fetchall()
-        connection.commit()
-        return found
-    finally:
-        connection.close()
-
-
 def manifest(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     return found
 
 
 def lose_engines() -> None:
-    for (digest,) in rows("select digest from bf_artifact where kind = 'engine'"):
+    for (digest,) in run_sql("select digest from bf_artifact where kind = 'engine'"):
         (Path(f"{DATABASE}.artifacts") / digest).unlink(missing_ok=True)
 
 
@@ -199,7 +188,7 @@ def test_the_readme_says_which_function_scores(metric: str, says: str) -> None:
 
 
 def test_an_export_says_what_each_layer_runs_in_and_why_it_is_not_int8(here: Path) -> None:
-    rows("update bf_choice set offered = 0, reason = 'it has no range' where \"group\" = 'g000' and precision = 2")
+    run_sql("update bf_choice set offered = 0, reason = 'it has no range' where \"group\" = 'g000' and precision = 2")
     ok("export", "small", "--trial", 0, "--out", "fp32")
     ok("export", "small", "--trial", 1, "--out", "int8")
     said = invoke("inspect", "fp32", "--against", "int8", "--json")
@@ -234,7 +223,7 @@ def digest(path: Path) -> str:
 
 
 def test_a_trial_without_a_final_score_is_scored_first(here: Path) -> None:
-    rows("delete from bf_score where split = 'final'")
+    run_sql("delete from bf_score where split = 'final'")
     said = invoke("export", "small", "--trial", 1, "--out", "engine")
     assert said.exit_code == 0, said.output
     assert "measuring one finalist again, beside the baseline, and scoring it on the final samples" in said.output
@@ -273,21 +262,21 @@ def test_what_is_refused_leaves_nothing(here: Path, arguments: list[str], says: 
 def test_an_engine_that_is_gone_is_a_new_evaluation(here: Path) -> None:
     front = json.loads(ok("front", "small", "--json"))
     searched = "select id, digest, raw_ms, artifact from bf_evaluation where role != 'export' order by id"
-    before = rows(searched)
+    before = run_sql(searched)
     lose_engines()
     said = invoke("export", "small", "--trial", 1, "--out", "engine")
     assert said.exit_code == 0, said.output
     assert "trial 1: its engine was not kept; building, auditing and measuring it again" in said.output
 
-    new = rows("select id, status, role, assignment, artifact from bf_evaluation where role = 'export'")
+    new = run_sql("select id, status, role, assignment, artifact from bf_evaluation where role = 'export'")
     assert len(new) == 1
     number, status, _, assignment, artifact = new[0]
-    (first,) = rows("select evaluation_id from bf_trial where number = 1")[0]
-    assert (status, assignment) == ("ok", rows("select assignment from bf_evaluation where id = ?", first)[0][0])
-    assert rows("select count(*) from bf_trial where evaluation_id = ?", number) == [(0,)]
-    assert rows("select count(*) from bf_audit where evaluation_id = ?", number) == [(3,)]
-    assert rows("select count(*) from bf_lease") == [(0,)]
-    assert rows(searched) == before
+    (first,) = run_sql("select evaluation_id from bf_trial where number = 1")[0]
+    assert (status, assignment) == ("ok", run_sql("select assignment from bf_evaluation where id = ?", first)[0][0])
+    assert run_sql("select count(*) from bf_trial where evaluation_id = ?", number) == [(0,)]
+    assert run_sql("select count(*) from bf_audit where evaluation_id = ?", number) == [(3,)]
+    assert run_sql("select count(*) from bf_lease") == [(0,)]
+    assert run_sql(searched) == before
     found = manifest(here / "engine")
     assert found["trial"] == 1
     assert found["evaluation"]["id"] == number
@@ -304,11 +293,11 @@ def test_an_engine_that_is_gone_is_a_new_evaluation(here: Path) -> None:
     # ONNX Runtime's engines come out the same again, so the trial has its own back; otherwise the rebuilt one is taken.
     ok("export", "small", "--trial", 1, "--out", "own")
     assert manifest(here / "own")["evaluation"]["id"] == first
-    rows("update bf_evaluation set artifact = null where id = ?", first)
+    run_sql("update bf_evaluation set artifact = null where id = ?", first)
     said = invoke("export", "small", "--trial", 1, "--out", "again")
     assert f"evaluation {number}, built for an earlier export, takes its place" in said.output
     assert manifest(here / "again")["evaluation"]["id"] == number
-    assert rows("select count(*) from bf_evaluation where role = 'export'") == [(1,)]
+    assert run_sql("select count(*) from bf_evaluation where role = 'export'") == [(1,)]
 
 
 def test_an_engine_that_is_built_again_is_no_further_choice(here: Path) -> None:
@@ -332,21 +321,21 @@ def test_an_export_of_a_trial_leaves_the_latencies_of_the_study_as_they_are(here
         return [[row[name] for name in names] for row in found]
 
     scored = "select e.id from bf_evaluation e join bf_score s on s.evaluation_id = e.id"
-    before, stored = latencies(), rows(LATENCIES)
+    before, stored = latencies(), run_sql(LATENCIES)
     assert len(before) == 4
-    rows(f"delete from bf_score where evaluation_id in ({scored} where s.split = 'final')")
+    run_sql(f"delete from bf_score where evaluation_id in ({scored} where s.split = 'final')")
     for number in range(2):
         for trial in (1, 2):
             ok("export", "small", "--trial", trial, "--out", f"engine{number}{trial}")
-            assert (latencies(), rows(LATENCIES)) == (before, stored)
+            assert (latencies(), run_sql(LATENCIES)) == (before, stored)
         lose_engines()
 
 
 def test_an_export_in_another_environment_names_both(here: Path) -> None:
-    ((number, stored),) = rows("select id, environment from bf_study where name = 'small'")
+    ((number, stored),) = run_sql("select id, environment from bf_study where name = 'small'")
     old = json.loads(stored)
     old["packages"]["numpy"] = "1.0"
-    rows("update bf_study set environment = ? where id = ?", json.dumps(old), number)
+    run_sql("update bf_study set environment = ? where id = ?", json.dumps(old), number)
     said = invoke("export", "small", "--trial", 1, "--out", "engine")
     assert said.exit_code == 0, said.output
     found = manifest(here / "engine")
@@ -363,7 +352,7 @@ def test_an_engine_that_is_gone_twice_is_built_twice_and_deleted_with_its_study(
     for number in (1, 2):
         lose_engines()
         ok("export", "small", "--trial", 0, "--out", f"engine{number}")
-        assert rows("select count(*), count(distinct digest) from bf_evaluation where role = 'export'") == [
+        assert run_sql("select count(*), count(distinct digest) from bf_evaluation where role = 'export'") == [
             (number, number)
         ]
     assert digest(here / "engine1/model.onnx") == digest(here / "engine2/model.onnx")
@@ -374,10 +363,10 @@ def test_an_engine_that_is_gone_twice_is_built_twice_and_deleted_with_its_study(
 def test_a_rebuild_that_was_killed_is_made_anew(here: Path) -> None:
     lose_engines()
     ok("export", "small", "--trial", 0, "--out", "engine")
-    rows("update bf_evaluation set status = 'running' where role = 'export'")
+    run_sql("update bf_evaluation set status = 'running' where role = 'export'")
     lose_engines()
     ok("export", "small", "--trial", 0, "--out", "again")
-    assert rows("select status from bf_evaluation where role = 'export'") == [("ok",)]
+    assert run_sql("select status from bf_evaluation where role = 'export'") == [("ok",)]
 
 
 def test_ctrl_c_just_as_a_rebuild_begins_leaves_no_row(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,7 +379,7 @@ def test_ctrl_c_just_as_a_rebuild_begins_leaves_no_row(here: Path, monkeypatch: 
     lose_engines()
     monkeypatch.setattr(Claims, "begin", interrupted)
     assert invoke("export", "small", "--trial", 0, "--out", "engine").exit_code == 130
-    assert rows("select count(*) from bf_evaluation where role = 'export'") == [(0,)]
+    assert run_sql("select count(*) from bf_evaluation where role = 'export'") == [(0,)]
     assert not (here / "engine").exists()
 
 
@@ -424,7 +413,9 @@ def test_a_rebuild_that_fails_is_stored_and_told(here: Path, monkeypatch: pytest
     assert failed.exit_code == 1
     assert "building it again failed, build (refused): no kernel for it" in failed.stderr
     assert not (here / "engine").exists()
-    assert rows("select status, message from bf_evaluation where role = 'export'") == [("failed", "no kernel for it")]
+    assert run_sql("select status, message from bf_evaluation where role = 'export'") == [
+        ("failed", "no kernel for it")
+    ]
     assert json.loads(ok("status", "--json"))["studies"][0]["failed"] == 0
 
 
@@ -432,10 +423,10 @@ def test_a_rebuild_that_was_not_obeyed_does_not_end_the_report(here: Path) -> No
     lose_engines()
     ok("export", "small", "--trial", 1, "--out", "engine")
     rebuilt = "select id from bf_evaluation where role = 'export'"
-    assert len(rows(rebuilt)) == 1
+    assert len(run_sql(rebuilt)) == 1
     ok("report", "small", "--out", "before.html")
     other = f"case asked when {INT8.id} then {FP32.id} else {INT8.id} end"
-    rows(f"update bf_audit set got = {other} where evaluation_id in ({rebuilt})")
+    run_sql(f"update bf_audit set got = {other} where evaluation_id in ({rebuilt})")
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
         number = store.targets.of_study(store.studies.load("small").id)[0].id
         assert Answer.NOT_OBEYED in {row.answer for _, row in store.engines.audits(number)}
@@ -557,7 +548,7 @@ def test_an_engine_that_was_damaged_in_the_artifacts_is_one_that_is_gone(here: P
 
 def engine_of(trial: int) -> str:
     query = "select e.artifact from bf_evaluation e join bf_trial t on t.evaluation_id = e.id where t.number = ?"
-    return str(rows(query, trial)[0][0])
+    return str(run_sql(query, trial)[0][0])
 
 
 def test_the_source_of_an_engine(process: EvaluatorProcess) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from bitfront import verbs
 from studies.options.read_options import read_config
-from tests.support.command_line import DATABASE, ok, quick, write_inputs
+from tests.support.command_line import DATABASE, ok, quick, run_sql, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -37,29 +36,22 @@ def search(**more: str) -> None:
     verbs.search(read_config({**options, **settings, **more}))
 
 
-def rows(query: str) -> list[Any]:
-    with sqlite3.connect(DATABASE) as connection:
-        found = connection.execute(query).fetchall()
-    connection.close()
-    return found
-
-
 def lose_engines() -> None:
-    for (digest,) in rows("select digest from bf_artifact where kind = 'engine'"):
+    for (digest,) in run_sql("select digest from bf_artifact where kind = 'engine'"):
         (Path(f"{DATABASE}.artifacts") / digest).unlink(missing_ok=True)
 
 
 def exported(level: int, number: int = 0) -> tuple[int, float]:
     """Id and build seconds of an export at a level, in the order they were made."""
     query = "select id, build_s, engine from bf_evaluation where role = 'export' order by id"
-    found = [(i, build_s) for i, build_s, engine in rows(query) if json.loads(engine)["optimization_level"] == level]
+    found = [(i, build_s) for i, build_s, engine in run_sql(query) if json.loads(engine)["optimization_level"] == level]
     return found[number]
 
 
 def take(evaluation: int, ms: float) -> None:
     """Let all measurements of an evaluation be this: the pretended TensorRT runs every engine in 0.25 ms."""
-    rows(f"update bf_evaluation set raw_ms = {ms} where id = {evaluation}")
-    rows(f"update bf_sample set raw_ms = {ms} where evaluation_id = {evaluation} and role = 'candidate'")
+    run_sql(f"update bf_evaluation set raw_ms = {ms} where id = {evaluation}")
+    run_sql(f"update bf_sample set raw_ms = {ms} where evaluation_id = {evaluation} and role = 'candidate'")
 
 
 def front() -> dict[int, dict[str, Any]]:
@@ -74,7 +66,7 @@ def test_without_exports_there_are_no_columns_and_none_for_the_search_s_own_leve
     search()
     lose_engines()
     said = ok("export", "s", "--trial", TRIAL, "--out", "again")
-    assert len(rows("select id from bf_evaluation where role = 'export'")) == 1, "built again at the search's level"
+    assert len(run_sql("select id from bf_evaluation where role = 'export'")) == 1, "built again at the search's level"
     manifest = json.loads(Path("again/manifest.json").read_text())
     assert (manifest["final_level"], manifest["search_level"]) == (None, None)
     assert "at optimization level" not in said
@@ -89,7 +81,7 @@ def test_without_exports_there_are_no_columns_and_none_for_the_search_s_own_leve
 
 def test_an_export_at_another_level_stands_beside_its_trial(here: Path) -> None:
     search()
-    take(rows(f"select evaluation_id from bf_trial where number = {TRIAL}")[0][0], 0.5)
+    take(run_sql(f"select evaluation_id from bf_trial where number = {TRIAL}")[0][0], 0.5)
     before = front()
     assert before[TRIAL]["latency_ms"] == 0.5
     said = ok("export", "s", "--trial", TRIAL, "--optimization-level", "4", "--out", "out")
@@ -147,7 +139,7 @@ def test_of_several_levels_each_has_its_newest_export_and_what_was_not_obeyed_is
     lose_engines()
     ok("export", "s", "--trial", TRIAL, "--optimization-level", "4", "--out", "three")
     newest, _ = exported(4, 1)
-    rows(f"update bf_evaluation set build_s = 77, not_obeyed = 2 where id = {newest}")
+    run_sql(f"update bf_evaluation set build_s = 77, not_obeyed = 2 where id = {newest}")
     row = front()[TRIAL]
     assert row["final_level"] == row["final_levels"][1]
     assert [(each["level"], each["build_s"] == 77, each["obeyed"]) for each in row["final_levels"]] == [

@@ -7,13 +7,12 @@ import shutil
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from tests.support.command_line import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
+from tests.support.command_line import DATABASE, copy_finished, invoke, ok, run_sql, three_layers, write_inputs
 from tests.support.crashes.kill_and_resume import rows as stored_rows
 from tests.support.crashes.kill_and_resume import started, wait_for_end
 from tests.support.networks import save
@@ -61,11 +60,6 @@ def copied(searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path / "copy"
 
 
-def rows(query: str) -> list[Any]:
-    with sqlite3.connect(DATABASE) as connection:
-        return connection.execute(query).fetchall()
-
-
 def test_brightness_is_mended(here: Path) -> None:
     found = json.loads((here / "renewed.json").read_text())
     assert found["verdict"] == "holds"
@@ -88,7 +82,7 @@ def test_every_mix_of_the_front_is_built_anew_and_judged(here: Path) -> None:
 
 
 def test_the_new_study_is_linked_to_the_old_which_stays_as_it_was(here: Path) -> None:
-    ((old, new),) = rows(
+    ((old, new),) = run_sql(
         "select b.name, a.name from bf_study a join bf_study b on a.renewed_from = b.id where a.name = 's-renewed'"
     )
     assert (old, new) == ("s", "s-renewed")
@@ -144,7 +138,7 @@ def test_a_study_whose_best_is_fp32_is_not_renewed(tmp_path: Path, monkeypatch: 
 def test_a_renewal_that_is_killed_is_gone_on_with_by_the_same_call(copied: Path) -> None:
     """Whether the kill comes early, late or after the end: the next call ends with the same whole study."""
     count = "select count(*) from bf_evaluation where status <> 'running'"
-    before = rows(count)[0][0]
+    before = run_sql(count)[0][0]
     words = ["resume", "s", "--data", "bright.npz", "--as", "killed"]
     with started(*words, "--json", cwd=copied) as process:
         while process.poll() is None and stored_rows(copied, count) in ([], [(before,)]):
@@ -163,20 +157,20 @@ def test_a_renewal_that_is_killed_is_gone_on_with_by_the_same_call(copied: Path)
         "from bf_evaluation e join bf_study_target t on e.study_target_id = t.id join bf_study s on t.study_id = s.id "
         "where s.name = 'killed'"
     )
-    assert rows(f"select count(*) {of_study} and e.status = 'running'") == [(0,)]
-    assert rows(f"select count(*) - count(distinct e.digest) {of_study}") == [(0,)]
+    assert run_sql(f"select count(*) {of_study} and e.status = 'running'") == [(0,)]
+    assert run_sql(f"select count(*) - count(distinct e.digest) {of_study}") == [(0,)]
 
 
 def test_it_is_gone_on_with_by_the_same_call(copied: Path) -> None:
     found = invoke("resume", "s", "--as", "s-renewed", "--data", "bright.npz", "--json")
     assert found.exit_code == 0, found.output
-    assert rows("select count(*) from bf_study where name like 's-renewed%'") == [(1,)]
+    assert run_sql("select count(*) from bf_study where name like 's-renewed%'") == [(1,)]
     assert json.loads(found.stdout)["best"] == json.loads((copied / "renewed.json").read_text())["best"]
 
 
 def test_the_link_goes_with_the_old_study(copied: Path) -> None:
     ok("delete", "s", "--yes")
-    assert rows("select renewed_from from bf_study where name = 's-renewed'") == [(None,)]
+    assert run_sql("select renewed_from from bf_study where name = 's-renewed'") == [(None,)]
     assert json.loads(ok("status", "s-renewed", "--json"))["renewed_from"] is None
 
 
@@ -203,9 +197,9 @@ def test_the_link_goes_with_the_old_study(copied: Path) -> None:
     ],
 )
 def test_bad_input_is_refused_in_one_message_and_makes_no_study(here: Path, words: list[str], said: str) -> None:
-    before = rows("select name from bf_study order by id")
+    before = run_sql("select name from bf_study order by id")
     found = invoke("resume", *words)
     assert found.exit_code == 2, found.output
     assert found.stderr.count("error:") == 1
     assert said in found.stderr
-    assert rows("select name from bf_study order by id") == before
+    assert run_sql("select name from bf_study order by id") == before

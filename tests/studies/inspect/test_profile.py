@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sqlite3
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from search.values import Assignment, AuditRow, LayerTime, Precision
 from studies.artifacts.folder import Artifacts
 from studies.inspect.profile import Profile, delta_rows, headline
 from studies.store.records import GroupRecord
-from tests.support.command_line import DATABASE, copy_finished, invoke, ok
+from tests.support.command_line import DATABASE, copy_finished, invoke, ok, run_sql
 from tests.support.networks import feeds, loaded, ranged
 from tests.support.records import group_record
 
@@ -179,17 +178,8 @@ def studied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     copy_finished(tmp_path)
-    execute("delete from bf_profile")
+    run_sql("delete from bf_profile")
     return tmp_path
-
-
-def execute(statement: str, *values: Any) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        with connection:
-            return connection.execute(statement, values).fetchall()
-    finally:
-        connection.close()
 
 
 def shown(*arguments: Any) -> dict[str, Any]:
@@ -207,14 +197,14 @@ def test_a_profile_is_measured_stored_and_shown_again_without_the_device(studied
     assert sum(row["scaled_ms"] for row in first["parts"]) == pytest.approx(first["latency_ms"])
     assert first["latency_ms"] == pytest.approx(row["latency_ms"])
     assert first["sum_ms"] == pytest.approx(sum(row["ms"] for row in first["layers"]))
-    assert execute("select count(*) from bf_profile") == [(len(first["layers"]),)]
+    assert run_sql("select count(*) from bf_profile") == [(len(first["layers"]),)]
     # No model and no data are needed to show what is stored, and nothing is measured anew.
     second = shown(1, "--model", "nowhere.onnx")
     assert second == {**first, "profiled_now": False}
     refused("show", "small", 1, "--profile", "--again", "--model", "nowhere.onnx", says="nowhere.onnx")
     third = shown(1, "--again", "--count", 2)
     assert third["profiled_now"]
-    assert execute("select count(*) from bf_profile") == [(len(third["layers"]),)]
+    assert run_sql("select count(*) from bf_profile") == [(len(third["layers"]),)]
 
 
 def test_the_baselines_of_a_search_have_their_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +240,7 @@ def test_two_trials_side_by_side(studied: Path) -> None:
 
 @pytest.mark.slow
 def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
-    [(digest,)] = execute("select artifact from bf_evaluation where role = 'baseline:int8'")
+    [(digest,)] = run_sql("select artifact from bf_evaluation where role = 'baseline:int8'")
     (Path(f"{DATABASE}.artifacts") / digest).unlink()
     found = shown(1, "--count", 3)
     said = "trial 1: its engine was not kept; it was built again for this profile"
@@ -265,13 +255,13 @@ def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
 
 
 def refused(*arguments: Any, says: str, code: int = 2) -> None:
-    before = execute("select count(*) from bf_profile")
+    before = run_sql("select count(*) from bf_profile")
     result = invoke(*arguments)
     assert result.exit_code == code, result.output
     assert result.stdout == ""
     assert says in result.stderr
     assert sum(line.startswith("error: ") for line in result.stderr.splitlines()) == 1
-    assert execute("select count(*) from bf_profile") == before
+    assert run_sql("select count(*) from bf_profile") == before
 
 
 def test_refusals(studied: Path) -> None:
@@ -281,30 +271,30 @@ def test_refusals(studied: Path) -> None:
     refused("show", "small", 0, "--profile", "--count", 0, says="--count 0: expected 1 to")
     refused("show", "small", 0, "--profile", "--sort", "name", says="--sort: expected one of order, time")
     refused("show", "small", 0, "--profile", "--json", "--csv", says="were both given")
-    execute("update bf_evaluation set status = 'failed', stage = 'build', kind = 'refused', message = 'x' where id = 2")
+    run_sql("update bf_evaluation set status = 'failed', stage = 'build', kind = 'refused', message = 'x' where id = 2")
     refused(
         "show", "small", 1, "--profile", says="profiling trial 1: it failed at build (refused), so there is no engine"
     )
-    execute("update bf_evaluation set status = 'running' where id = 2")
+    run_sql("update bf_evaluation set status = 'running' where id = 2")
     refused("show", "small", 1, "--profile", says="its evaluation is not finished")
 
 
 @pytest.mark.slow
 def test_another_target_is_refused(studied: Path) -> None:
-    [(description,)] = execute("select description from bf_target")
-    execute("update bf_target set description = ?", description.replace('"onnxruntime": "', '"onnxruntime": "0.'))
+    [(description,)] = run_sql("select description from bf_target")
+    run_sql("update bf_target set description = ?", description.replace('"onnxruntime": "', '"onnxruntime": "0.'))
     refused("show", "small", 0, "--profile", says="onnxruntime: 0.")
 
 
 @pytest.mark.slow
 def test_an_engine_that_cannot_be_loaded_is_one_message(studied: Path) -> None:
     digest = Artifacts(Path(f"{DATABASE}.artifacts")).put_bytes(b"of another version", "engine")
-    execute("update bf_evaluation set artifact = ? where role = 'baseline:int8'", digest)
+    run_sql("update bf_evaluation set artifact = ? where role = 'baseline:int8'", digest)
     refused("show", "small", 1, "--profile", says="it cannot be loaded or run here", code=1)
 
 
 @pytest.mark.slow
 def test_a_damaged_engine_is_built_again(studied: Path) -> None:
-    [(digest,)] = execute("select artifact from bf_evaluation where role = 'baseline:int8'")
+    [(digest,)] = run_sql("select artifact from bf_evaluation where role = 'baseline:int8'")
     (Path(f"{DATABASE}.artifacts") / digest).write_bytes(b"cut short")
     assert shown(1)["notes"] == ["trial 1: its kept engine is damaged; it was built again for this profile"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from search.values import Evaluation, Failure, FailureKind, Stage
 from studies.run.claims.claim import Refusals
-from tests.support.command_line import DATABASE, environment, ok, write_inputs
+from tests.support.command_line import environment, ok, run_sql, write_inputs
 from tests.support.forks.processes import run_python
 from tests.support.networks import mobile_cnn
 
@@ -42,47 +41,39 @@ def search(*arguments: Any, sampler: str = "random") -> str:
     return ok("search", *INPUTS, "--sampler", sampler, *arguments)
 
 
-def rows(query: str, *values: Any) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        return connection.execute(query, values).fetchall()
-    finally:
-        connection.close()
-
-
 def evaluations(where: str = "1") -> list[tuple[int, str, str, dict[str, str]]]:
     """Id, status, role and assignment."""
     query = f"select id, status, role, assignment from bf_evaluation where {where} order by id"
-    return [(number, status, role, json.loads(assignment)) for number, status, role, assignment in rows(query)]
+    return [(number, status, role, json.loads(assignment)) for number, status, role, assignment in run_sql(query)]
 
 
 def unbuildable() -> list[tuple[str, int]]:
-    return rows('select "group", precision from bf_choice where not buildable order by 1, 2')
+    return run_sql('select "group", precision from bf_choice where not buildable order by 1, 2')
 
 
 def check_told() -> None:
     """Every trial that is linked was told what its evaluation says; nothing is open."""
-    assert rows("select count(*) from trials where state = 'RUNNING'") == [(0,)]
-    assert rows("select count(*) from bf_evaluation where status = 'running'") == [(0,)]
-    assert rows("select count(*) from bf_lease") == [(0,)]
-    linked = rows(
+    assert run_sql("select count(*) from trials where state = 'RUNNING'") == [(0,)]
+    assert run_sql("select count(*) from bf_evaluation where status = 'running'") == [(0,)]
+    assert run_sql("select count(*) from bf_lease") == [(0,)]
+    linked = run_sql(
         "select o.state, e.status, e.raw_ms, e.loss, o.trial_id from bf_trial t "
         "join trials o on o.number = t.number join bf_evaluation e on e.id = t.evaluation_id"
     )
     for state, status, raw_ms, loss, trial in linked:
-        told = rows("select value from trial_values where trial_id = ? order by objective", trial)
+        told = run_sql("select value from trial_values where trial_id = ? order by objective", trial)
         assert state == ("COMPLETE" if status == "ok" else "FAIL")
         assert [value for (value,) in told[1:]] == ([loss] if status == "ok" else [])
         assert (len(told) == 2 and told[0][0] > 0 and raw_ms > 0) if status == "ok" else not told
-    complete = rows("select count(*) from trials where state = 'COMPLETE'")[0][0]
+    complete = run_sql("select count(*) from trials where state = 'COMPLETE'")[0][0]
     assert complete == sum(state == "COMPLETE" for state, *_ in linked)
 
 
 def test_a_refusal_is_final(here: Path) -> None:
     assert "every one of the 8 assignments has been evaluated" in search(*refuse(SECOND), "--trials", 50)
-    assert rows("select status, count(*) from bf_evaluation group by 1 order by 1") == [("failed", 4), ("ok", 4)]
+    assert run_sql("select status, count(*) from bf_evaluation group by 1 order by 1") == [("failed", 4), ("ok", 4)]
     assert evaluations("role = 'baseline:int8'")[0][1:] == ("failed", "baseline:int8", ALL_INT8)
-    message = rows("select kind, message from bf_evaluation where role = 'baseline:int8'")
+    message = run_sql("select kind, message from bf_evaluation where role = 'baseline:int8'")
     assert message == [("refused", "an invented fault: second in int8")]
     assert unbuildable() == [("g001", 2)], "known to whoever asks, though this sampler heeds nothing"
     check_told()
@@ -140,7 +131,7 @@ def test_what_is_refused_in_its_highest_precision_is_not_learnt(
 
 def test_baselines_alone_keep_the_times_of_their_layers(here: Path) -> None:
     search("--trials", 4)
-    owners = rows("select distinct role from bf_profile p join bf_evaluation e on e.id = p.evaluation_id order by 1")
+    owners = run_sql("select distinct role from bf_profile p join bf_evaluation e on e.id = p.evaluation_id order by 1")
     assert owners == [("baseline:fp32",), ("baseline:int8",)]
 
 

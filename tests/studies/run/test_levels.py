@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from search.errors import StudyError
 from studies.options.read_options import read_config
 from studies.run.session import levels
 from studies.run.session.levels import choose_level
-from tests.support.command_line import DATABASE, invoke, ok, quick, write_inputs
+from tests.support.command_line import invoke, ok, quick, run_sql, write_inputs
 from tests.support.requests import Asked, watch_requests
 
 pytestmark = pytest.mark.slow
@@ -71,16 +70,8 @@ def search(*more: tuple[str, str]) -> None:
     verbs.search(read_config({**options, "sampler": "random", "trials": "4", **dict(more)}))
 
 
-def rows(query: str) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
-
-
 def built_at() -> set[int]:
-    return {json.loads(engine)["optimization_level"] for (engine,) in rows("select engine from bf_evaluation")}
+    return {json.loads(engine)["optimization_level"] for (engine,) in run_sql("select engine from bf_evaluation")}
 
 
 @pytest.mark.parametrize(("first_s", "level"), [(0.5, 3), (60.0, 2)])
@@ -93,7 +84,7 @@ def test_every_engine_of_a_study_is_built_at_the_level_that_was_chosen(
     assert first == levels.START_LEVEL, "by this build the level is chosen"
     assert set(later[:-1]) <= {level}, "what is built beside calibration after that has the level"
     assert later[-1:] in ([], [levels.START_LEVEL]), "asked once more, and answered with what is known"
-    assert rows("select optimization_level from bf_study_target") == [(level,)]
+    assert run_sql("select optimization_level from bf_study_target") == [(level,)]
     assert built_at() == {level}
     assert json.loads(ok("front", "s", "--json"))["optimization_level"] == level
     assert f"at optimization level {level}" in ok("show", "s", "0")
@@ -111,7 +102,7 @@ def test_every_engine_of_a_study_is_built_at_the_level_that_was_chosen(
 def test_a_level_that_is_asked_for_is_taken_and_no_other_one_later(builds: Levels) -> None:
     search(("optimization-level", "1"))
     assert set(builds.asked) == {1}, "no build at another level, to choose by"
-    assert rows("select optimization_level from bf_study_target") == [(1,)]
+    assert run_sql("select optimization_level from bf_study_target") == [(1,)]
     assert built_at() == {1}
     with pytest.raises(StudyError, match="at level 1, and latencies of two levels cannot be compared"):
         verbs.resume("s", {"trials": 6, "optimization_level": 3})
@@ -161,7 +152,7 @@ def test_processes_that_only_build_learn_from_the_lower_precisions_while_the_mod
     assert len(mixes) == 2
     assert mixes[0] != mixes[1]
     assert first["builder0"][1] == first["builder1"][1] == {"int8", second}
-    assert rows("select status, count(*) from bf_evaluation group by status") == [("ok", 8)]
+    assert run_sql("select status, count(*) from bf_evaluation group by status") == [("ok", 8)]
     assert built_at() == {json.loads(ok("front", "s", "--json"))["optimization_level"]}
 
 
@@ -195,4 +186,4 @@ def test_a_slow_builder_learns_from_a_mix_while_the_other_one_builds_for_the_sea
         search(("builders", "2"), ("trials", "8"))
     assert (learnt["builder0"], learnt["builder1"]) == (2, 1)
     assert evaluated_meanwhile == [True]
-    assert rows("select status, count(*) from bf_evaluation group by status") == [("ok", 8)]
+    assert run_sql("select status, count(*) from bf_evaluation group by status") == [("ok", 8)]

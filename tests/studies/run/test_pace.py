@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
@@ -25,7 +23,7 @@ from studies.run.search_result import SearchResult
 from studies.run.stop import UnreachableLimitError
 from studies.store.records import REOPEN, StoredEvaluation
 from studies.store.store import Store
-from tests.support.command_line import DATABASE, child, environment, ok, quick, write_inputs
+from tests.support.command_line import DATABASE, child, environment, ok, quick, run_sql, write_inputs
 from tests.support.networks import mobile_cnn
 from tests.support.quantized_files import quantized
 from tests.support.time_limit_clock import Clock
@@ -41,14 +39,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def execute(query: str) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
-
-
 def search(clock: Quiet, **more: str) -> SearchResult:
     options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "sampler": "random", "trials": "40"}
     with quick():
@@ -56,7 +46,7 @@ def search(clock: Quiet, **more: str) -> SearchResult:
 
 
 def finals() -> int:
-    return int(execute("select count(*) from bf_score where split = 'final'")[0][0])
+    return int(run_sql("select count(*) from bf_score where split = 'final'")[0][0])
 
 
 def standing_after(trials: int) -> tuple[Standing, StoredEvaluation]:
@@ -89,7 +79,7 @@ def test_a_limit_within_the_baselines_ends_in_time_and_can_be_resumed(
     assert "leaves no time for more" in advice
     assert "leaves time for the 39 that are left" in advice
     assert found.reason == "the time limit is reached with 1 of 40 evaluations done"
-    assert execute("select latency_band from bf_study_target") == [(None,)]
+    assert run_sql("select latency_band from bf_study_target") == [(None,)]
     assert "5 evaluations are done" in ok("resume", "s", "--time-limit", "none", "--trials", 5)
 
 
@@ -99,8 +89,8 @@ def test_a_calibration_that_takes_all_the_time_leaves_nothing_evaluated(
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))  # ranges that another test kept need no calibration
     with pytest.raises(UnreachableLimitError, match="--time-limit 2m is too short to evaluate anything"):
         search(Clock(monkeypatch, 1, calibrating=200.0), **{"time-limit": "120s"})
-    assert execute("select count(*) from bf_evaluation") == [(0,)]
-    assert execute("select state from bf_study") == [("interrupted",)]
+    assert run_sql("select count(*) from bf_evaluation") == [(0,)]
+    assert run_sql("select state from bf_study") == [("interrupted",)]
     assert "3 evaluations are done" in ok("resume", "s", "--time-limit", "none", "--trials", 3)
 
 

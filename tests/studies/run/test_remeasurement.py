@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from bitfront import verbs
 from bitfront.cli.main import program_for
 from studies.crew import locked_study
 from studies.run.noise import remeasurement
-from tests.support.command_line import DATABASE, copy_finished, quick, write_inputs
+from tests.support.command_line import DATABASE, copy_finished, quick, run_sql, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -32,19 +31,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished study of four trials in which nothing is doubtful."""
     monkeypatch.chdir(tmp_path)
     copy_finished(tmp_path)
-    change("update bf_sample set warnings = '[]' where role = 'candidate'")
-    change("update bf_evaluation set doubts = 0")
+    run_sql("update bf_sample set warnings = '[]' where role = 'candidate'")
+    run_sql("update bf_evaluation set doubts = 0")
     return tmp_path
-
-
-def change(statement: str, *values: Any) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        found = connection.execute(statement, values).fetchall()
-        connection.commit()
-        return found
-    finally:
-        connection.close()
 
 
 def doubt(*trials: int) -> None:
@@ -52,8 +41,8 @@ def doubt(*trials: int) -> None:
     of_trial, planted = "select evaluation_id from bf_trial where number = ?", '["planted"]'
     for trial in trials:
         samples = f"role = 'candidate' and evaluation_id in ({of_trial})"
-        change(f"update bf_sample set warnings = '{planted}' where {samples}", trial)
-        change(f"update bf_evaluation set doubts = 1 where id in ({of_trial})", trial)
+        run_sql(f"update bf_sample set warnings = '{planted}' where {samples}", trial)
+        run_sql(f"update bf_evaluation set doubts = 1 where id in ({of_trial})", trial)
 
 
 def run(*arguments: Any, tries: int = 3) -> Result:
@@ -73,7 +62,7 @@ def remeasured(which: Any = "doubtful") -> list[dict[str, Any]]:
 
 def rounds(trial: int) -> list[tuple[Any, ...]]:
     query = "select round, raw_ms, baseline_ms, warnings from bf_sample s join bf_trial t using (evaluation_id) "
-    return change(f"{query} where t.number = ? and role = 'candidate' order by round", trial)
+    return run_sql(f"{query} where t.number = ? and role = 'candidate' order by round", trial)
 
 
 def marked() -> set[int]:
@@ -161,8 +150,10 @@ def test_no_database_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_failed_trial_has_nothing_to_measure(here: Path) -> None:
-    change("update bf_evaluation set status = 'failed', stage = 'build', kind = 'refused', message = 'no' where id = 3")
-    [(trial,)] = change("select number from bf_trial where evaluation_id = 3")
+    run_sql(
+        "update bf_evaluation set status = 'failed', stage = 'build', kind = 'refused', message = 'no' where id = 3"
+    )
+    [(trial,)] = run_sql("select number from bf_trial where evaluation_id = 3")
     said = run("resume", "small", "--remeasure", trial)
     assert said.exit_code == 2
     assert f"measuring trial {trial} again: its evaluation failed" in said.stderr

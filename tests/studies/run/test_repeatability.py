@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from studies.store.reading.repeats import (
     spreads,
 )
 from studies.store.records import PROCESS, REBUILD, REOPEN, RepeatRecord
-from tests.support.command_line import DATABASE, environment, evaluator_processes, invoke, ok, write_inputs
+from tests.support.command_line import DATABASE, environment, evaluator_processes, invoke, ok, run_sql, write_inputs
 from tests.support.forks.processes import fork_evaluators
 from tests.support.records import repeat
 from tests.support.requests import Asked, watch_requests
@@ -148,14 +147,6 @@ def search(*arguments: Any) -> None:
     verbs.search(read_config({"model": "in/model.onnx", "data": "in/data.npz", "study": "s", **dict(arguments)}))
 
 
-def rows(query: str) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
-
-
 @pytest.mark.parametrize("keep", ["front", "none"])
 def test_the_band_of_a_short_study_is_complete_before_its_finalists_are_confirmed(
     measured: Calls, tmp_path: Path, keep: str
@@ -187,10 +178,10 @@ def test_repetitions_are_taken_one_at_a_time_between_the_trials(measured: Calls)
 
 
 def check_stored() -> None:
-    [(band, details)] = rows("select latency_band, details from bf_study_target")
+    [(band, details)] = run_sql("select latency_band, details from bf_study_target")
     found = json.loads(details)
     assert band == max(0.01, found["repeatability"], found["rebuild"])
-    raw = rows("select kind, raw_ms, baseline_ms from bf_repeat order by id")
+    raw = run_sql("select kind, raw_ms, baseline_ms from bf_repeat order by id")
     ratios = {kind: [one / base for each, one, base in raw if each == kind] for kind in (PROCESS, REBUILD)}
     assert found["repeatability"] == pytest.approx(band_of(ratios[PROCESS]))
     assert len(ratios[REBUILD]) >= 2
@@ -215,13 +206,13 @@ def test_what_is_measured_is_stored_at_once_and_a_later_run_goes_on_with_it(
     with pytest.raises(KeyboardInterrupt):
         search(("trials", "14"), ("sampler", "random"))
     monkeypatch.setattr(tie_band.TieBand, "_one_more", real)
-    before = rows("select * from bf_repeat order by id")
+    before = run_sql("select * from bf_repeat order by id")
     assert len(before) == 2
     shown = json.loads(invoke("front", "s", "--json").stdout)
     assert (shown["latency_tie_band"] >= PROVISIONAL_BAND, shown["latency_tie_band_provisional"]) == (True, True)
     assert "provisional" in invoke("front", "s").stdout
     verbs.resume("s")
-    after = rows("select * from bf_repeat order by id")
+    after = run_sql("select * from bf_repeat order by id")
     assert after[:2] == before
     assert len(after) >= 8
     check_stored()
@@ -241,7 +232,7 @@ def test_on_a_gpu_the_fresh_process_is_started_while_the_search_goes_on(
     [warm] = {pid for _, _, pid, _ in measured.named("evaluate")}
     fresh = [job.beside for _, _, pid, job in measured.named("time_engine") if pid != warm]
     assert set(fresh) == {True}
-    assert [kind for (kind,) in rows("select kind from bf_repeat")].count(PROCESS) == len(fresh)
-    assert rows("select count(*) from bf_repeat where baseline_ms is not null") == [(0,)]
-    assert rows("select latency_band is not null from bf_study_target") == [(1,)]
+    assert [kind for (kind,) in run_sql("select kind from bf_repeat")].count(PROCESS) == len(fresh)
+    assert run_sql("select count(*) from bf_repeat where baseline_ms is not null") == [(0,)]
+    assert run_sql("select latency_band is not null from bf_study_target") == [(1,)]
     assert evaluator_processes() == []

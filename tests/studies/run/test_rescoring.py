@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from studies.run.search_result import Mixes
 from studies.show.front_rows import front_json
 from studies.store.records import LostEvaluationError
 from studies.store.store import Store
-from tests.support.command_line import DATABASE, command, environment, invoke, ok, write_inputs
+from tests.support.command_line import command, environment, invoke, ok, run_sql, write_inputs
 from tests.support.crashes.kill_and_resume import untold
 from tests.support.crashes.worker_processes import Workers
 from tests.support.forks.processes import run_python
@@ -171,14 +170,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def rows(query: str) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
-
-
 def searched(*more: Any) -> tuple[Any, ...]:
     """A search that stops all but its baselines early: none meets the budget."""
     return ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--latency-budget", "1ns", *more)
@@ -193,10 +184,10 @@ SCORING = "select name from bf_task where name like 'scoring %'"
 def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> None:
     write_inputs(here / "in", samples=1000)
     ok(*searched("--trials", 5, "--max-drop", "50%", "--sampler", sampler, "--keep-engines", "all"))
-    before = rows("select id, digest, started_at, finished_at from bf_evaluation order by id")
-    engines = rows(f"select artifact from bf_evaluation where id in ({STOPPED})")
-    assert len(rows(STOPPED)) == 3
-    told = rows("select count(*) from bf_trial")[0][0]
+    before = run_sql("select id, digest, started_at, finished_at from bf_evaluation order by id")
+    engines = run_sql(f"select artifact from bf_evaluation where id in ({STOPPED})")
+    assert len(run_sql(STOPPED)) == 3
+    told = run_sql("select count(*) from bf_trial")[0][0]
     assert "3 evaluations may keep these limits" in ok("front", "s", "--latency-budget", "none")
     ok("report", "s", "--out", "r.html", "--latency-budget", "none")
     assert "3 evaluations may keep these limits" in Path("r.html").read_text()
@@ -206,15 +197,15 @@ def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> 
     assert said.count("now scored on all samples: ") == 3
     assert "5 evaluations are done" in said
     assert "may keep these limits" not in said
-    assert rows(STOPPED) == []
-    assert rows("select id, digest, started_at, finished_at from bf_evaluation order by id") == before
+    assert run_sql(STOPPED) == []
+    assert run_sql("select id, digest, started_at, finished_at from bf_evaluation order by id") == before
     assert untold(here) == []
-    assert rows("select count(*) from bf_trial where reused") == [(told - 5 + 3,)]
-    assert rows("select count(*) from trials where state in ('RUNNING', 'WAITING')") == [(0,)]
+    assert run_sql("select count(*) from bf_trial where reused") == [(told - 5 + 3,)]
+    assert run_sql("select count(*) from trials where state in ('RUNNING', 'WAITING')") == [(0,)]
     found = json.loads(ok("front", "s", "--json"))
     assert (found["evaluations"], found["stopped_early"]) == (5, [])
-    kept = {name for (name,) in rows("select artifact from bf_evaluation")}
-    known = {name for (name,) in rows("select digest from bf_artifact where kind = 'engine'")}
+    kept = {name for (name,) in run_sql("select artifact from bf_evaluation")}
+    known = {name for (name,) in run_sql("select digest from bf_artifact where kind = 'engine'")}
     assert kept == known, engines
 
     said = invoke("resume", "s", "--trials", 6).output
@@ -226,15 +217,15 @@ def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> 
 def test_what_still_misses_the_limits_stays_and_the_rest_heeds_the_time_limit(here: Path) -> None:
     write_inputs(here / "in", samples=1000)
     ok(*searched("--trials", 3))
-    stopped = rows(STOPPED)
+    stopped = run_sql(STOPPED)
     said = invoke("resume", "s", "--latency-budget", "2ns", "--trials", 4).output
     assert "on the rest of the samples" not in said
-    assert rows(STOPPED)[: len(stopped)] == stopped != []
+    assert run_sql(STOPPED)[: len(stopped)] == stopped != []
     said = ok("resume", "s", "--latency-budget", "none", "--time-limit", "0.001ms")
-    assert len(rows(STOPPED)) == 2
+    assert len(run_sql(STOPPED)) == 2
     assert "2 evaluations may keep these limits but were stopped early" in said
     ok("resume", "s", "--time-limit", "none", "--quiet")
-    assert rows(STOPPED) == []
+    assert run_sql(STOPPED) == []
 
 
 # Run by a process before anything else: when it first stores a result scored to the end, a signal before or after it.
@@ -263,15 +254,15 @@ def test_a_kill_while_scoring_to_the_end_loses_nothing(here: Path) -> None:
         words = command("resume", "s", "--latency-budget", "none")
         words[2] = SIGNALLED.format(after=after, signal="SIGKILL") + words[2]
         ended = run_python(words, env=environment())
-        assert (ended.returncode, len(rows(STOPPED))) == (-signal.SIGKILL, left), ended.stderr
+        assert (ended.returncode, len(run_sql(STOPPED))) == (-signal.SIGKILL, left), ended.stderr
     said = invoke("resume", "s").output
     assert "scoring 2 evaluations on the rest of the samples" in said
-    assert rows(STOPPED) == []
-    assert rows("select count(*), count(distinct digest) from bf_evaluation") == [(5, 5)]
+    assert run_sql(STOPPED) == []
+    assert run_sql("select count(*), count(distinct digest) from bf_evaluation") == [(5, 5)]
     assert untold(here) == []
-    assert rows("select count(*) from bf_task") == [(0,)]
-    assert rows("select count(*) from trials where state in ('RUNNING', 'WAITING')") == [(0,)]
-    told = rows("select evaluation_id from bf_trial group by evaluation_id having count(*) > 1")
+    assert run_sql("select count(*) from bf_task") == [(0,)]
+    assert run_sql("select count(*) from trials where state in ('RUNNING', 'WAITING')") == [(0,)]
+    told = run_sql("select evaluation_id from bf_trial group by evaluation_id having count(*) > 1")
     assert {number for (number,) in told} >= {3, 4, 5}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from search.space.choices import Space, make_space
 from search.values import Capability, Precision
 from studies.store.repositories.claims import Claims
 from studies.trials.proposals import Outcome, Proposals
-from tests.support.command_line import DATABASE, copy_finished, invoke, ok, three_layers, tree, write_inputs
+from tests.support.command_line import DATABASE, copy_finished, invoke, ok, run_sql, three_layers, tree, write_inputs
 from tests.support.crashes.kill_and_resume import untold
 from tests.support.networks import mobile_cnn, save
 
@@ -35,37 +34,27 @@ def studied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def execute(query: str, *values: Any) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        found = connection.execute(query, values).fetchall()
-        connection.commit()
-        return found
-    finally:
-        connection.close()
-
-
 def states() -> list[str]:
-    return [state for (state,) in execute("select state from trials order by number")]
+    return [state for (state,) in run_sql("select state from trials order by number")]
 
 
 # -- what a killed run left open ---------------------------------------------------------------------------------------
 
 
 def test_recorded_but_not_told(studied: Path) -> None:
-    before = execute("select objective, value from trial_values join trials using (trial_id) where number = 1")
-    execute("delete from trial_values where trial_id = (select trial_id from trials where number = 1)")
-    execute("update trials set state = 'RUNNING', datetime_complete = null where number = 1")
+    before = run_sql("select objective, value from trial_values join trials using (trial_id) where number = 1")
+    run_sql("delete from trial_values where trial_id = (select trial_id from trials where number = 1)")
+    run_sql("update trials set state = 'RUNNING', datetime_complete = null where number = 1")
     ok("resume", "small")
     assert states()[1] == "COMPLETE"
-    after = execute("select objective, value from trial_values join trials using (trial_id) where number = 1")
+    after = run_sql("select objective, value from trial_values join trials using (trial_id) where number = 1")
     # Its latency is on the scale of now: baselines that came later count in it.
     assert [value for _, value in sorted(after)] == pytest.approx([value for _, value in sorted(before)], rel=0.5)
-    assert execute("select count(*) from bf_evaluation") == [(4,)]
+    assert run_sql("select count(*) from bf_evaluation") == [(4,)]
 
 
 def test_repeated_but_neither_linked_nor_told(studied: Path) -> None:
-    study = optuna.load_study(study_name=execute("select optuna_study from bf_study_target")[0][0], storage=URL)
+    study = optuna.load_study(study_name=run_sql("select optuna_study from bf_study_target")[0][0], storage=URL)
     study.enqueue_trial(study.trials[0].params)
     trial = study.ask()
     for name in study.trials[0].params:
@@ -77,28 +66,28 @@ def test_repeated_but_neither_linked_nor_told(studied: Path) -> None:
 
 
 def test_asked_but_not_begun(studied: Path) -> None:
-    study = optuna.load_study(study_name=execute("select optuna_study from bf_study_target")[0][0], storage=URL)
+    study = optuna.load_study(study_name=run_sql("select optuna_study from bf_study_target")[0][0], storage=URL)
     trial = study.ask()  # killed before it had any parameter
     ok("resume", "small", "--trials", 5)
     assert states()[trial.number] == "FAIL"
     assert "RUNNING" not in states()
-    assert execute("select count(*) from bf_evaluation where status = 'ok'") == [(5,)]
+    assert run_sql("select count(*) from bf_evaluation where status = 'ok'") == [(5,)]
 
 
 def test_begun_but_not_recorded(studied: Path) -> None:
     """The row of a killed evaluation goes, and its assignment is proposed again."""
-    [(number, evaluation, digest)] = execute(
+    [(number, evaluation, digest)] = run_sql(
         "select number, e.id, digest from bf_trial t join bf_evaluation e on e.id = t.evaluation_id "
         "where role = '' and not reused order by number desc limit 1"
     )
     for table in ("bf_audit", "bf_sample", "bf_score"):
-        execute(f"delete from {table} where evaluation_id = ?", evaluation)
-    execute("update bf_evaluation set status = 'running', raw_ms = null, loss = null where id = ?", evaluation)
-    execute("delete from trial_values where trial_id = (select trial_id from trials where number = ?)", number)
-    execute("update trials set state = 'RUNNING' where number = ?", number)
+        run_sql(f"delete from {table} where evaluation_id = ?", evaluation)
+    run_sql("update bf_evaluation set status = 'running', raw_ms = null, loss = null where id = ?", evaluation)
+    run_sql("delete from trial_values where trial_id = (select trial_id from trials where number = ?)", number)
+    run_sql("update trials set state = 'RUNNING' where number = ?", number)
     ok("resume", "small")
     assert states()[number] == "FAIL"
-    found = execute(
+    found = run_sql(
         "select number, status from bf_trial t join bf_evaluation e on e.id = t.evaluation_id where digest = ?", digest
     )
     assert found == [(max(len(states()) - 1, number + 1), "ok")]
@@ -116,29 +105,29 @@ def test_ctrl_c_just_as_an_evaluation_begins(studied: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Claims, "begin", interrupted)
     assert invoke("resume", "small", "--trials", 5).exit_code == 130
-    assert execute("select status, count(*) from bf_evaluation group by status") == [("ok", 4)]
+    assert run_sql("select status, count(*) from bf_evaluation group by status") == [("ok", 4)]
     assert states()[4:] == ["FAIL", "WAITING"]
     monkeypatch.undo()
     monkeypatch.chdir(studied)
     ok("resume", "small", "--trials", 5)
     assert states()[4:] == ["FAIL", "COMPLETE"]
-    assert execute("select status, count(*) from bf_evaluation group by status") == [("ok", 5)]
+    assert run_sql("select status, count(*) from bf_evaluation group by status") == [("ok", 5)]
 
 
 def test_one_that_is_interrupted_before_it_searches_leaves_no_study_running(
     studied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers that ended just before took it for one that goes on."""
-    execute("update bf_study set state = 'running'")
+    run_sql("update bf_study set state = 'running'")
     before_the_search = "studies.run.local_run.remember"
 
     def interrupted(*args: Any, **kwargs: Any) -> None:
-        assert execute("select count(*) from bf_worker where ended_at is null") == [(1,)]
+        assert run_sql("select count(*) from bf_worker where ended_at is null") == [(1,)]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(before_the_search, interrupted)
     assert invoke("resume", "small", "--trials", 5).exit_code == 130
-    assert execute("select state from bf_study") == [("interrupted",)]
+    assert run_sql("select state from bf_study") == [("interrupted",)]
 
 
 # -- proposals ---------------------------------------------------------------------------------------------------------
@@ -258,7 +247,7 @@ def test_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--sampler", "random")
     said = ok("search", *inputs, "--trials", 60, "--patience", 3)
     assert "the front did not improve during the last 3 evaluations" in said
-    assert 4 <= execute("select count(*) from bf_evaluation")[0][0] < 60
+    assert 4 <= run_sql("select count(*) from bf_evaluation")[0][0] < 60
 
 
 @pytest.mark.slow
@@ -269,13 +258,13 @@ def test_a_search_ends_where_no_better_mix_is_expected_and_goes_on_when_it_is_re
     write_inputs(tmp_path / "in", mobile_cnn())
     said = ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 40)
     assert "no mix is expected to be better than what was found by more than can be measured" in said
-    done = execute("select count(*) from bf_evaluation")[0][0]
+    done = run_sql("select count(*) from bf_evaluation")[0][0]
     assert 9 <= done <= 20, "two uniform assignments, and at least seven whose forecasts decide"
     assert "stopped because no better mix is expected; continue with `bitfront resume s --patience none" in ok(
         "status", "s"
     )
     assert "no mix is expected to be better" in ok("resume", "s", "--trials", 41)
-    more = execute("select count(*) from bf_evaluation")[0][0]
+    more = run_sql("select count(*) from bf_evaluation")[0][0]
     assert done + 7 <= more < 41
     assert f"{more + 2} evaluations are done" in ok("resume", "s", "--trials", more + 2, "--patience", "none")
 
@@ -313,11 +302,11 @@ def test_an_accuracy_limit_that_fp32_itself_misses_ends_the_search_after_fp32(
         assert said.count("\n") == 1
         assert re.search(r"It reaches top1 \d+(\.\d+)? % on the search samples, and at least 90 % is required", said)
         assert said.endswith("bitfront resume s --accuracy-limit VALUE\n")
-        assert execute("select role, status from bf_evaluation") == [("baseline:fp32", "ok")]
-        assert execute("select state from bf_study") == [("interrupted",)]
+        assert run_sql("select role, status from bf_evaluation") == [("baseline:fp32", "ok")]
+        assert run_sql("select state from bf_study") == [("interrupted",)]
         assert "RUNNING" not in states()
     assert "5 evaluations are done" in ok("resume", "s", "--accuracy-limit", "10%")
-    assert execute("select count(*) from bf_evaluation") == [(5,)]
+    assert run_sql("select count(*) from bf_evaluation") == [(5,)]
     assert invoke("resume", "s", "--accuracy-limit", "90%").exit_code == 1  # also where all is evaluated
 
 
@@ -347,7 +336,7 @@ def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("studies.run.hooks.upkeep.DRIFT_EVERY", 2)
     write_inputs(tmp_path / "in", mobile_cnn())
     ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 6)
-    [(rounds,)] = execute(
+    [(rounds,)] = run_sql(
         "select count(*) from bf_sample s join bf_evaluation e on e.id = s.evaluation_id "
         "where e.role = 'baseline:fp32' and s.role = 'candidate' and round > 0"
     )
@@ -359,8 +348,8 @@ def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_finalists_whose_engines_are_damaged_are_built_again(studied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("studies.run.finish._CONFIRMATIONS", 99)  # every pick's turn comes, whatever is measured
-    execute("delete from bf_score where split = 'final'")
-    engines = [digest for (digest,) in execute("select digest from bf_artifact where kind = 'engine'")]
+    run_sql("delete from bf_score where split = 'final'")
+    engines = [digest for (digest,) in run_sql("select digest from bf_artifact where kind = 'engine'")]
     for digest in engines:
         path = studied / f"{DATABASE}.artifacts" / digest
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

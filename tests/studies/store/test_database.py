@@ -24,6 +24,7 @@ from studies.store.database.database_url import parse_url
 from studies.store.database.transactions import Database
 from studies.store.store import Store, optuna_storage
 from tests.support import toy_migration
+from tests.support.command_line import run_sql
 from tests.support.paths import DATA, ROOT
 from tests.support.records import study_record
 from tests.support.study_rows import LAYERS, assignment
@@ -154,13 +155,6 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-def asked(path: Path, query: str) -> list[tuple[object, ...]]:
-    connection = sqlite3.connect(path)
-    rows = connection.execute(query).fetchall()
-    connection.close()
-    return rows
-
-
 def test_the_stored_database_is_read_with_its_rows(old: Path, tmp_path: Path) -> None:
     with Store.open(url_of(old)) as store:
         study = store.studies.load("demo")
@@ -191,14 +185,14 @@ def test_the_stored_database_has_the_tables_of_its_version(old: Path, tmp_path: 
 @pytest.mark.parametrize("write", [False, True])
 def test_an_older_database_is_upgraded_with_its_rows(old: Path, newer: None, write: bool) -> None:
     before = columns(old)
-    optunas = asked(old, "SELECT version_num FROM alembic_version")
+    optunas = run_sql("SELECT version_num FROM alembic_version", path=old)
     with Store.open(url_of(old), write=write) as store:
         assert [study.name for study in store.studies.summaries()] == ["demo"]
     before["bf_study"].add(("toy", "INTEGER", True))
     assert columns(old) == before
-    assert asked(old, "SELECT version FROM bf_schema") == [(toy_migration.NEXT,)]
+    assert run_sql("SELECT version FROM bf_schema", path=old) == [(toy_migration.NEXT,)]
     assert optunas
-    assert asked(old, "SELECT version_num FROM alembic_version") == optunas
+    assert run_sql("SELECT version_num FROM alembic_version", path=old) == optunas
 
 
 def test_an_upgrade_that_fails_changes_nothing(old: Path, newer: None) -> None:
@@ -207,7 +201,7 @@ def test_an_upgrade_that_fails_changes_nothing(old: Path, newer: None) -> None:
     with pytest.raises(Exception, match="no such column"):
         Store.open(url_of(old))
     assert columns(old) == before
-    assert asked(old, "SELECT version FROM bf_schema") == [(tables.VERSION,)]
+    assert run_sql("SELECT version FROM bf_schema", path=old) == [(tables.VERSION,)]
 
 
 def test_every_version_before_the_present_one_has_a_step() -> None:

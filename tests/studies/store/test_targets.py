@@ -6,7 +6,6 @@ import atexit
 import functools
 import json
 import shutil
-import sqlite3
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from studies.run.session.study_rows import explicit_options
 from studies.store import target_names, target_options
 from studies.store.records import TargetRecord
 from studies.store.store import Store
-from tests.support.command_line import DATABASE, TEMPORARY, copy_finished, invoke, ok
+from tests.support.command_line import DATABASE, TEMPORARY, copy_finished, invoke, ok, run_sql
 from tests.support.study_rows import STUDY, TARGET
 
 pytestmark = pytest.mark.slow
@@ -60,14 +59,6 @@ def two(here: Path) -> Path:
     return here
 
 
-def rows(query: str, *values: Any) -> list[Any]:
-    connection = sqlite3.connect(DATABASE)
-    try:
-        return connection.execute(query, values).fetchall()
-    finally:
-        connection.close()
-
-
 def front(*arguments: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(ok("front", "small", "--json", *arguments))
     return found
@@ -88,16 +79,16 @@ def fingerprints() -> list[str]:
 
 def test_another_target_is_refused_with_both_and_the_way_out(here: Path) -> None:
     copy_finished(here)
-    before = rows("select config from bf_study")
+    before = run_sql("select config from bf_study")
     for verb in ("resume", "worker"):
         message = refused(verb, "small", "--threads", 2, "--trials", 9, says=["threads: 1 there, 2 here"])
         [mine] = fingerprints()
         assert f"  1  {mine[:12]}  onnxruntime on" in message
         assert "  here  " in message
         assert "`bitfront worker small --new-target`" in message
-    assert rows("select config from bf_study") == before
+    assert run_sql("select config from bf_study") == before
     assert len(fingerprints()) == 1
-    assert rows("select count(*) from studies") == [(1,)]
+    assert run_sql("select count(*) from studies") == [(1,)]
 
 
 def test_a_new_target_has_its_own_numbers_and_reuses_what_holds(two: Path) -> None:
@@ -107,21 +98,23 @@ def test_a_new_target_has_its_own_numbers_and_reuses_what_holds(two: Path) -> No
     assert "calibration: taken over from an earlier study with the same model and data" in said
     assert "sensitivity: taken over from another target of the study, which rounds in the same way" in said
     assert f"the forecasts start from 4 evaluations on another target, {first[:12]}" in said
-    assert rows("select count(distinct ranges_digest), count(distinct space_digest) from bf_study_target") == [(1, 1)]
+    assert run_sql("select count(distinct ranges_digest), count(distinct space_digest) from bf_study_target") == [
+        (1, 1)
+    ]
     measures = '"group", precision, error, flipped, sqnr_db, samples'
-    one, other = (rows(f"select {measures} from bf_sensitivity where study_target_id = ?", n) for n in (1, 2))
+    one, other = (run_sql(f"select {measures} from bf_sensitivity where study_target_id = ?", n) for n in (1, 2))
     assert one == other != []
-    names = [name for (name,) in rows("select study_name from studies order by study_id")]
+    names = [name for (name,) in run_sql("select study_name from studies order by study_id")]
     assert names[0].startswith("small, onnxruntime on ")
     assert names[1].startswith(f"{names[0]}, threads 2"), "what sets it apart from the first"
-    counts = rows("select study_target_id, count(*) from bf_evaluation group by study_target_id order by 1")
+    counts = run_sql("select study_target_id, count(*) from bf_evaluation group by study_target_id order by 1")
     assert counts == [(1, 4), (2, 6)]
     roles = "select role from bf_evaluation where study_target_id = 2 order by id limit 2"
-    assert rows(roles) == [("baseline:fp32",), ("baseline:int8",)]
+    assert run_sql(roles) == [("baseline:fp32",), ("baseline:int8",)]
     # The study's own total stays what it was; the target has its own.
-    assert json.loads(rows("select config from bf_study")[0][0])["trials"] == 4
-    assert rows("select options from bf_study_target where id = 1") == [(None,)]
-    assert json.loads(rows("select options from bf_study_target where id = 2")[0][0]) == {"threads": 2, "trials": 6}
+    assert json.loads(run_sql("select config from bf_study")[0][0])["trials"] == 4
+    assert run_sql("select options from bf_study_target where id = 1") == [(None,)]
+    assert json.loads(run_sql("select options from bf_study_target where id = 2")[0][0]) == {"threads": 2, "trials": 6}
 
 
 def test_every_way_to_name_a_target(two: Path) -> None:
@@ -161,7 +154,7 @@ def test_measuring_verbs_run_on_the_target_they_name(two: Path) -> None:
     assert manifest["target"]["options"]["threads"] == "2"
     ok("show", "small", 0, "--profile", "--target", 2)
     assert "on 18 samples of the final split" in ok("compare", "small", 0, "--target", 2)
-    assert rows("select distinct study_target_id from bf_worker where state <> 'ended'") == []
+    assert run_sql("select distinct study_target_id from bf_worker where state <> 'ended'") == []
 
 
 def test_going_on_with_one_target_leaves_the_other(two: Path) -> None:
@@ -197,7 +190,7 @@ def test_the_report_lays_targets_side_by_side(two: Path) -> None:
     figures = json.loads(page.split("const figures = ")[1].split(";\n")[0])
     assert [len(figures[name]["data"]) for name in ("targets", "latencies")] == [2, 1]
     shared = set.intersection(
-        *({a for (a,) in rows("select assignment from bf_evaluation where study_target_id = ?", n)} for n in (1, 2))
+        *({a for (a,) in run_sql("select assignment from bf_evaluation where study_target_id = ?", n)} for n in (1, 2))
     )
     assert len(figures["latencies"]["data"][0]["x"]) == len(shared) >= 2
     ok("report", "small", "--out", "one.html", "--target", 2)
@@ -212,7 +205,7 @@ def test_the_report_lays_targets_side_by_side(two: Path) -> None:
 
 def test_deleting_a_study_takes_every_target(two: Path) -> None:
     ok("delete", "small", "--yes")
-    assert rows("select count(*) from studies") == rows("select count(*) from bf_study_target") == [(0,)]
+    assert run_sql("select count(*) from studies") == run_sql("select count(*) from bf_study_target") == [(0,)]
     files = [path for path in Path(f"{DATABASE}.artifacts").iterdir() if len(path.name) == 64]
     assert files == []
 
