@@ -74,7 +74,7 @@ SLOW_TESTS = frozenset(
 # that a core has left to do while the other has nothing.
 SLOWEST = (
     "workers killed process sensitivity refusals compose search fleet rescoring chaos tensorrt_strong builders "
-    "server_tables export retries leases door samplers status server_search cli_worker shipping guided "
-    "solver store cli_input tensorrt_cli targets unrelated refusals imports benchmark_trust repeatability pace "
-    "recovered_search runner store_processes trial_storage clusters_cli tensor_ranges interrupts pick_biases"
+    "server_tables export retries claims door samplers status server_search cli_worker shipping guided "
+    "solver renewed_columns cli_input tensorrt_cli targets unrelated refusals imports benchmark_trust repeatability "
+    "pace recovered_search runner store_processes trial_storage clusters_cli tensor_ranges interrupts pick_biases"
 ).split()

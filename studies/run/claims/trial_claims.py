@@ -88,7 +88,10 @@ class TrialClaims:
             if self._stop.room() <= 0 or self._is_start_under_way():
                 return None
             self._work.crew.state("searching")
-            claim = self._begin(self._next_proposal())
+            since_s = self._work.pace.passed_s
+            trial, assignment = self._proposals.ask()
+            self._refusals.refresh()
+            claim = self._begin(_Wanted(trial, assignment, since_s))
             if claim is not None:
                 return claim
         return None
@@ -100,12 +103,6 @@ class TrialClaims:
         """
         uniform = any(wanted.assignment.digest in self._roles for wanted in self._claimed.values())
         return uniform and not self._proposals.has_enqueued()
-
-    def _next_proposal(self) -> _Wanted:
-        since_s = self._work.pace.passed_s
-        trial, assignment = self._proposals.ask()
-        self._refusals.refresh()
-        return _Wanted(trial, assignment, since_s)
 
     def _begin(self, wanted: _Wanted) -> Claim | None:
         """A claim of a new evaluation; None if one that is there answers the trial, or no more are wanted."""
