@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.calibration.graph_sessions import float_tensors, open_chain, open_session, run_chain, run_guarded
-from evaluators.calibration.reductions import append_reductions, must_be_finite
+from evaluators.calibration.reductions import append_reductions, may_be_nan, must_be_finite
 from evaluators.calibration.sample_runs import SampleRuns
 from evaluators.data import Batch
 from search.errors import DataError
@@ -29,7 +29,7 @@ class Extremes:
     """What the first pass saw.
 
     Attributes:
-        ranges: least and largest value, by tensor; not of those that never had a finite element.
+        ranges: least and largest value, by tensor; not of those that never had a finite element, or may hold NaN.
         elements: most elements in one run, by tensor.
         infinite: tensors that held Inf, which `ranges` leave out.
         samples: that were run.
@@ -48,10 +48,12 @@ def observe(run: SampleRuns, *, whole: bool = True) -> Extremes:
         whole: run all of them, though fewer may give ranges that are as good: see `_are_stable`.
 
     Raises:
-        DataError: a tensor holds NaN, or one that has to be finite holds Inf: see `must_be_finite`.
+        DataError: a tensor holds NaN that may not, or one that has to be finite holds Inf: see `may_be_nan` and
+            `must_be_finite`.
         ModelError: ONNX Runtime cannot run the model.
     """
-    tensors = float_tensors(run.model, run.threads)
+    allowed = may_be_nan(run.model)
+    tensors = [name for name in float_tensors(run.model, run.threads) if name not in allowed]
     low, high = np.full(len(tensors), np.inf), np.full(len(tensors), -np.inf)
     elements = np.zeros(len(tensors), np.int64)
     widths: NDArray[np.float64] | None = None  # half as many samples ago

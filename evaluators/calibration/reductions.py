@@ -31,6 +31,16 @@ def must_be_finite(model: Model) -> frozenset[str]:
     return frozenset(names)
 
 
+def may_be_nan(model: Model) -> frozenset[str]:
+    """Names of tensors in which the model itself looks for NaN, and which no layer reads or makes.
+
+    PyTorch's exporters write attention so: a row of scores that is masked as a whole has NaN for its Softmax, and a
+    Where behind IsNaN makes zeros of it. Causal models have such rows where texts are padded on their left.
+    """
+    read = {value.name or "" for node in model.graph.graph if node.op_type == "IsNaN" for value in node.inputs if value}
+    return frozenset(read) - must_be_finite(model)
+
+
 @dataclass(frozen=True)
 class Reductions:
     """Names of a graph's outputs that reduce one tensor; the first three are float32, a number for each row or one.

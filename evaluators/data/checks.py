@@ -168,10 +168,11 @@ def _nearest_text(missing: str, candidates: Sequence[str], wanted: Sequence[str]
 def _check_array(array: Rows, spec: TensorSpec, where: str) -> None:
     if not array.shape or not spec.takes(array.shape[1:]):
         expected = ", ".join(["samples", *spec.describe_row()])
-        raise DataError(
-            f"{where}: input {spec.name!r} has to be of shape ({expected}), got {array.shape}; "
-            "shape the samples as the model takes them, or fix the model's input shape"
-        )
+        advice = "shape the samples as the model takes them, or fix the model's input shape"
+        if array.shape[1:] == spec.shape:  # of a model of one sample, whose first axis is no batch
+            sizes = "x".join(map(str, spec.shape))
+            advice = f"if the model has no axis of samples, give it one: --shape {spec.name}:1x{sizes}"
+        raise DataError(f"{where}: input {spec.name!r} has to be of shape ({expected}), got {array.shape}; {advice}")
     if array.dtype.name != spec.dtype:
         scaled = ", scaling included" if spec.dtype.startswith(("float", "bfloat")) else ""
         raise DataError(

@@ -42,7 +42,7 @@ from search.graph.shapes import (
     measured_shapes,
     read_input_values,
 )
-from search.graph.sizes import check_sequences, moved_batches, put_batch_first
+from search.graph.sizes import add_batch_axis, check_sequences, moved_batches, put_batch_first, takes_one_sample
 from search.values import ATTENTION, FREE, Recovery, digest_of
 
 __all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
@@ -177,7 +177,8 @@ def load(
     graph, profiles = _read_shaped(path, request, batch, values)
     with onnx_file.refuse_inconsistent(path):
         check_sequences(graph, path)
-        moved = moved_batches(node.name for node in graph.graph)
+        names = [node.name for node in graph.graph]
+        moved, alone = moved_batches(names), takes_one_sample(names)
         graph, floats = _as_floats(graph)
         graph = clean(graph)
         # Scales of the file's own belong to its own tensors.
@@ -192,12 +193,12 @@ def load(
         _refuse_non_finite(graph, groups, path)
         inputs, outputs = measured_shapes(graph.graph, inferred, profiles, path)
     digest = onnx_file.digest(path, request, batch, values)
-    if names := names_of_others():
-        digest = digest_of([digest, names])
+    if others := names_of_others():
+        digest = digest_of([digest, others])
     left_out = find_left_out(graph.graph, groups)
     own = OwnScales() if floats.codes is None else floats.codes.own_scales(graph.graph, groups)
     model = Model(graph, inputs, outputs, inferred, groups, edges, digest, profiles, left_out, own=own)
-    return replace(model, origin=_origin_text(floats, moved, model), folded=folded)
+    return replace(model, origin=_origin_text(floats, moved, alone, model), folded=folded)
 
 
 def load_as_given(
@@ -232,6 +233,7 @@ def _read_shaped(
         with set_own_ops_apart(proto):
             proto = at_least_opset(proto, path)
         put_own_ops_back(proto)
+        add_batch_axis(proto.graph, {name: shape.high for name, shape in request.items()})
         graph = onnx_file.to_graph(proto, path)
         return graph, fix_shapes(graph, request, batch, path)
 
@@ -257,7 +259,7 @@ def _as_floats(model: ir.Model) -> tuple[ir.Model, _Floats]:
     return model, _Floats(take_out_quantization(model) if quantized else None, constants, converted)
 
 
-def _origin_text(floats: _Floats, moved: Sequence[str], model: Model) -> str:
+def _origin_text(floats: _Floats, moved: Sequence[str], alone: bool, model: Model) -> str:
     """What was done to the file, as a sentence; empty for a float32 file."""
     clauses = []
     if floats.halves:
@@ -276,6 +278,10 @@ def _origin_text(floats: _Floats, moved: Sequence[str], model: Model) -> str:
         clauses.append(
             f"{', '.join(moved)} of the file have their batch on another axis: here, and in exports, it is the first "
             "one, and what a state is for one sample is given as a sample of it"
+        )
+    if alone:
+        clauses.append(
+            "the file takes one sample: here, and in exports, its inputs and outputs have an axis of samples"
         )
     return "; ".join(clauses)
 

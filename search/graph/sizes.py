@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -17,6 +18,7 @@ _MOST_NODES = 200_000
 _LONGEST_NAME = 4096
 _LONGEST_LIST = 1 << 20  # of values that shape inference follows
 _BATCH_FIRST = "batch-first/"  # begins the name of a Transpose that `put_batch_first` adds
+_ONE_SAMPLE = "one-sample/"  # begins the name of a Squeeze or Unsqueeze that `add_batch_axis` adds
 _LEAST_FOLDED = 1 << 28  # elements that may always be read and written
 _FOLDED_PER_CONSTANT = 8  # of elements in the file's own constants
 _PYTHON_LOOPS = {  # ONNX's reference evaluator takes a step of Python for each element of these
@@ -101,6 +103,38 @@ def put_batch_first(graph: onnx.GraphProto, single: bool = False) -> None:
             order = [axis, *(i for i in range(rank) if i != axis)]
             graph.node.append(_transpose(inner, value.name, order))
             _reorder(value, order)
+
+
+def add_batch_axis(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Give a model of one sample, as torchvision's detectors are, an axis of samples in front, in place.
+
+    Nothing changes where not all inputs are asked for with a first axis of 1 that the file does not have.
+
+    Args:
+        graph: of opset 13 or newer.
+        shapes: input → the largest shape that is asked for.
+    """
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    requested = [(shapes.get(value.name, ()), _dims_of(value)) for value in inputs]
+    if any(len(shape) != len(dims) + 1 or shape[0] != 1 for shape, dims in requested):
+        return
+    axis = f"{_ONE_SAMPLE}axis"
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), axis))
+    for value in (*inputs, *graph.output):
+        value.type.tensor_type.shape.dim.insert(0, onnx.TensorShapeProto.Dimension(dim_value=1))
+        _rename(graph, value.name, f"{value.name}/given")
+    for value in inputs:
+        name = f"{_ONE_SAMPLE}{value.name}"
+        graph.node.insert(0, onnx.helper.make_node("Squeeze", [value.name, axis], [f"{value.name}/given"], name))
+    for value in graph.output:
+        name = f"{_ONE_SAMPLE}{value.name}"
+        graph.node.append(onnx.helper.make_node("Unsqueeze", [f"{value.name}/given", axis], [value.name], name))
+
+
+def takes_one_sample(names: Iterable[str | None]) -> bool:
+    """Whether `add_batch_axis` changed a model, from the names of its nodes."""
+    return any(name is not None and name.startswith(_ONE_SAMPLE) for name in names)
 
 
 def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:

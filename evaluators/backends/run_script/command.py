@@ -25,7 +25,7 @@ def main() -> None:
     check_samples(samples, options.batch)
     batches = list(split(samples, options.batch or measured_batch()))
     parts = [row_wise(engine.run(batch), used, options.batch or measured_batch()) for batch, used in batches]
-    outputs: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    outputs = {key: array for name in parts[0] for key, array in join(name, [part[name] for part in parts]).items()}
     for name, array in outputs.items():
         print(f"output {name}: shape {'x'.join(map(str, array.shape))}, {array.dtype}")
     engine.time(batches[0][0], options.warm_up)
@@ -39,6 +39,13 @@ def main() -> None:
         print(f"the machine is busy; on the wall clock one took {wall:.4g} ms")
     if options.out:
         np.savez(options.out, **outputs)
+
+
+def join(name: str, parts: list[Any]) -> dict[str, Any]:
+    """All rows of an output; where they have several shapes, as what a detector finds, those of each run."""
+    if len({part.shape[1:] for part in parts}) == 1:
+        return {name: np.concatenate(parts)}
+    return {f"{name}.{run}": part for run, part in enumerate(parts)}
 
 
 def read_arguments() -> argparse.Namespace:

@@ -97,9 +97,7 @@ class Scores:
                 results.append({name: _row_wise(array) for name, array in session.run(batch.inputs).items()})
                 if sum(array.nbytes for result in results for array in result.values()) >= _CHECK_BYTES:
                     break
-        if self._data.final_data.forms is not None:  # rows of several shapes: their values, one after the other
-            results = [{name: array.reshape(-1) for name, array in result.items()} for result in results]
-        return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
+        return {name: _join([result[name] for result in results]) for name in results[0]}
 
 
 def _middle(latencies: Sequence[Latency]) -> Latency:
@@ -108,6 +106,12 @@ def _middle(latencies: Sequence[Latency]) -> Latency:
     if len(latencies) == 1:
         return middle
     return replace(middle, conditions={**middle.conditions, "openings_ms": [each.raw_ms for each in latencies]})
+
+
+def _join(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """All rows; where they have several shapes, as what a detector finds, their values, one after the other."""
+    several = len({part.shape[1:] for part in parts}) > 1
+    return np.concatenate([part.reshape(-1) for part in parts] if several else parts)
 
 
 def _row_wise(array: NDArray[Any]) -> NDArray[Any]:

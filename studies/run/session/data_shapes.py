@@ -45,6 +45,10 @@ def with_shapes_of_data(config: SearchConfig, folders: Mapping[str, str] | None 
     if not unknown or not config.data:
         return config
     spans = _read_spans(config, list(inputs), folders or {})
+    unknown = {  # a model of one sample gets an axis of samples by its shape
+        name: (1, *dims) if name in spans and len(spans[name].least) == len(dims) else dims
+        for name, dims in unknown.items()
+    }
     known = {
         name: spans[name] for name, dims in unknown.items() if name in spans and len(spans[name].least) == len(dims) - 1
     }
@@ -120,7 +124,7 @@ def _shape_of(name: str, dims: Dims, span: Span, batch: int | None) -> ShapeSpec
 
 
 def _open_sizes(spec: TensorSpec, dims: Dims) -> TensorSpec:
-    sizes = list(zip(dims, spec.shape, strict=True))
+    sizes = list(zip((1, *dims)[-len(spec.shape) :], spec.shape, strict=True))
     least = tuple(size if isinstance(dim, int) else 1 for dim, size in sizes)
     return replace(spec, least=least, most=tuple(size if isinstance(dim, int) else _ANY for dim, size in sizes))
 
@@ -142,6 +146,8 @@ def frozen_batch_text(model: Model, config: SearchConfig) -> str:
         return ""
     spec, size, inputs = frozen[0], model.batch, read_input_shapes(Path(config.model), config.batch)
     dims = {each.name: inputs.get(each.name) or ("",) for each in frozen}
+    if 0 < len(inputs.get(spec.name, ())) < len(spec.shape):
+        return "engines take one sample at a time, because the model has no axis of samples"
     closed = _closed_sizes(frozen, dims) if any(map(_is_open, dims.values())) else {}
     ways = " ".join(f"--shape {each.name}:{_range_text(each, size, closed.get(each.name, {}))}" for each in frozen)
     samples = "one sample" if size == 1 else f"exactly {size} samples"

@@ -39,7 +39,9 @@ def save(path: Path, nodes: list[onnx.NodeProto], weights: Arrays) -> Path:
 
 
 def attention(path: Path, mask: str) -> Path:
-    """One head, scores masked with -Inf: by a constant, by one made of an input, of the scores' shape, or by Where."""
+    """One head, scores masked with -Inf: by a constant, by one made of an input, of the scores' shape, or by Where.
+
+    With `safe`, rows that are masked as a whole have zeros for their shares."""
     rng = np.random.default_rng(0)
     weights: Arrays = {name: (rng.standard_normal((SIZE, SIZE)) / 4).astype(F32) for name in ("wq", "wk", "wv", "wo")}
     weights |= {"low": F32(-np.inf), "zero": F32(0), "shape": np.array([2, TOKENS, TOKENS])}
@@ -47,7 +49,7 @@ def attention(path: Path, mask: str) -> Path:
     make = helper.make_node
     nodes = [make("MatMul", ["x", f"w{i}"], [i], name=i) for i in "qkv"]
     nodes += [make("Transpose", ["k"], ["kt"], perm=[0, 2, 1]), make("MatMul", ["q", "kt"], ["scores"], name="scores")]
-    if mask == "where":
+    if mask in ("where", "safe"):
         nodes.append(make("Where", ["keep", "scores", "low"], ["masked"], name="mask"))
     else:
         bias = "causal"
@@ -59,6 +61,9 @@ def attention(path: Path, mask: str) -> Path:
             bias = "wide"
         nodes.append(make("Add", ["scores", bias], ["masked"], name="mask"))
     nodes += [make("Softmax", ["masked"], ["shares"], axis=-1), make("MatMul", ["shares", "v"], ["mixed"], name="mix")]
+    if mask == "safe":  # as PyTorch writes attention: zero is of float32
+        nodes[-1].input[0] = "safe"
+        nodes[-1:-1] = [make("IsNaN", ["shares"], ["lost"]), make("Where", ["lost", "zero", "shares"], ["safe"])]
     nodes.append(make("MatMul", ["mixed", "wo"], ["y"], name="out"))
     used = {name for node in nodes for name in node.input}
     return save(path, nodes, {name: array for name, array in weights.items() if name in used})
@@ -195,6 +200,18 @@ def test_what_a_layer_reads_or_makes_and_outputs_have_to_be_finite(
     message = rf"tensor {tensor}, holds Inf, first in sample {sample}; inputs and outputs of layers"
     with pytest.raises(DataError, match=message):
         calibrated(model, tmp_path, {"x": x})
+
+
+@pytest.mark.parametrize("method", ["minmax", "entropy"])
+def test_nan_is_taken_where_the_model_replaces_it(method: str, tmp_path: Path) -> None:
+    model = load(attention(tmp_path / "net.onnx", "safe"))
+    arrays = inputs_of(model, 4)
+    arrays["keep"][2] = False
+    assert np.isnan(values_of(tmp_path / "net.onnx", "shares", arrays)[2]).all()
+    ranges = calibrated(model, tmp_path, arrays, method)
+    assert "shares" not in ranges.tensors
+    assert ranges.tensors["safe"].low == 0
+    assert np.isfinite([ranges.tensors[name].high for name in ("safe", "mixed", "y")]).all()
 
 
 def test_nan_is_refused_everywhere(tmp_path: Path) -> None:

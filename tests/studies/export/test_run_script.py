@@ -293,3 +293,11 @@ def test_numbers_that_an_engine_cannot_hold_are_not_wrapped() -> None:
     assert copied == [8]
     with pytest.raises(SystemExit, match="input ids is int32, and the data hold numbers beyond it"):
         engine._upload({"ids": np.array([1, 2**32 + 5])})
+
+
+def test_rows_of_several_shapes_are_kept_run_by_run() -> None:
+    """As a detector finds more in one image than in another."""
+    first, second = np.zeros((1, 3, 4)), np.ones((1, 2, 4))
+    assert command.join("boxes", [first, first])["boxes"].shape == (2, 3, 4)
+    joined = command.join("boxes", [first, second])
+    assert {name: array.shape for name, array in joined.items()} == {"boxes.0": (1, 3, 4), "boxes.1": (1, 2, 4)}

@@ -7,17 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
+from evaluators.backends.onnxruntime.emulation import open_file
 from evaluators.data.reading.row_shapes import Span, read_row_spans
 from search.errors import ModelError
 from search.graph.model import load
+from search.graph.shapes import ShapeRequest
 from studies.options.config import SearchConfig
 from studies.options.quantities import ShapeSpec
 from studies.run.session.data_shapes import frozen_batch_text, with_shapes_of_data
 from studies.run.session.setup import load_model
 from tests.support.command_line import invoke, ok, quick
-from tests.support.networks import Net, conv_1d_3d, save
+from tests.support.networks import Net, conv_1d_3d, finish, plain_session, save
 
 LOADER = (
     "import numpy as np\ndef load():\n    yield np.load('image.npy')\n    raise AssertionError('one batch is enough')\n"
@@ -108,6 +111,57 @@ def test_given_shapes_and_fixed_models_are_left_alone(here: Path) -> None:
     save(conv_1d_3d(), here / "fixed.onnx")
     fixed = SearchConfig("fixed.onnx", "data.npz")
     assert with_shapes_of_data(fixed) is fixed
+
+
+def one_sample_network(*sizes: int | str) -> onnx.ModelProto:
+    """image (3, H, W) and a number `shift` → logits (10) and found (elements above it, 3), as detectors write them."""
+    n = Net(0)
+    wide = n.op("Unsqueeze", ["image", n.const("axis", np.array([0]))], "wide")
+    x = n.head(n.op("Relu", [n.conv(wide, "first", 3, 8)], "first/relu"), 8)
+    n.op("Squeeze", [x, "axis"], "narrow")
+    n.op("Transpose", [n.op("NonZero", [n.op("Greater", ["image", "shift"], "above")], "places")], "rows")
+    n.nodes[-1].output[0], n.nodes[-4].output[0] = "found", "logits"
+    kinds = {"found": onnx.TensorProto.INT64}
+    return finish(n, {"image": [3, *sizes], "shift": []}, {"logits": [10], "found": ["n", 3]}, **kinds)
+
+
+@pytest.mark.parametrize("sizes", [(8, 6), ("H", "W")])
+def test_a_model_of_one_sample_gets_an_axis_of_samples(here: Path, sizes: tuple[int | str, ...]) -> None:
+    path = save(one_sample_network(*sizes), here / "one.onnx")
+    shapes = {"image": ShapeRequest(*[(1, 3, 8, 6)] * 3), "shift": ShapeRequest(*[(1,)] * 3)}
+    model = load(path, shapes=shapes)
+    assert (
+        model.origin
+        == "the file takes one sample: here, and in exports, its inputs and outputs have an axis of samples"
+    )
+    assert [spec.shape[0] for spec in model.inputs] == [1, 1]
+    assert frozen_batch_text(model, SearchConfig(str(path), "")).startswith(
+        "engines take one sample at a time, because"
+    )
+    image, shift = np.load("image.npy")[:1], np.float32([0.5])
+    wanted = open_file(path, 1).run({"image": image[0], "shift": shift.reshape(())})
+    made = plain_session(ir.to_proto(model.graph)).run(None, {"image": image, "shift": shift})
+    for spec, array in zip(model.outputs, made, strict=True):
+        assert array.shape == (1, *wanted[spec.name].shape)
+        np.testing.assert_allclose(array[0], wanted[spec.name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(8, 6), ("H", "W")])
+def test_a_search_of_a_model_of_one_sample_is_told_the_way(here: Path, sizes: tuple[int | str, ...]) -> None:
+    network = one_sample_network(*sizes)
+    network.graph.input.pop()
+    network.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "shift"))
+    save(network, here / "model.onnx")
+    search = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 3)
+    way = ()
+    if sizes == (8, 6):
+        assert (refused := invoke(*search)).exit_code == 2
+        assert "give it one: --shape image:1x3x8x6" in refused.output
+        way = ("--shape", "image:1x3x8x6")
+    ok(*search, *way)
+    ok("export", "s", "--out", "engine")
+    ok("resume", "s", "--trials", 4)
 
 
 def test_all_inputs_without_a_size_are_in_one_message(here: Path) -> None:
