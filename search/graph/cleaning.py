@@ -93,8 +93,25 @@ def lift_constants(model: ir.Model) -> ir.Model:
         passes.RemoveInitializersFromInputsPass(),
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
     )
+    _forget_carried(model)
     settle_shapes(model)
     return model
+
+
+def _forget_carried(model: ir.Model) -> None:
+    """Take the sizes of what a Loop hands on out of its body, unless it begins, comes and ends with the same.
+
+    Exporters write those of the first round. Masks that a loop collects, for one, begin as a tensor without elements,
+    which a Concat would be rid of.
+    """
+    for node in model.graph.all_nodes():
+        if node.op_type != "Loop" or node.domain:
+            continue
+        body = node.attributes["body"].as_graph()
+        for first, inside, last in zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], strict=False):
+            if first is None or not first.shape == inside.shape == last.shape:
+                for value in (inside, last):
+                    value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
 
 
 def rewrite_exactly(model: ir.Model) -> int:

@@ -134,9 +134,26 @@ def with_loop(n: Net, x: str) -> str:
     return n.op("ConcatFromSequence", [carried], "joined", axis=1)
 
 
+def with_collection(n: Net, x: str) -> str:
+    """A Loop that begins with no channels and is handed what it has, which the file says is of the first round."""
+    ins = [helper.make_tensor_value_info("round", TensorProto.INT64, [])]
+    ins += [helper.make_tensor_value_info("go", TensorProto.BOOL, [])]
+    ins += [helper.make_tensor_value_info("carried", TensorProto.FLOAT, [2, 0, 8, 8])]
+    body = [helper.make_node("Concat", ["carried", x], ["more"], "insert", axis=1)]
+    body += [helper.make_node("Identity", ["go"], ["still"], "still")]
+    outs = [helper.make_tensor_value_info("still", TensorProto.BOOL, [])]
+    outs += [helper.make_tensor_value_info("more", TensorProto.FLOAT, ["a", "b", "c", "d"])]
+    start, rounds = n.const("none", np.zeros((2, 0, 8, 8), np.float32)), n.const("rounds", np.int64(2))
+    inner = helper.make_graph(body, "body", ins, outs)
+    return n.op("Loop", [rounds, n.const("yes", np.array(True)), start], "loop", body=inner)
+
+
+BUILDS = [with_sequence, with_built_sequence, with_optional, with_loop, with_collection]
+
+
 @pytest.mark.parametrize("placement", [TENSORRT, ONNXRUNTIME_CPU])
-@pytest.mark.parametrize("build", [with_sequence, with_built_sequence, with_optional, with_loop])
-def test_sequences_and_optional_values_stay_what_they_are(
+@pytest.mark.parametrize("build", BUILDS)
+def test_sequences_optional_values_and_collections_stay_what_they_are(
     build: Callable[[Net, str], str], placement: Placement, tmp_path: Path
 ) -> None:
     n = Net(opset=17)
