@@ -7,6 +7,7 @@ of the host. The driver is asked through ctypes, so that nothing has to be insta
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 import shutil
@@ -107,9 +108,14 @@ def driver_version() -> str | None:
     return None
 
 
-def has_gpu() -> bool:
-    """Whether this process may have a GPU: a container that was given none has neither of these."""
-    return Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
+def why_no_gpu() -> str:
+    """Why this process has no GPU; empty if it may have one."""
+    setting = os.environ.get(VISIBLE)
+    if setting is not None and not _usable_entries(setting):
+        return f"{VISIBLE}={setting!r} hides every GPU"
+    if Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None:
+        return ""
+    return "there is no NVIDIA GPU here (no nvidia-smi, no /dev/nvidiactl)"
 
 
 def has_traces(root: Path = Path("/")) -> bool:
@@ -194,13 +200,17 @@ def visible_gpus(nvml: Any = None) -> Sequence[str]:
     setting = os.environ.get(VISIBLE)
     if setting is None:
         return gpu_uuids(nvml)
-    # CUDA itself stops at the first entry that it cannot use, say -1.
-    entries = [entry.strip() for entry in setting.split(",")]
-    usable = next((i for i, entry in enumerate(entries) if not entry or entry.startswith("-")), len(entries))
-    if not usable:
+    entries = _usable_entries(setting)
+    if not entries:
         raise ConfigError(f"--gpus: {VISIBLE}={setting!r} hides every GPU. Unset the variable, or name GPUs in it.")
-    _check_entries(entries[:usable], setting)
-    return entries[:usable]
+    _check_entries(entries, setting)
+    return entries
+
+
+def _usable_entries(setting: str) -> list[str]:
+    """Those of CUDA_VISIBLE_DEVICES in front of the first that CUDA cannot use, say -1, where it stops."""
+    entries = [entry.strip() for entry in setting.split(",")]
+    return list(itertools.takewhile(lambda entry: bool(entry) and not entry.startswith("-"), entries))
 
 
 def _check_entries(entries: Sequence[str], setting: str) -> None:

@@ -87,8 +87,8 @@ class TensorRTKind(BackendKind):
 
     def explain_missing(self) -> str:
         """TensorRT imports on machines without a GPU too."""
-        no_gpu = "no NVIDIA GPU here (no nvidia-smi, no /dev/nvidiactl)"
-        return super().explain_missing() or ("" if discovery.has_gpu() else f"installed, but there is {no_gpu}")
+        why = super().explain_missing()
+        return why or (f"installed, but {no_gpu}" if (no_gpu := discovery.why_no_gpu()) else "")
 
     def gpu_of(self, device: str) -> int | None:
         return discovery.cuda_index(device)

@@ -19,7 +19,9 @@ from tests.support.paths import ROOT
 def machine(monkeypatch: pytest.MonkeyPatch, *installed: str, gpu: bool) -> None:
     """A machine with these packages; a GPU is what TensorRT needs and ONNX Runtime does without."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in installed else None)
-    monkeypatch.setattr(discovery, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(discovery.shutil, "which", lambda name: f"/usr/bin/{name}" if gpu else None)
+    monkeypatch.setattr(discovery, "Path", lambda name: ROOT / "none" / name.lstrip("/"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,16 @@ def test_the_first_with_a_device(
     assert choice_text("auto").startswith(f"{chosen}, {why}")
     assert choice_text("auto").endswith("(take it by --backend openvino)") is both
     assert choice_text("fake") == "fake"
+
+
+@pytest.mark.parametrize("hidden", ["", "-1", " ,0"])
+def test_a_gpu_that_is_hidden_is_none(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, "onnxruntime", "tensorrt", gpu=True)
+    assert choose_backend("auto") == "tensorrt"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert choose_backend("auto") == "onnxruntime"
+    said = f"installed, but CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU"
+    assert kind_named("tensorrt").explain_missing() == said
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
