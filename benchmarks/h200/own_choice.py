@@ -23,19 +23,19 @@ from search.values import Assignment, Precision, Ranges
 def build(job: Job, out: Path, qdq_model: Path | None = None) -> dict[str, Any]:
     """Write the engine at `out`; what it took, and of the study's model what the groups run in."""
     shapes = {name: models.ShapeRequest(*map(tuple, sizes)) for name, sizes in job.shapes.items()}
-    model = models.load(Path(job.model), batch=job.batch, shapes=shapes, values=job.input_values)
     ranges = Ranges.from_json(json.loads(Path(job.ranges or "").read_text()))
-    builder: Any = open_backend(job.backend, job.device, job.options).builder(model, ranges)
+    model = models.load(Path(job.model), batch=job.batch, shapes=shapes, values=job.input_values)
+    scaled, backend = model.scale_constants(ranges.recovery.factors), open_backend(job.backend, job.device, job.options)
+    builder: Any = backend.builder(scaled, ranges)  # the ranges are those of the scaled model
     start = time.perf_counter()
     engine = builder.build_free(out, qdq_model.read_bytes() if qdq_model else None)
-    build_s = time.perf_counter() - start
+    built = {"build_s": time.perf_counter() - start, "size_bytes": engine.size_bytes}
     if qdq_model is not None:
-        return {"build_s": build_s, "size_bytes": engine.size_bytes}
+        return built
     # Audited against all INT8, of which only what was got counts.
     audit = builder.audit(engine, Assignment({group.id: Precision.INT8 for group in model.groups}))
     got = Counter("opaque" if row.got is None else row.got.label for row in audit.rows)
-    figures = {"build_s": build_s, "size_bytes": engine.size_bytes, "got": got}
-    return {**figures, "layers": audit.summary.layers, "moves": audit.summary.moves}
+    return {**built, "got": got, "layers": audit.summary.layers, "moves": audit.summary.moves}
 
 
 if __name__ == "__main__":
