@@ -180,7 +180,8 @@ def notes(ranges: Ranges) -> list[str]:
         sentences.append(
             f"{_list_tensors(ranges.constant)} never varied in the calibration data ({ranges.samples} samples)"
         )
-    for precision in sorted(Precision):
+    by_limit = {precision.largest: precision for precision in sorted(Precision, reverse=True)}  # FP16's is WF8's too
+    for precision in sorted(by_limit.values()):
         wide = [name for name, seen in ranges.observed.items() if seen.magnitude > precision.largest]
         if wide:
             sentences.append(
