@@ -35,8 +35,8 @@ class OnnxRuntimeKind(BackendKind):
     triton_platform = "onnxruntime_onnx"
     automatic = True
     rival = "openvino"
-    # The picks of `benchmarks/results/weight_blocks.md`, "The same with VNNI, AMX and BF16"; 1.7 times at one row.
-    rival_merit = "took 0.33 to 0.84 of its time for four of five networks on a processor with AMX"
+    # The picks of `benchmarks/results/weight_blocks.md`, of five networks each; of the others 1.1 to 1.8 times.
+    rival_merit = "took 0.33 to 0.84 of its time for four of five networks with AMX, 0.63 to 0.83 for three on a Zen 4"
     session_entries: ClassVar[Mapping[str, str]] = SESSION_ENTRIES
 
     def open(self, device: str, options: Mapping[str, Any]) -> Backend:
