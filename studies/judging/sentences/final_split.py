@@ -99,21 +99,22 @@ def _disagreements(now: Standing) -> list[str]:
 
 
 def disagreement_text(now: Standing, point: Point) -> str:
-    """Two losses that differ by more than chance explains, and what both say together; empty if they do not."""
+    """Two losses that differ by more than chance explains, and what both say together; empty if they do not.
+
+    Of a metric that compares with FP32 they are values.
+    """
     disagreement = point.final.disagreement
     if disagreement is None:
         return ""
-    searched, final = (
-        value_text(loss, disagreement.half, now.metric) for loss in (disagreement.search, disagreement.final)
-    )
-    pooled = estimate_text(
-        disagreement.pooled,
-        disagreement.pooled - disagreement.half,
-        disagreement.pooled + disagreement.half,
-        now.metric,
-    )
+    numbers, half = [disagreement.search, disagreement.final, disagreement.pooled], disagreement.half
+    what = "a loss of"
+    if now.metric.relative and point.value is not None:
+        sign, what = -1 if now.metric.higher_is_better else 1, now.metric.name
+        numbers = [point.value + sign * (loss - disagreement.search) for loss in numbers]
+    searched, final, _ = (value_text(number, half, now.metric) for number in numbers)
+    pooled = estimate_text(numbers[2], numbers[2] - half, numbers[2] + half, now.metric)
     named = f"trial {point.trial}" if point.trial >= 0 else "the exported engine"
     return (
-        f"{named}: the search saw a loss of {searched}, the final split {final}. They differ by more than chance "
+        f"{named}: the search saw {what} {searched}, the final split {final}. They differ by more than chance "
         f"explains. Both together: {pooled}"
     )

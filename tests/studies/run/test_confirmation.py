@@ -131,6 +131,11 @@ def test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together(
         "Both together: 1.4 ± 0.4 %"
     )
     assert disagreement_text(now, now.point(3)) == ""
+    now.study.metric = {**now.study.metric, "relative": True}
+    now = replace(now)
+    assert disagreement_text(now, now.point(2)).startswith(
+        "trial 2: the search saw top1 89.2 %, the final split 87.5 %."
+    )
     now = score(store, 2, 0.012, 0.006)
     assert disagreement_text(now, now.point(2)) == ""
     score(store, 2, 0.0247, 0.006)
