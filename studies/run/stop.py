@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from search.errors import RunError
+from studies.judging.findings.loss_resolution import is_certain_pick_slow
 from studies.judging.standing import Standing
 from studies.options.limits import LATENCY_MS, METRIC_VALUE, Limit
 from studies.options.quantities import format_duration_s, format_ms
@@ -102,7 +103,7 @@ class Stop:
                     f"the time limit leaves no time for more: {limit_advice(work, now, self.trials - done)}"
                 )
             return f"the time limit is reached with {done} of {self.trials} evaluations done"
-        if patience == AUTO and (right := self._proposals.deciding_forecasts()):
+        if patience == AUTO and (right := self._proposals.deciding_forecasts()) and not is_certain_pick_slow(now):
             self.stopped_by = NO_PROSPECT
             return (
                 "no mix is expected to be better than what was found by more than can be measured, and the last "

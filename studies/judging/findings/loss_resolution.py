@@ -98,6 +98,23 @@ def coarse_text(resolutions: Sequence[Resolution], now: Standing) -> str:
     )
 
 
+def is_certain_pick_slow(now: Standing) -> bool:
+    """Whether mixes that the final samples should confirm are slower than others that keep the allowed loss so far.
+
+    The fastest of those would be recommended, and what lies between has not been looked for: by the estimates of their
+    losses nothing is better than the others. FP32, which is always sure, does not count.
+    """
+    allowed = next((each.allowed for each in find_resolutions(now) if each.split == "final"), None)
+    if allowed is None:
+        return False
+    share = np.sqrt(int(now.study.data["search"]) / int(now.study.data["final"]))
+    upper = now.table.loss + share * (now.table.loss_upper - now.table.loss)
+    keeps = now.judgement.feasible & (now.table.role != REFERENCE.role)
+    sure_ms = now.measures.latency_ms[keeps & (upper <= allowed)].min(initial=np.inf)
+    fastest_ms = now.measures.latency_ms[keeps].min(initial=np.inf)
+    return bool(np.isfinite(sure_ms) and sure_ms > fastest_ms * (1 + now.target.band))
+
+
 def _resolution(now: Standing, spread: Spread, split: str, allowed: float | None) -> Resolution:
     samples, clusters = int(now.study.data[split]), now.study.clusters(split)
     tries = MOST_IN_LINE if split == _SPLITS[1] else 1

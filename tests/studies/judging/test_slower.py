@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from search.values import EngineSummary, Precision
+from studies.judging.findings.loss_resolution import is_certain_pick_slow
 from studies.judging.sentences.gains import slower_texts
 from studies.judging.standing import Standing, read_standing
 from studies.options.config import SearchConfig
@@ -156,3 +157,48 @@ def test_the_report_says_where_int8_as_a_whole_is_no_faster(opened: Store, int8_
     assert said in data.slower
     assert bool(said) == bool(data.slower)
     assert 1 in data.precisions, "the column of INT8"
+
+
+@pytest.mark.parametrize(
+    ("int8_ms", "int8_upper", "limit", "slow"),
+    [
+        (0.5, 0.016, 0.01, True),
+        (0.5, 0.008, 0.01, False),  # the final samples should show it
+        (0.699, 0.016, 0.01, False),  # no faster than what is certain, but for noise
+        (0.5, 0.016, 0.005, False),  # nothing but FP32 is certain
+        (0.5, 0.016, None, False),
+    ],
+)
+def test_a_pick_that_will_be_certain_may_be_slower_than_what_seems_good_enough(
+    int8_ms: float, int8_upper: float, limit: float | None, slow: bool, opened: Store
+) -> None:
+    uniforms = {
+        Precision.FP32: (1.0, 0.0, 0.004),
+        Precision.FP16: (0.7, 0.0, 0.007),
+        Precision.INT8: (int8_ms, 0.003, int8_upper),
+    }
+    config = SearchConfig(model="model.onnx", data="data.npz").to_json()
+    data = {**STUDY.data, "search": 600, "final": 600}
+    study = opened.studies.create(
+        STUDY.with_values(metric={**METRIC, "ratio": True}, model=MODEL, config=config, data=data)
+    )
+    target = opened.targets.add(study, replace(TARGET, relative=False), "demo/gpu")
+    opened.targets.settle(target, details={}, latency_band=0.01)
+    for trial, (precision, (ms, loss, upper)) in enumerate(uniforms.items()):
+        chosen = assignment(precision, precision)
+        whole = measured(chosen)
+        latency = replace(whole.latency, raw_ms=ms, baseline_ms=None)
+        accuracy = replace(
+            whole.accuracy,
+            loss=loss,
+            loss_low=loss - 0.006,
+            loss_high=loss + 0.006,
+            samples=600,
+            total=600,
+            loss_bounds=(upper,),
+        )
+        number = opened.claims.begin(target, chosen, chosen.digest, "w0", trial, precision.role)
+        opened.claims.record(number, replace(whole, latency=latency, accuracy=accuracy), None)
+    record = opened.studies.load(STUDY.name)
+    now = read_standing(opened, record, opened.targets.of_study(record.id)[0], Limits(max_drop=limit))
+    assert is_certain_pick_slow(now) is slow
