@@ -87,6 +87,7 @@ def test_a_model_and_arrays_in_memory_are_searched_resumed_and_removed_with_the_
     assert not (here / "bitfront.db.inputs").exists()
 
 
+@pytest.mark.slow
 def test_what_is_refused_leaves_no_files(here: Path) -> None:
     with pytest.raises(bf.InputError, match="lacks the model's input"):
         bf.search(three_layers(), {"picture": np.zeros((40, 3, 8, 8), np.float32)}, **FAKE)

@@ -19,6 +19,7 @@ from studies.guard import Guard
 from tests.support.command_line import invoke, ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
 
+pytestmark = pytest.mark.slow
 NO_GAIN = "No mix is faster"
 SEARCH = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", "3", "--max-drop", "50%")
 

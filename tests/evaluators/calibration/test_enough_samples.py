@@ -59,6 +59,7 @@ def test_the_same_samples_give_the_same_ranges_with_any_threads(model: Model, tm
     assert run(model, tmp_path, shown, "mse", threads=1) == run(model, tmp_path, shown, "mse", threads=2)
 
 
+@pytest.mark.slow
 def test_ranges_by_another_method_are_of_the_same_samples(model: Model, tmp_path: Path) -> None:
     ranges = run(model, tmp_path, images(model, heavy=False))
     dataset = open_data(str(tmp_path / "data.npz"), model.inputs)

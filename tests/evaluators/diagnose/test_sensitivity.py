@@ -339,6 +339,7 @@ def many_layers(loud: int, layers: int = 63) -> onnx.ModelProto:
     return net.model([2, 3, 8, 8], "logits", [2, 10])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loud", [3, 20])
 def test_with_time_for_few_runs_stretches_lead_to_the_loud_layer(
     loud: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

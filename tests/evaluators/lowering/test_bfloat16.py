@@ -25,6 +25,7 @@ FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precisi
 LEAST_DB, MOST_DB = 25, 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "placement"),
     [

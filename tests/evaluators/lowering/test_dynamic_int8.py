@@ -97,6 +97,7 @@ def test_its_products_need_no_ranges(tmp_path: Path) -> None:
     assert offered == (FP32, DYNAMIC)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["transformer", "text_encoder", "products"])
 def test_every_mix_runs_as_asked_and_near_the_float_model(tmp_path: Path, network: str) -> None:
     model, ranges, backend = loaded(network), ranged(network), OnnxRuntimeBackend()

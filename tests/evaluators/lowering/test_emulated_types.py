@@ -112,6 +112,7 @@ def _mixes(model: Model) -> list[Assignment]:
     return [Assignment({g.id: FP32 if g.pinned else mix[g.id] for g in model.groups}) for mix in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [13, 17])
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_fused_is_emulated_as_it_is_written(part: str, opset: int, tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_it_computes_what_is_published(tmp_path: Path) -> None:
     assert np.abs(x).max() > amax["x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["residual", "mobile", "transformer", "products"])
 def test_every_mix_is_written_and_near_the_float_model(network: str) -> None:
     """Beside INT8 a tensor has codes of both kinds."""

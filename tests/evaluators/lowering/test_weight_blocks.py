@@ -194,6 +194,7 @@ def test_it_is_offered_where_few_rows_are_multiplied_and_blocks_divide_k(tmp_pat
     assert [W8.block(depth) for depth in (384, 128, 96, 32)] == [128, 64, 32, 0]
 
 
+@pytest.mark.slow
 def test_every_mix_of_all_precisions_runs_as_asked(tmp_path: Path) -> None:
     model = loaded("row_products")
     rng, x = np.random.default_rng(0), feeds(model, 1)

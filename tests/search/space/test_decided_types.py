@@ -161,6 +161,7 @@ def test_with_weak_typing_their_types_are_the_engine_s() -> None:
     assert {(row["runs_in"], row["why"]) for row in rows} == {("any type", "with weak typing the engine chooses")}
 
 
+@pytest.mark.slow
 def test_a_search_decides_on_them_and_shows_what_came_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(transformer(), tmp_path / "net.onnx")

@@ -36,6 +36,7 @@ def disobeyed() -> dict[int, bool]:
     return found
 
 
+@pytest.mark.slow
 def test_every_view_tells_of_a_mix_that_did_not_run_as_asked(here: Path) -> None:
     """Without limits there is nothing that it could miss."""
     fault = ("--backend-option", "fake-fault=disobey:g001=int8")
@@ -92,6 +93,7 @@ def test_a_point_is_whole_whatever_it_is_asked_of(here: Path) -> None:
     assert len(now.details.mismatches) == sum(now.table.not_obeyed > 0)
 
 
+@pytest.mark.slow
 def test_guided_proposes_no_more_of_what_never_ran_as_asked(here: Path) -> None:
     fault = ("--backend-option", "fake-fault=disobey:g001=int8")
     ok(*SEARCH, *fault, "--trials", 16, "--seed", 1, "--quiet")

@@ -248,6 +248,7 @@ def test_latency_is_by_the_clock_of_the_target(
     assert isinstance(opened(two, tmp_path).time(3), np.ma.MaskedArray)
 
 
+@pytest.mark.slow
 def test_an_engine_takes_as_much_memory_first_as_later(backend: OpenVinoBackend, tmp_path: Path) -> None:
     code = (
         "import sys, numpy as np; from pathlib import Path\n"
@@ -402,6 +403,7 @@ print(os.waitstatus_to_exitcode(os.wait()[1]), np.array_equal(run(inputs)["logit
 """
 
 
+@pytest.mark.slow
 def test_an_export_runs_in_a_guards_process_and_not_in_its_children(tmp_path: Path) -> None:
     """Compiling waits for threads that a forked process does not have, and so does letting go of an engine."""
     save(residual_cnn(batch=4), tmp_path / "model.onnx")
@@ -419,6 +421,7 @@ def test_an_exports_script_has_the_settings_that_were_measured() -> None:
     assert (script["ENGINE"], script["CLOCK"]) == ("model.onnx", "wall")
 
 
+@pytest.mark.slow
 def test_it_sends_nothing_and_leaves_nothing_at_home(tmp_path: Path) -> None:
     """The package openvino-telemetry comes with it, and tells Google Analytics that openvino is imported."""
     code = (
