@@ -198,12 +198,22 @@ class Watch:
         if now > self._since + self._timeout_s:
             what = "made no progress for" if self._renewed else "took longer than"
             raise self._ended(FailureKind.TIMEOUT, f"{self._method} {what} {self._timeout_s:g} s")
-        if self._memory_bytes is not None and now > self._look:
-            self._look = now + _LOOK_S
-            used, limit = sum(_resident_bytes(process) for process in tree(self._pid)), self._memory_bytes
-            if used > limit:
-                took = f"took {used / 2**20:.0f} MiB of memory, more than the limit of {limit / 2**20:.0f} MiB"
-                raise self._ended(FailureKind.OUT_OF_MEMORY, f"{self._method} {took}")
+        if now > self._look:
+            self._look_at_memory(now)
+
+    def answered(self) -> None:
+        """The request is answered: memory is looked at once in each, however short it was."""
+        if not self._look:
+            self._look_at_memory(time.monotonic())
+
+    def _look_at_memory(self, now: float) -> None:
+        self._look = now + _LOOK_S
+        if self._memory_bytes is None:
+            return
+        used, limit = sum(_resident_bytes(process) for process in tree(self._pid)), self._memory_bytes
+        if used > limit:
+            took = f"took {used / 2**20:.0f} MiB of memory, more than the limit of {limit / 2**20:.0f} MiB"
+            raise self._ended(FailureKind.OUT_OF_MEMORY, f"{self._method} {took}")
 
 
 def tree(pid: int | None) -> list[psutil.Process]:

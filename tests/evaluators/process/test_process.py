@@ -772,7 +772,6 @@ def test_again_and_again_is_the_end_of_the_run(kept: Kept, monkeypatch: pytest.M
     assert kept.evaluate().ok  # when the cause is mended
 
 
-@pytest.mark.usefixtures("really_started")  # a forked one may have opened its model before its memory is looked at
 def test_a_process_that_cannot_even_start_is_no_fault_of_the_candidate(kept: Kept) -> None:
     kept.keeper.close()
     kept.keeper.limits = ProcessLimits(memory_bytes=1)
