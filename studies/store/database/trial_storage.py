@@ -24,6 +24,7 @@ from optuna.distributions import BaseDistribution, check_distribution_compatibil
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages._rdb import models
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import delete, insert, or_, select
 
@@ -309,6 +310,14 @@ class RetriedStorage(RDBStorage):
             raise
         finally:
             session.close()
+
+    # -- studies -----------------------------------------------------------------------------------------------------
+
+    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
+        """As Optuna's. A process that was killed while it made tables may have made no index: one tells names apart."""
+        for index in {index for table in models.BaseModel.metadata.tables.values() for index in table.indexes}:
+            index.create(self.engine, checkfirst=True)
+        return super().create_new_study(directions, study_name)
 
     # -- attributes of studies ---------------------------------------------------------------------------------------
 

@@ -221,3 +221,13 @@ def test_parameters_are_stored_once_when_the_transaction_is_cut_off(
             assert wire.cuts == cuts + 1
             assert study.get_trials()[trial.number].params == codes
             trial = study.ask()
+
+
+def test_tables_that_a_killed_process_made_without_their_indices_get_them(url: str, storage: RetriedStorage) -> None:
+    names = optuna.storages._rdb.models.StudyModel.__table__.indexes
+    for index in names:
+        index.drop(storage.engine)
+    for _ in range(2):
+        with opened(url) as again:
+            optuna.create_study(storage=again, study_name="s", directions=["minimize"], load_if_exists=True)
+    assert [study.study_name for study in optuna.get_all_study_summaries(storage=storage)] == ["s"]
