@@ -99,16 +99,17 @@ def coarse_text(resolutions: Sequence[Resolution], now: Standing) -> str:
 
 
 def is_certain_pick_slow(now: Standing) -> bool:
-    """Whether mixes that the final samples should confirm are slower than others that keep the allowed loss so far.
+    """Whether the mix that the search would recommend is slower than one that keeps the allowed loss by its estimate.
 
-    The fastest of those would be recommended, and what lies between has not been looked for: by the estimates of their
-    losses nothing is better than the others. FP32, which is always sure, does not count.
+    What is recommended has to be certain on the final samples. Forecasts go by estimates, so to them nothing is better
+    than the faster mix, and mixes between the two, which may be certain, would never be looked for. FP32 does not
+    count, because it is always certain.
     """
     allowed = next((each.allowed for each in find_resolutions(now) if each.split == "final"), None)
     if allowed is None:
         return False
-    share = np.sqrt(int(now.study.data["search"]) / int(now.study.data["final"]))
-    upper = now.table.loss + share * (now.table.loss_upper - now.table.loss)
+    wider = np.sqrt(int(now.study.data["search"]) / int(now.study.data["final"]))  # with fewer final samples
+    upper = now.table.loss + wider * (now.table.loss_upper - now.table.loss)
     keeps = now.judgement.feasible & (now.table.role != REFERENCE.role)
     sure_ms = now.measures.latency_ms[keeps & (upper <= allowed)].min(initial=np.inf)
     fastest_ms = now.measures.latency_ms[keeps].min(initial=np.inf)

@@ -269,6 +269,15 @@ def test_a_search_ends_where_no_better_mix_is_expected_and_goes_on_when_it_is_re
     assert f"{more + 2} evaluations are done" in ok("resume", "s", "--trials", more + 2, "--patience", "none")
 
 
+@pytest.mark.slow
+def test_a_search_goes_on_where_what_is_certain_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("studies.run.stop.is_certain_pick_slow", lambda now: True)
+    write_inputs(tmp_path / "in", mobile_cnn())
+    said = ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 22)
+    assert "22 evaluations are done" in said, "without it the search ends by itself after 9 to 20"
+
+
 def test_time_limit(studied: Path) -> None:
     said = ok("resume", "small", "--trials", 8, "--time-limit", "1ms")
     assert "the time limit is reached with 4 of 8 evaluations done" in said
