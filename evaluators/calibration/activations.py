@@ -180,8 +180,7 @@ def notes(ranges: Ranges) -> list[str]:
         sentences.append(
             f"{_list_tensors(ranges.constant)} never varied in the calibration data ({ranges.samples} samples)"
         )
-    by_limit = {precision.largest: precision for precision in sorted(Precision, reverse=True)}  # FP16's is WF8's too
-    for precision in sorted(by_limit.values()):
+    for precision in sorted(precision for precision in Precision if not precision.quantized):
         wide = [name for name, seen in ranges.observed.items() if seen.magnitude > precision.largest]
         if wide:
             sentences.append(

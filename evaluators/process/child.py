@@ -201,8 +201,8 @@ class Watch:
         if now > self._look:
             self._look_at_memory(now)
 
-    def answered(self) -> None:
-        """The request is answered: memory is looked at once in each, however short it was."""
+    def look_at_least_once(self) -> None:
+        """Look at the memory of a request that was answered before anybody did, however short it was."""
         if not self._look:
             self._look_at_memory(time.monotonic())
 

@@ -281,7 +281,7 @@ class Connection:
                     on_event(message["event"], message["value"])
                 if not child.has_more():
                     watch()
-            watch.answered()
+            watch.look_at_least_once()
         except GoneError:
             raise self._close_as_ended(
                 FailureKind.CRASHED, f"the evaluator process died ({child.how_it_ended()})"
