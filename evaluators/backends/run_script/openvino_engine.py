@@ -19,10 +19,10 @@ _BEFORE_CODES = ("Convert", "Subtract", "Multiply", "Reshape")  # between a prod
 
 
 def safe_properties(model: Any, properties: dict[str, Any]) -> dict[str, Any]:
-    """Properties to compile a model with that OpenVINO reads and has not compiled yet.
+    """The properties, with generated code switched off for a model whose outputs would be wrong with it.
 
-    OpenVINO 2026.4 joins small products in a row to generated code, which is wrong where two of them are in INT8
-    (AVX-512 with VNNI, at most about 8 rows and 256 columns). Such models run without generated code.
+    OpenVINO 2026.4 joins small matrix products that follow each other into one piece of generated code. On processors
+    with AVX-512 and VNNI that code is wrong where two of them are in INT8 (at most about 8 rows and 256 columns).
     """
     products = (node for node in model.get_ops() if node.get_type_name() == "MatMul")
     ranks = ((node, node.input(0).get_partial_shape().rank) for node in products)

@@ -314,7 +314,10 @@ class RetriedStorage(RDBStorage):
     # -- studies -----------------------------------------------------------------------------------------------------
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        """As Optuna's. A process that was killed while it made tables may have made no index: one tells names apart."""
+        """As Optuna's, but with the indices that a process which was killed while it made the tables did not make.
+
+        Without the unique index of names every run would make another study of the same name.
+        """
         for index in {index for table in models.BaseModel.metadata.tables.values() for index in table.indexes}:
             index.create(self.engine, checkfirst=True)
         return super().create_new_study(directions, study_name)
