@@ -30,6 +30,7 @@ _REPEATS = 1.5  # a doubtful measurement of finalists is repeated
 _SLOWEST_FIRST = 3.0  # first builds of precisions differ by so much: 27, 76 and 25 s for FP32, FP16, INT8 on an H200
 _FEW = 1.5  # times as long as the first one or two mixes took, the next may take
 _MIXES_FIRST = 4  # mixes that are evaluated before anything is done that only says how sure a number is
+_FRESH_START = 1 / 3  # of what the run took to start, a fresh process takes: 6 to 8 of 24 s on an H200
 _SURE_SHARE = 0.05  # of the time so far, that repeatability may take under a time limit, and of the limit at its end
 
 
@@ -162,10 +163,10 @@ class Pace:
 
         Args:
             left: how many of each kind.
-            start_s: what the evaluator process took to start, which the first repetition in a fresh process is expected
-                to take beside its timing.
+            start_s: what this run took to start, a share of which repetitions in fresh processes are expected to take
+                beside their timing, until the first one has shown it.
         """
-        unknown_s = {PROCESS: 0.0 if self._took_s[f"repeat {PROCESS}"] else start_s}
+        unknown_s = {PROCESS: 0.0 if self._took_s[f"repeat {PROCESS}"] else _FRESH_START * start_s}
         return sum(count * (self.repeat_s(now, kind) + unknown_s.get(kind, 0.0)) for kind, count in left.items())
 
     def finalists_s(self, now: Standing, count: int) -> float:

@@ -150,7 +150,7 @@ def test_what_is_only_timed_again_takes_no_time_for_scoring(begun: tuple[Standin
     pace.note_repeat(3.0, REBUILD)  # the builder had kept what it learnt
     assert pace.repeat_s(now, REBUILD) == pytest.approx(3.0)
     left = {"rebuild": 2, "process": 3}
-    assert pace.repeats_s(now, left, 12.0) == pytest.approx(2 * 3 + 3 * (3 + 12)), "a fresh process has to start"
+    assert pace.repeats_s(now, left, 12.0) == pytest.approx(2 * 3 + 3 * (3 + 12 / 3)), "a fresh process has to start"
     pace.note_repeat(9.0, "process")
     pace.note_repeat(2.0, "rebuild")
     assert pace.repeats_s(now, left, 12.0) == pytest.approx(2 * 2.9 + 3 * 9), "each kind takes what it took"
