@@ -93,7 +93,9 @@ def _siblings(cpu: int) -> set[int]:
 def _kept_cpus(cpus: Set[int]) -> set[int]:
     """CPUs that a process keeps for its evaluators, by the list of locks: to try a lock would be to hold it."""
     try:
-        held = {line.split()[-3].rpartition(":")[2] for line in Path("/proc/locks").read_text().splitlines()}
+        held = {
+            line.split()[-3].rpartition(":")[2] for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines()
+        }
     except (OSError, IndexError):
         return set()
     return {cpu for cpu in cpus if Path(_path(cpu)).exists() and str(_path(cpu).stat().st_ino) in held}

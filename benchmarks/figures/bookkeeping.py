@@ -123,7 +123,7 @@ def main(trials: int = 12) -> dict[str, float]:
 def searched(sampler: str, trials: int) -> tuple[Clocks, float]:
     """Search the example; the clocks, and the wall time of the whole search."""
     clocks = Clocks()
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, clocks.running():
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w", encoding="utf-8") as nowhere, clocks.running():
         options = {
             "model": str(MODEL),
             "data": str(DATA),

@@ -23,7 +23,7 @@ from search.values import Assignment, Precision, Ranges
 def build(job: Job, out: Path, qdq_model: Path | None = None) -> dict[str, Any]:
     """Write the engine at `out`; what it took, and of the study's model what the groups run in."""
     shapes = {name: models.ShapeRequest(*map(tuple, sizes)) for name, sizes in job.shapes.items()}
-    ranges = Ranges.from_json(json.loads(Path(job.ranges or "").read_text()))
+    ranges = Ranges.from_json(json.loads(Path(job.ranges or "").read_text(encoding="utf-8")))
     model = models.load(Path(job.model), batch=job.batch, shapes=shapes, values=job.input_values)
     scaled, backend = model.scale_constants(ranges.recovery.factors), open_backend(job.backend, job.device, job.options)
     builder: Any = backend.builder(scaled, ranges)  # the ranges are those of the scaled model

@@ -112,7 +112,7 @@ def tasks(networks: Sequence[str], methods: Sequence[str], seeds: int, trials: i
 
 def load(file: Path, trials: int) -> dict[str, Any]:
     """Results so far; raises SystemExit where they are of other numbers of trials."""
-    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if results and results["about"]["trials"] != trials:
         had = results["about"]["trials"]
         sys.exit(f"{file} holds runs of {had} trials, asked for {trials}: give --trials {had}, or another --out.")

@@ -44,7 +44,7 @@ def commit() -> str:
 
 
 def stored(out: Path) -> dict[str, Any]:
-    results: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"runs": {}}
+    results: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"runs": {}}
     return results
 
 

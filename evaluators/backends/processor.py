@@ -38,7 +38,7 @@ _OUTER_MOVES = 2  # conversions of the input and the output of a network that is
 def cpu_model() -> str:
     """The processor's name, for example `AMD EPYC 9754`; without clock or core count."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -49,7 +49,7 @@ def has_vnni() -> bool:
     if platform.machine() not in ("x86_64", "AMD64"):
         return True
     with suppress(OSError):
-        flags = Path("/proc/cpuinfo").read_text()
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         return "avx512_vnni" in flags or "avx_vnni" in flags
     return False
 

@@ -151,7 +151,7 @@ def run_as_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The function `balanced` as the script itself has it while it runs."""
     main = ModuleType("__main__")
     main.__file__ = str(path)
-    exec(compile(path.read_text(), path, "exec", dont_inherit=True), main.__dict__)
+    exec(compile(path.read_text(encoding="utf-8"), path, "exec", dont_inherit=True), main.__dict__)
     monkeypatch.setitem(sys.modules, "__main__", main)
     return main.__dict__["balanced"]
 

@@ -46,7 +46,7 @@ def test_a_program_without_logging_sees_a_warning_once(progress: bool) -> None:
         "import bitfront\nif __name__ == '__main__':\n    bitfront.search('model.onnx', 'data.npz', backend='fake', "
         f"trials=1, max_drop=0.01, recover='none', progress={progress})\n"
     )
-    Path("run.py").write_text(script)
+    Path("run.py").write_text(script, encoding="utf-8")
     done = subprocess.run([sys.executable, "run.py"], capture_output=True, text=True, check=True)
     assert done.stderr.count("WARNING: the allowed loss of 1 %") == 1
 

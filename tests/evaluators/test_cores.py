@@ -113,7 +113,7 @@ def _wait_until_free(lock: Path) -> None:
 
 
 def _is_free(lock: Path) -> bool:
-    with lock.open() as file:
+    with lock.open(encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -80,12 +80,12 @@ def test_an_export_tells_its_layers_and_their_times(folder: Path) -> None:
     for share in ("layers_share", "ms_share"):
         assert sum(row[share] for row in found["precisions"]) == pytest.approx(1)
     assert [layer for layer in found["layers"] if layer["ms"] is not None]
-    groups = json.loads(Path("int8/manifest.json").read_text())["groups"]
+    groups = json.loads(Path("int8/manifest.json").read_text(encoding="utf-8"))["groups"]
     wanted = {group["node"] for group in groups if group["got"] == "int8"}
     named = {node for layer in found["layers"] if layer["precision"] == "int8" for node in layer["nodes"]}
     assert wanted
     assert wanted <= named
-    profile = json.loads(Path("int8/profile.json").read_text())
+    profile = json.loads(Path("int8/profile.json").read_text(encoding="utf-8"))
     assert profile[0] == {"count": 20}
     assert all(row["averageMs"] >= 0 for row in profile[1:])
     assert sum(row["averageMs"] for row in profile[1:]) > 0
@@ -156,7 +156,7 @@ def test_int8_is_gated_against_fp16_and_files_say_so(folder: Path, tmp_path: Pat
 @pytest.mark.parametrize("words", [("int8", "int8"), ("s", "int8/model.plan")], ids=["export", "study and plan"])
 def test_an_engine_against_itself_never_fails(folder: Path, words: tuple[str, str]) -> None:
     candidate, baseline = words
-    trial = json.loads(Path("int8/manifest.json").read_text())["trial"]
+    trial = json.loads(Path("int8/manifest.json").read_text(encoding="utf-8"))["trial"]
     of_study = ("--trial", trial) if candidate == "s" else ()
     limits = ("--max-drop", "5%", "--max-slowdown", "10%", "--data", "in/data.npz")
     code, found = gate(candidate, *of_study, "--against", baseline, *limits)
@@ -204,7 +204,7 @@ def test_an_engine_of_another_target_and_a_damaged_plan_are_refused(folder: Path
 
 def engine(name: str) -> Run:
     """The engine of an exported folder, opened as a guard opens it."""
-    return open_engine(Path(name), json.loads(Path(name, "manifest.json").read_text()), None, None)
+    return open_engine(Path(name), json.loads(Path(name, "manifest.json").read_text(encoding="utf-8")), None, None)
 
 
 def split(samples: NDArray[Any]) -> list[NDArray[Any]]:

@@ -64,7 +64,7 @@ def test_a_pretrained_model_keeps_what_its_plan_promises(
     )
     trials = {row["role"]: row["trial"] for row in json.loads(ok("front", "s", "--json"))["rows"] if row["role"]}
     ok("export", "s", "--trial", trials["baseline:int8"], "--out", "out")
-    told = json.loads(Path("out/manifest.json").read_text())
+    told = json.loads(Path("out/manifest.json").read_text(encoding="utf-8"))
     assert {group["asked"] for group in told["groups"]} >= {"int8"}
     exact, rough = run_as_given(model, final), run_plan(model, Path("out"), final)
     assert sqnr_db(exact, rough).mean() == pytest.approx(told["final"]["value"], abs=0.3)

@@ -76,7 +76,7 @@ def test_another_optimization_level_is_a_new_evaluation(study):
     said = invoke("export", "s", "--trial", "1", "--optimization-level", "0", "--out", "other")
     assert said.exit_code == 0, said.output
     assert "not built at optimization level 0" in said.output
-    rebuilt = json.loads(Path("other/manifest.json").read_text())
+    rebuilt = json.loads(Path("other/manifest.json").read_text(encoding="utf-8"))
     assert (rebuilt["evaluation"]["rebuilt"], rebuilt["knobs"]["optimization_level"]) == (True, "0")
     assert rebuilt["groups"]
 

@@ -64,5 +64,5 @@ def float_labels(network: onnx.ModelProto, model: Model, inputs: NDArray[Any]) -
 
 
 def write_ranges(path: Path, ranges: Ranges | Mapping[str, Any]) -> str:
-    path.write_text(json.dumps(ranges.to_json() if isinstance(ranges, Ranges) else ranges))
+    path.write_text(json.dumps(ranges.to_json() if isinstance(ranges, Ranges) else ranges), encoding="utf-8")
     return str(path)

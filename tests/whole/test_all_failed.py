@@ -50,7 +50,7 @@ def test_it_is_told_wherever_the_nearest_would_be(here: Path, monkeypatch: pytes
     refused = invoke("export", "small", "--out", "engine")
     assert (refused.exit_code, f"All {said}" in refused.stderr) == (2, True), refused.stderr
     ok("report", "small", "--out", "r.html")
-    assert "No evaluation keeps the limits. All 4 evaluations failed" in Path("r.html").read_text()
+    assert "No evaluation keeps the limits. All 4 evaluations failed" in Path("r.html").read_text(encoding="utf-8")
     shown = ok("show", "small", 1)
     assert "no room." in shown
     assert invoke("resume", "small").exit_code == 1

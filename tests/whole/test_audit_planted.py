@@ -65,7 +65,9 @@ def test_every_evaluation_that_was_not_obeyed_is_marked() -> None:
     counts = run_sql("select not_obeyed, count(*) from bf_evaluation group by not_obeyed order by 1")
     assert counts == [(0, 4), (1, 4)]
     assert len(asked_int8()) == 4
-    assert "4 not obeyed" in Path("said").read_text()  # told without --verbose, as these cannot be picked
+    assert "4 not obeyed" in Path("said").read_text(
+        encoding="utf-8"
+    )  # told without --verbose, as these cannot be picked
 
 
 def test_none_of_them_is_feasible_or_on_the_front() -> None:
@@ -85,7 +87,7 @@ def test_show_names_the_group() -> None:
 
 def test_the_report_lists_them() -> None:
     ok("report", "p", "--out", "p.html")
-    page = Path("p.html").read_text()
+    page = Path("p.html").read_text(encoding="utf-8")
     assert f"{len(asked_int8())} groups did not run in the precision that was asked for" in page
     rows = re.search(r"<summary>Asked and got</summary>(.*?)</details>", page, re.DOTALL)
     assert rows is not None

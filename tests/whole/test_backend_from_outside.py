@@ -96,7 +96,7 @@ def test_an_installed_package_registers_one_under_a_name(here: Path, monkeypatch
     ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "my-engine", "--trials", 3, "--quiet")
     named = ("--target", "toy-engine", "--json")
     assert json.loads(ok("front", "s", *named))["target"]["backend"] == "toy-engine"
-    Path("next.toml").write_text('backend = "my-engine"\nbackend_option = ["hurry_by=4"]\n')
+    Path("next.toml").write_text('backend = "my-engine"\nbackend_option = ["hurry_by=4"]\n', encoding="utf-8")
     ok("search", "model.onnx", "--data", "data.npz", "--study", "t", "--config", "next.toml", "--trials", 3, "--quiet")
     assert json.loads(ok("front", "t", *named))["target"]["options"] == {"hurry": "4"}
 

@@ -101,7 +101,7 @@ class HangClock:
 
     def _hangs(self, pid: int) -> bool:
         with suppress(OSError):
-            log = Path(f"/proc/{pid}/fd/1").read_text(errors="replace")
+            log = Path(f"/proc/{pid}/fd/1").read_text(encoding="utf-8", errors="replace")
             return "an invented fault" in log.removeprefix(self.logs.setdefault(pid, log))
         return False
 

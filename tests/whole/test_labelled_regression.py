@@ -31,7 +31,7 @@ def two_values() -> onnx.ModelProto:
 @pytest.mark.slow
 def test_two_values_are_searched_with_a_limit_in_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("point.py").write_text(example("quickstart.md", "def distance"))
+    Path("point.py").write_text(example("quickstart.md", "def distance"), encoding="utf-8")
     save(two_values(), tmp_path / "model.onnx")
     labels = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
     np.savez("data.npz", allow_pickle=False, image=images(60, shape=(3, 8, 8)), labels=labels)
@@ -42,7 +42,7 @@ def test_two_values_are_searched_with_a_limit_in_pixels(tmp_path: Path, monkeypa
     for trial in range(3):
         assert "another class" not in ok("show", "model", trial)
     ok("report", "model", "--out", "report.html")
-    assert "another class" not in Path("report.html").read_text()
+    assert "another class" not in Path("report.html").read_text(encoding="utf-8")
 
 
 def test_the_worse_mean_of_two_outputs_is_held_against_the_spread_of_its_labels(tmp_path: Path) -> None:

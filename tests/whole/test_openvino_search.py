@@ -77,12 +77,14 @@ def test_what_reads_engines_and_studies_knows_it() -> None:
     assert "block.0/conv1" in listed
     assert "on openvino (" in ok("inspect", "model.onnx", "--backend", "openvino")
     ok("report", "s", "--out", "r.html")
-    assert "import openvino as ov" in Path("r.html").read_text()
+    assert "import openvino as ov" in Path("r.html").read_text(encoding="utf-8")
     compared = ok("compare", "s", 1, "--groups", "--samples", 8)
     assert "the engine agrees with its emulation" in compared
-    readme = Path("engine/README.md").read_text()
+    readme = Path("engine/README.md").read_text(encoding="utf-8")
     assert "openvino" in readme
-    assert json.loads(Path("engine/manifest.json").read_text())["target"]["versions"].keys() == {"openvino"}
+    assert json.loads(Path("engine/manifest.json").read_text(encoding="utf-8"))["target"]["versions"].keys() == {
+        "openvino"
+    }
 
 
 def test_a_gate_takes_its_exports_and_files() -> None:

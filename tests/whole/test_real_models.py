@@ -261,7 +261,7 @@ def keeps_its_promise(model: Path, data: Arrays, options: list[str], least: floa
     quick = f"--trials {trials} --recover none --sensitivity-time 1s --patience none --quiet".split()
     ok("search", model, *given, *quick, "--backend", "onnxruntime", "--study", "s")
     ok("export", "s", "--trial", _first_mix(trials) if mixed else 1, "--out", "out")
-    told = json.loads(Path("out/manifest.json").read_text())
+    told = json.loads(Path("out/manifest.json").read_text(encoding="utf-8"))
     assert {group["asked"] for group in told["groups"]} >= ({"fp32", "int8"} if mixed else {"int8"})
     rows = 1 if "1" in options else 4
     exact, rough = (run_batches(path, final, rows) for path in (model, Path("out/model.onnx")))

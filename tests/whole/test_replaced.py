@@ -88,7 +88,7 @@ def test_a_replaced_evaluator_is_told_wherever_the_study_is_shown(
     assert "3 times over trials 0, 3: 2 crashed at build, 1 crashed at latency" in ok("status", "s")
     assert json.loads(ok("status", "s", "--json"))["targets"][0]["replaced"] == 3
     ok("report", "s", "--out", "report.html")
-    assert "replaced 3 times over trials 0, 3" in Path("report.html").read_text()
+    assert "replaced 3 times over trials 0, 3" in Path("report.html").read_text(encoding="utf-8")
 
 
 def test_what_each_part_of_an_evaluation_took_is_stored_with_it(

@@ -102,7 +102,7 @@ def test_the_whole_way(here: Path) -> None:
     assert f"exported trial {best['trial']} to engine" in said
     check_export(here / "engine", best["trial"], here / "in/data.npz")
     assert ok("report", "way", "--out", "way.html") == "Wrote way.html.\n"
-    page = Path("way.html").read_text()
+    page = Path("way.html").read_text(encoding="utf-8")
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page)
     assert "first" in page
 
@@ -163,7 +163,7 @@ def test_limits_are_judged_when_read(studied: Path) -> None:
     small = front("small", "--max-memory", "1B")
     assert not any(row["feasible"] for row in small["rows"])
     ok("report", "small", "--out", "r.html", "--latency-budget", "1ns")
-    assert "No evaluation keeps the limits" in Path("r.html").read_text()
+    assert "No evaluation keeps the limits" in Path("r.html").read_text(encoding="utf-8")
 
 
 def test_resume_takes_new_limits(studied: Path) -> None:

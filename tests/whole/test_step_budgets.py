@@ -6,6 +6,7 @@ counted, nor are heartbeats, which come from a thread of their own: the slower a
 
 from __future__ import annotations
 
+import inspect
 import statistics
 import sys
 import threading
@@ -47,7 +48,8 @@ class Steps:
 
     def note_call(self, frame: FrameType) -> None:
         code = frame.f_code
-        if code.co_filename.startswith(ROOMS) and code.co_name != "<module>":
+        is_function = code.co_flags & inspect.CO_OPTIMIZED  # and not the body of a class or module that is imported
+        if is_function and code.co_filename.startswith(ROOMS):
             self.functions.add((code.co_filename, code.co_firstlineno))
 
     def note_statement(self, text: str) -> None:

@@ -42,7 +42,7 @@ def test_from_a_search_to_an_export(folder: Path, typing: str) -> None:
     ok("export", "s", "--trial", trial, "--out", "engine")
     names = {path.name for path in Path("engine").iterdir()}
     assert {"model.plan", "model.onnx", "manifest.json", "calibration.cache", "trtexec.txt"} <= names
-    assert json.loads(Path("engine/manifest.json").read_text())["knobs"]["typing"] == typing
+    assert json.loads(Path("engine/manifest.json").read_text(encoding="utf-8"))["knobs"]["typing"] == typing
     shipped = {node.op_type for node in onnx.load("engine/model.onnx").graph.node}
     assert ("QuantizeLinear" in shipped) == (typing == "strong")
     written = invoke("export", "s", "--trial", trial, "--out", "twin", "--typing", "strong")
@@ -50,8 +50,8 @@ def test_from_a_search_to_an_export(folder: Path, typing: str) -> None:
         assert (written.exit_code, Path("twin").exists()) == (2, False)
         assert "model.onnx of its exports has the mix already" in " ".join(written.stderr.split())
     else:
-        told = json.loads(Path("twin/manifest.json").read_text())["explicit"]
-        assert told["file"] in Path("twin/README.md").read_text()
+        told = json.loads(Path("twin/manifest.json").read_text(encoding="utf-8"))["explicit"]
+        assert told["file"] in Path("twin/README.md").read_text(encoding="utf-8")
         assert 10 < told["sqnr_db"] < 60  # as much as INT8 loses, in ONNX Runtime
         kinds = {node.op_type for node in onnx.load("twin/model.strong.onnx").graph.node}
         assert "QuantizeLinear" in kinds

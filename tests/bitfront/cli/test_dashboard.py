@@ -94,7 +94,7 @@ def test_ctrl_c_ends_a_server_that_is_answering(tmp_path: Path) -> None:
 
 def taken(port: int) -> bool:
     """Whether the server has read what was sent from a port."""
-    with open("/proc/net/tcp") as plain, open("/proc/net/tcp6") as newer:
+    with open("/proc/net/tcp", encoding="utf-8") as plain, open("/proc/net/tcp6", encoding="utf-8") as newer:
         rows = [line.split() for line in [*plain, *newer]]
     return any(row[2].endswith(f":{port:04X}") and row[4].endswith(":00000000") for row in rows)
 

@@ -57,7 +57,9 @@ def lines_of(delivered: tuple[Path, str]) -> dict[str, str]:
 
 def test_what_is_found_lies_ready_with_a_safe_engine_and_a_report(delivered: tuple[Path, str], here: Path) -> None:
     assert sorted(path.name for path in Path("out/put").iterdir()) == ["engine", "report.html", "safe"]
-    manifests = [json.loads(Path(f"out/put/{name}/manifest.json").read_text()) for name in ("engine", "safe")]
+    manifests = [
+        json.loads(Path(f"out/put/{name}/manifest.json").read_text(encoding="utf-8")) for name in ("engine", "safe")
+    ]
     assert manifests[0]["pick"] == "best"
     assert set(manifests[1]["precision"].values()) == {"fp32"}
     assert lines_of(delivered)["Report"].endswith("out/put/report.html")

@@ -594,7 +594,7 @@ def ranged_by(evaluator: Evaluator) -> Any:
     from search.values import Ranges
 
     assert evaluator.opened.job.ranges is not None
-    return Ranges.from_json(json.loads(Path(evaluator.opened.job.ranges).read_text()))
+    return Ranges.from_json(json.loads(Path(evaluator.opened.job.ranges).read_text(encoding="utf-8")))
 
 
 # -- storing and judging -----------------------------------------------------------------------------------------------

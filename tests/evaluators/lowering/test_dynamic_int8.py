@@ -236,9 +236,9 @@ def test_a_search_chooses_it_and_its_export_runs(tmp_path: Path, monkeypatch: py
         "export", "s", "--trial", trials[DYNAMIC.role]["trial"], "--out", "engine", "--for", "nncf", "--for", "qat"
     ).output
     assert "layers run in int8-dynamic in the mix. They are handed over as int8 on calibrated ranges" in told
-    quantized = json.loads(Path("engine/handover/qat/qat.json").read_text())["layers"]
+    quantized = json.loads(Path("engine/handover/qat/qat.json").read_text(encoding="utf-8"))["layers"]
     assert {layer["precision"] for layer in quantized if layer["op"] == "MatMul" and layer["weight_name"]} == {"int8"}
     layers = ok("inspect", "engine")
     assert "int8-dynamic" in layers
     ok("report", "s", "--out", "report.html")
-    assert DYNAMIC.colour in Path("report.html").read_text()
+    assert DYNAMIC.colour in Path("report.html").read_text(encoding="utf-8")

@@ -260,7 +260,7 @@ def test_a_search_mixes_it_and_its_export_runs(backend: str, tmp_path: Path, mon
     ok("export", "s", "--trial", baselines[W4.role], "--out", "engine")
     assert "w4" in ok("inspect", "engine")
     ok("report", "s", "--out", "report.html")
-    assert 'data-label="precision">w4<' in Path("report.html").read_text()
+    assert 'data-label="precision">w4<' in Path("report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -274,7 +274,7 @@ def test_other_tools_get_it_as_floats(tmp_path: Path, monkeypatch: pytest.Monkey
     tools = [word for tool in ("modelopt", "polygraphy", "qat", "nncf") for word in ("--for", tool)]
     told = invoke("export", "s", "--trial", roles[INT8.role], "--out", "engine", *tools).output
     assert "1 of the layers run in w4 in the mix, and are handed over as fp32" in told
-    layers = json.loads(Path("engine/handover/qat/qat.json").read_text())["layers"]
+    layers = json.loads(Path("engine/handover/qat/qat.json").read_text(encoding="utf-8"))["layers"]
     assert [layer["precision"] for layer in layers] == ["fp32", "int8", "int8"]
 
 

@@ -365,7 +365,7 @@ def test_an_error_over_one_candidate_is_recorded_and_the_next_goes_on(
     tmp_path: Path, spoil: Callable[[Any], None], words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made = case(tmp_path)
-    ranges = json.loads(Path(str(made.job.ranges)).read_text())
+    ranges = json.loads(Path(str(made.job.ranges)).read_text(encoding="utf-8"))
     spoil(ranges)
     evaluator = opened(made.job, ranges=write_ranges(tmp_path / "spoilt.json", ranges))
     found = evaluator.candidates.evaluate(made.uniform(INT8), made.out, NOTHING)

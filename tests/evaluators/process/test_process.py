@@ -412,7 +412,7 @@ def test_a_process_that_only_builds_has_no_data_and_says_so(kept: Kept, builder:
 
 
 def test_a_build_that_fails_is_a_finished_evaluation(kept: Kept, builder: EvaluatorProcess, tmp_path: Path) -> None:
-    ranges = json.loads(Path(str(kept.case.job.ranges)).read_text())
+    ranges = json.loads(Path(str(kept.case.job.ranges)).read_text(encoding="utf-8"))
     ranges["tensors"].clear()
     builder.adopt(ranges=write_ranges(tmp_path / "spoilt.json", ranges))
     built = builder.build(kept.case.uniform(INT8), kept.case.out)

@@ -25,6 +25,7 @@ from search.graph.model import Model, load
 from search.values import Precision
 from tests.support.assignments import uniform
 from tests.support.networks import plain_session, save
+from tests.support.old_runtime import OLD
 
 DATA = Path(onnx.backend.test.__file__).parent / "data"
 PARTS = 4
@@ -147,6 +148,8 @@ def test_node_cases_behind_a_product_compute_the_same_and_are_valid(part: int, t
         if made is None:
             continue
         network, feeds = made
+        if OLD and any(node.op_type == "Attention" and len(node.output) > 3 for node in network.graph.node):
+            continue  # outputs that are left out have a name after loading, which 1.23 takes for keys that are wanted
         try:
             onnx.checker.check_model(network)
             before = plain_session(network).run(None, feeds)

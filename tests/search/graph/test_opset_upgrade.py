@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from search.errors import ModelError
 from search.graph.model import load
+from tests.support.old_runtime import NEWER
 
 SHAPE = (1, 3, 12, 12)
 
@@ -108,6 +109,7 @@ def test_functions_of_an_old_opset_are_kept(tmp_path: Path) -> None:
 # -- newer ones --------------------------------------------------------------------------------------------------------
 
 
+@NEWER
 def test_scales_and_sizes_of_some_axes_become_those_of_all(tmp_path: Path) -> None:
     for name, index, values in (("scales", 2, np.array([2, 3], np.float32)), ("sizes", 3, np.array([7, 9], np.int64))):
         inputs = ["c", "", name] if index == 2 else ["c", "", "", name]

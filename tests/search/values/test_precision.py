@@ -128,7 +128,7 @@ def test_a_precision_that_no_shipped_backend_offers_goes_through_a_whole_search(
         noise.setdefault(group["precision"], []).append(group["error"])
     assert 0 < sum(noise["bf16"]) < sum(noise["int8"])
     ok("report", "s", "--out", "report.html")
-    assert BF16.colour in Path("report.html").read_text()
+    assert BF16.colour in Path("report.html").read_text(encoding="utf-8")
 
 
 def every_kind() -> onnx.ModelProto:
@@ -163,7 +163,7 @@ def test_formats_that_nothing_here_runs_go_through_a_whole_search(
     assert values[FP32.role] > values[precision.role] > 5
     assert f'"{precision.label}"' in ok("sensitivity", "s", "--json")
     ok("report", "s", "--out", "report.html")
-    assert precision.colour in Path("report.html").read_text()
+    assert precision.colour in Path("report.html").read_text(encoding="utf-8")
 
 
 def test_the_usual_noise_of_a_format_is_what_emulation_finds() -> None:

@@ -37,12 +37,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def written() -> tuple[onnx.ModelProto, dict[str, str]]:
-    return onnx.load("twin/model.onnx"), json.loads(Path("twin/mix.json").read_text())
+    return onnx.load("twin/model.onnx"), json.loads(Path("twin/mix.json").read_text(encoding="utf-8"))
 
 
 def test_the_layers_and_the_cache_of_an_old_plan_become_an_explicit_file() -> None:
     recorded = json.loads((DATA / "tensorrt_8_6_residual_mixed.json").read_text(), strict=False)
-    Path("layers.json").write_text(recorded["inspector"])
+    Path("layers.json").write_text(recorded["inspector"], encoding="utf-8")
     ok(*MODEL, "--assign", "layers.json", "--calibration-cache", "old.cache", "--typing", "strong")
     proto, mix = written()
     groups = {group.anchors[0]: group.id for group in loaded("residual").groups}
@@ -67,7 +67,7 @@ def test_a_cache_alone_says_where_int8_is_and_with_what_scale() -> None:
     again = ok(
         "export", "in/model.onnx", "--out", "again", "--assign", "twin/mix.json", "--data", "in/data.npz", "--json"
     )
-    assert json.loads(again)["precision"] == json.loads(Path("twin/mix.json").read_text())
+    assert json.loads(again)["precision"] == json.loads(Path("twin/mix.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(

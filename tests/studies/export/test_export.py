@@ -84,13 +84,13 @@ def test_the_accuracy_of_an_export_can_be_computed_again_from_its_files(
     assert len(samples["rows"]) == found["final"]["samples"]
     assert samples["rows"] == sorted(set(samples["rows"]))
     monkeypatch.chdir(here / "engine")
-    (script,) = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    (script,) = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert printed_accuracy(script, capsys) == pytest.approx(found["final"]["value"])
     (here / "arrays").mkdir()
     with np.load(samples["data"]) as data:
         for name in data.files:
             np.save(here / "arrays" / name, data[name])
-    Path("final_samples.json").write_text(json.dumps({**samples, "data": str(here / "arrays")}))
+    Path("final_samples.json").write_text(json.dumps({**samples, "data": str(here / "arrays")}), encoding="utf-8")
     assert printed_accuracy(script, capsys) == pytest.approx(found["final"]["value"])
     # Samples of two shapes lie in two folders, each with the numbers of its own.
     with np.load(samples["data"]) as data:
@@ -100,7 +100,7 @@ def test_the_accuracy_of_an_export_can_be_computed_again_from_its_files(
             np.save(place / ".rows.npy", rows)
             for name in data.files:
                 np.save(place / name, data[name][rows])
-    Path("final_samples.json").write_text(json.dumps({**samples, "data": str(here / "forms")}))
+    Path("final_samples.json").write_text(json.dumps({**samples, "data": str(here / "forms")}), encoding="utf-8")
     assert printed_accuracy(script, capsys) == pytest.approx(found["final"]["value"])
 
 
@@ -147,7 +147,7 @@ def test_the_script_of_the_readme_scores_boxes_by_the_decoder_of_the_search(
 def test_the_readme_shows_how_the_class_of_the_script_is_called(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ok("export", "small", "--trial", 1, "--out", "engine")
     monkeypatch.chdir(here / "engine")
-    call = re.findall(r"`(Engine\(.*?\))` gives", Path("README.md").read_text())[0]
+    call = re.findall(r"`(Engine\(.*?\))` gives", Path("README.md").read_text(encoding="utf-8"))[0]
     names = runpy.run_path("run.py")
     names["array"] = np.zeros(manifest(Path())["model"]["inputs"][0][2], np.float32)
     outputs = eval(call, names)

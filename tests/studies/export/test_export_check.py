@@ -61,7 +61,7 @@ def test_an_engine_that_gives_strings_is_exported(tmp_path: Path, monkeypatch: p
     np.savez("data.npz", image=images(40, shape=(3, 8, 8)), labels=labels)
     ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--trials", 1, "--quiet")
     ok("export", "s", "--trial", 0, "--out", "engine")
-    manifest = json.loads(Path("engine/manifest.json").read_text())
+    manifest = json.loads(Path("engine/manifest.json").read_text(encoding="utf-8"))
     assert manifest["check"] == {"outputs": "equal"}
     assert manifest["latency_check"]["warnings"] == []
 

@@ -67,7 +67,7 @@ def test_without_exports_there_are_no_columns_and_none_for_the_search_s_own_leve
     lose_engines()
     said = ok("export", "s", "--trial", TRIAL, "--out", "again")
     assert len(run_sql("select id from bf_evaluation where role = 'export'")) == 1, "built again at the search's level"
-    manifest = json.loads(Path("again/manifest.json").read_text())
+    manifest = json.loads(Path("again/manifest.json").read_text(encoding="utf-8"))
     assert (manifest["final_level"], manifest["search_level"]) == (None, None)
     assert "at optimization level" not in said
     assert "built in" not in ok("front", "s")
@@ -76,7 +76,7 @@ def test_without_exports_there_are_no_columns_and_none_for_the_search_s_own_leve
     assert "exported at" not in ok("show", "s", TRIAL)
     assert json.loads(ok("show", "s", TRIAL, "--json"))["final_level"] is None
     ok("report", "s", "--out", "r.html")
-    assert "another optimization level" not in Path("r.html").read_text()
+    assert "another optimization level" not in Path("r.html").read_text(encoding="utf-8")
 
 
 def test_an_export_at_another_level_stands_beside_its_trial(here: Path) -> None:
@@ -89,7 +89,7 @@ def test_an_export_at_another_level_stands_beside_its_trial(here: Path) -> None:
     assert build_s > 0
     final = {"level": 4, "latency_ms": 0.25, "build_s": build_s, "obeyed": True}
 
-    manifest = json.loads(Path("out/manifest.json").read_text())
+    manifest = json.loads(Path("out/manifest.json").read_text(encoding="utf-8"))
     of_trial = json.loads(ok("show", "s", TRIAL, "--json"))
     assert manifest["final_level"] == final
     searched = {"level": 2, "latency_ms": before[TRIAL]["latency_ms"], "build_s": of_trial["build_s"], "obeyed": True}
@@ -123,11 +123,11 @@ def test_the_report_has_the_columns_of_the_final_level_of_the_study(here: Path) 
     search(**{"final-optimization-level": "4"})
     said = ok("export", "s", "--out", "out")
     assert "at optimization level 4: " in said
-    trial = json.loads(Path("out/manifest.json").read_text())["trial"]
+    trial = json.loads(Path("out/manifest.json").read_text(encoding="utf-8"))["trial"]
     assert front()[trial]["final_level"]["level"] == 4
     assert json.loads(ok("front", "s", "--json"))["best"]["final_level"]["level"] == 4
     ok("report", "s", "--out", "r.html")
-    page = Path("r.html").read_text()
+    page = Path("r.html").read_text(encoding="utf-8")
     assert '<th class="n">level 4</th><th class="n">built in</th>' in page
     assert "at optimization level 4: " in page, "in the hover text"
 

@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_format_of_the_processor_is_built_audited_and_timed() -> None:
     said = ok("doctor", "--measure", "formats.json", "--backend", "onnxruntime")
-    told = json.loads(Path("formats.json").read_text())
+    told = json.loads(Path("formats.json").read_text(encoding="utf-8"))
     rows = {(row["network"], row["format"]): row for row in told["rows"]}
     labels = {label for _, label in rows}
     assert {"fp32", "int8", "int8-dynamic"} <= labels
@@ -46,7 +46,7 @@ def test_a_refusal_and_a_layer_that_does_not_obey_are_rows(monkeypatch: pytest.M
     faults = {"backend_options": ("fake-fault=refuse:matmul0=int8", "fake-fault=disobey:matmul2=fp16")}
     monkeypatch.setattr(formats, "check_config", lambda config: check_config(config.with_values(faults)))
     ok("doctor", "--measure", "formats.json", "--backend", "fake")
-    rows = {row["format"]: row for row in json.loads(Path("formats.json").read_text())["rows"]}
+    rows = {row["format"]: row for row in json.loads(Path("formats.json").read_text(encoding="utf-8"))["rows"]}
     assert rows["int8"]["why"].startswith("build: ")
     assert (rows["fp16"]["layers"], rows["fp16"]["obeyed"]) == (4, 3)
 
@@ -55,7 +55,7 @@ def test_a_backend_that_is_not_here_is_told_with_exit_code_1() -> None:
     done = invoke("doctor", "--measure", "formats.json", "--backend", "tensorrt")
     if done.exit_code == 1:
         assert "tensorrt on cuda could not be measured: " in " ".join(done.stdout.split())
-        assert json.loads(Path("formats.json").read_text())["failed"]
+        assert json.loads(Path("formats.json").read_text(encoding="utf-8"))["failed"]
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_built() -> None:

@@ -89,12 +89,14 @@ def test_every_engine_of_a_study_is_built_at_the_level_that_was_chosen(
     assert json.loads(ok("front", "s", "--json"))["optimization_level"] == level
     assert f"at optimization level {level}" in ok("show", "s", "0")
     ok("report", "s", "--out", "r.html")
-    assert f"optimization level is {level}: the first build took" in Path("r.html").read_text().replace("&#x27;", "'")
+    assert f"optimization level is {level}: the first build took" in Path("r.html").read_text(encoding="utf-8").replace(
+        "&#x27;", "'"
+    )
     verbs.resume("s", {"trials": 6})
     assert builds.asked == asked, "a later run takes it over"
     assert built_at() == {level}
     ok("export", "s", "--trial", "1", "--out", "out")
-    manifest = json.loads(Path("out/manifest.json").read_text())
+    manifest = json.loads(Path("out/manifest.json").read_text(encoding="utf-8"))
     assert (manifest["knobs"]["optimization_level"], manifest["evaluation"]["rebuilt"]) == (str(level), False)
     assert manifest["evaluation"]["build_s"] > 0
 

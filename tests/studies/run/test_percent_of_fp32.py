@@ -79,7 +79,7 @@ def test_the_limit_is_a_share_of_what_fp32_reaches() -> None:
     ok("resume", "s", "--trials", "4", "--quiet")
     assert json.loads(ok("front", "s", "--json"))["limits"] == whole["limits"]
     ok("export", "s", "--out", "engine")
-    manifest = json.loads(Path("engine/manifest.json").read_text())
+    manifest = json.loads(Path("engine/manifest.json").read_text(encoding="utf-8"))
     assert manifest["limits"] == whole["limits"]
 
 

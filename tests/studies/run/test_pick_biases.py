@@ -102,7 +102,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         engine_of(early).rename("kept.engine")
         ok("export", "s", "--trial", early.trial, "--out", "early", "--quiet")
         Path("kept.engine").rename(engine_of(early))
-        Path("early.json").write_text(json.dumps(early.trial))
+        Path("early.json").write_text(json.dumps(early.trial), encoding="utf-8")
         with noted_picks() as corrected:
             (folder / "summary.txt").write_text(ok("resume", "s", "-v"))
         (folder / "picks.json").write_text(json.dumps(corrected))
@@ -178,7 +178,9 @@ def plain_ranges(study: str = "s") -> Ranges:
     """The ranges of the study, without what single mixes have of their own."""
     store, _, target = opened(study)
     with store:
-        return Ranges.from_json(json.loads(Path(f"{DATABASE}.artifacts/{target.ranges_digest}").read_text()))
+        return Ranges.from_json(
+            json.loads(Path(f"{DATABASE}.artifacts/{target.ranges_digest}").read_text(encoding="utf-8"))
+        )
 
 
 def constants(model: ir.Model) -> dict[str, NDArray[Any]]:

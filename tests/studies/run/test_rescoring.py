@@ -190,7 +190,7 @@ def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> 
     told = run_sql("select count(*) from bf_trial")[0][0]
     assert "3 evaluations may keep these limits" in ok("front", "s", "--latency-budget", "none")
     ok("report", "s", "--out", "r.html", "--latency-budget", "none")
-    assert "3 evaluations may keep these limits" in Path("r.html").read_text()
+    assert "3 evaluations may keep these limits" in Path("r.html").read_text(encoding="utf-8")
 
     said = invoke("resume", "s", "--latency-budget", "none").output
     assert "scoring 3 evaluations on the rest of the samples: earlier limits stopped them early" in said

@@ -25,7 +25,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     words = ("search", "model.onnx", "--data", "data.npz", "--study", "s", "--trials", 3, "--metric", "sqnr")
     with pytest.MonkeyPatch.context() as patch, quick():
         patch.chdir(folder)
-        patch.setenv(RECOVER, "bias")
+        patch.setenv(RECOVER, "ranges")
         result = invoke(*words, "--accuracy-limit", "5dB", "--deliver", "put")
         assert result.exit_code == 0, result.output
         return folder, result.output

@@ -264,7 +264,7 @@ def test_a_uniform_best_is_called_what_it_is(tmp_path, monkeypatch):
     copy_finished(tmp_path)
     monkeypatch.chdir(tmp_path)
     ok("report", "small", "--max-drop", "1%", "--out", "report.html")
-    assert "that the search never saw, all INT8 loses 0 %" in Path("report.html").read_text()
+    assert "that the search never saw, all INT8 loses 0 %" in Path("report.html").read_text(encoding="utf-8")
 
 
 def test_what_is_said_of_a_pick_stands_below_it_in_the_whole_width(page):

@@ -119,7 +119,7 @@ def test_front_tells_moves(stored: Path) -> None:
 
 def test_the_report_tells_moves_doubts_and_what_is_opaque(stored: Path) -> None:
     ok("report", "demo", "--out", "r.html")
-    page = Path("r.html").read_text()
+    page = Path("r.html").read_text(encoding="utf-8")
     assert "3 of 9 layers, 0.125 ms (8.33 %)" in page
     assert "slowed down: power cap\nnote" in page
     assert "A question mark is an opaque layer" in page

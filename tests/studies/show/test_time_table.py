@@ -69,7 +69,7 @@ def test_the_kinds_of_a_real_search_add_up_to_its_time(tmp_path: Path, monkeypat
     assert (told["seconds"], told["workers"]) == (dict(found.seconds), 1)
     assert "where the time of 1 worker went" in ok("status", "s")
     ok("report", "s", "--out", "report.html")
-    page = Path("report.html").read_text()
+    page = Path("report.html").read_text(encoding="utf-8")
     assert "Where the time went" in page
     assert 'data-figure="time"' in page
     assert KINDS["calibration"] in page

@@ -177,7 +177,7 @@ def test_going_on_with_one_target_leaves_the_other(two: Path) -> None:
 
 def test_the_report_lays_targets_side_by_side(two: Path) -> None:
     ok("report", "small", "--out", "both.html")
-    page = Path("both.html").read_text()
+    page = Path("both.html").read_text(encoding="utf-8")
     assert "Targets side by side" in page
     assert "assignments measured on both onnxruntime on " in page
     assert "rank correlation of their latencies" in page
@@ -194,12 +194,12 @@ def test_the_report_lays_targets_side_by_side(two: Path) -> None:
     )
     assert len(figures["latencies"]["data"][0]["x"]) == len(shared) >= 2
     ok("report", "small", "--out", "one.html", "--target", 2)
-    alone = Path("one.html").read_text()
+    alone = Path("one.html").read_text(encoding="utf-8")
     assert "Targets side by side" not in alone
     assert "Targets compared" not in alone
     assert "threads 2" in alone
     ok("report", "small", "--out", "turned.html", "--target", 2, "--target", 1)
-    assert "All other sections are about target 2" in Path("turned.html").read_text()
+    assert "All other sections are about target 2" in Path("turned.html").read_text(encoding="utf-8")
     refused("report", "small", "--out", "r.html", "--target", "nope", says=["--target nope"])
 
 

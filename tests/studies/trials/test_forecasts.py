@@ -132,7 +132,7 @@ def test_other_samplers_predict_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert "forecast" not in ok("show", "small", 3)
     assert json.loads(ok("show", "small", 3, "--json"))["forecast"] is None
     ok("report", "small", "--out", "r.html")
-    assert "<summary>Forecasts" not in Path("r.html").read_text()
+    assert "<summary>Forecasts" not in Path("r.html").read_text(encoding="utf-8")
 
 
 def test_a_database_without_optuna_s_tables_has_none(studied: Path) -> None:
@@ -163,7 +163,7 @@ def test_show_tells_the_forecast(studied: Path) -> None:
 
 def test_the_report_compares(studied: Path) -> None:
     ok("report", "small", "--out", "r.html")
-    page = Path("r.html").read_text()
+    page = Path("r.html").read_text(encoding="utf-8")
     assert "<summary>Forecasts" in page
     assert 'data-figure="latency-forecasts"' in page
     assert f'data-label="forecasts">{len(told())}</td>' in page

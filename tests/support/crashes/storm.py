@@ -94,7 +94,7 @@ def prepare() -> None:
         return evaluate(self, *args)
 
     SerialPipeline.wait_finished = slowly
-    listed: list[Codes] = json.loads(Path(os.environ["BITFRONT_TEST_LIST"]).read_text())
+    listed: list[Codes] = json.loads(Path(os.environ["BITFRONT_TEST_LIST"]).read_text(encoding="utf-8"))
 
     class Listed(optuna.samplers.BaseSampler):
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:

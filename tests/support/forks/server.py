@@ -175,7 +175,7 @@ def _fork_helper() -> str | None:
 
 def _be_listed_as(words: Sequence[str]) -> None:
     """Have lists of processes show these words, by which tests find evaluators and workers."""
-    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+    start, end = map(int, Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[45:47])
     text = "\0".join(words).encode(errors="surrogateescape")
     assert len(text) < end - start, "the process that forks was started with too few words"
     ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)

@@ -119,7 +119,7 @@ def run_case(seed: int, number: int) -> str:
     """Run one case in a process of its own; what was wrong with it, empty if nothing."""
     random = Random(f"{seed}.{number}")
     kind = random.choices(list(READERS), [often for _, often in READERS.values()])[0]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", encoding="utf-8") as said:
         child = os.fork()
         if child == 0:
             _be_case(READERS[kind][0], random, folder, said.fileno())

@@ -78,9 +78,9 @@ def run_prometheus(folder: Path, targets: Mapping[str, int]) -> Iterator[Prometh
 def _wait(server: subprocess.Popen[bytes], ready: str, log: Path) -> None:
     end = time.monotonic() + START_S
     while time.monotonic() < end:
-        assert server.poll() is None, log.read_text()
+        assert server.poll() is None, log.read_text(encoding="utf-8")
         with suppress(OSError):
             read_page(ready, timeout_s=5)
             return
         time.sleep(0.05)
-    raise AssertionError(f"Prometheus was not ready after {START_S} s: {log.read_text()}")
+    raise AssertionError(f"Prometheus was not ready after {START_S} s: {log.read_text(encoding='utf-8')}")

@@ -236,7 +236,7 @@ def misspelt(source: str, place: str, versions: list[str]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_every_name_below_the_module_is_listed(path: Path) -> None:
-    assert misspelt(path.read_text(), path.name, versions_of(path)) == []
+    assert misspelt(path.read_text(encoding="utf-8"), path.name, versions_of(path)) == []
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_a_name_with_brackets_is_read_whole(name: str, between: str) -> None:
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_recorded_names_are_read_as_they_were(path: Path) -> None:
     """Known or not: in none of the recorded engines is a name in doubt."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     layers = parse(json.loads(text)["inspector"] if "inspector" in json.loads(text, strict=False) else text)
     names = {part for each in layers for part in each.metadata.split("\x1e") if part}
     assert all(name.startswith("[ONNX Layer: ") and name.endswith("]") for name in names)
@@ -205,7 +205,7 @@ def test_formats_of_strong_typing(asked: Precision, weights: str, read: str, got
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_tactics_of_recorded_engines_never_contradict_their_weights(path: Path) -> None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     layers = parse(json.loads(text)["inspector"] if "inspector" in json.loads(text, strict=False) else text)
     told = [(each.weights, _tactic_precision(each.tactic)) for each in layers if each.weights is not None]
     assert told

@@ -228,7 +228,7 @@ def test_a_timing_cache_that_others_keep_locked_is_a_note(tmp_path: Path, monkey
     monkeypatch.setattr(timing_cache, "_LOCK_S", 0.1)
     with standing_in(V10):
         builder = opened(timing_cache=str(tmp_path))
-        with Path(f"{cached(builder)}.lock").open("w") as other:
+        with Path(f"{cached(builder)}.lock").open("w", encoding="utf-8") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             notes = notes_of_builds(builder, tmp_path)
     assert len(set(notes)) == 1

@@ -154,7 +154,7 @@ def test_a_search_with_a_plugin_comes_to_its_end(tmp_path: Path, monkeypatch: py
     ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", *options)
     trial = json.loads(ok("front", "s", "--json"))["rows"][0]["trial"]
     ok("export", "s", "--trial", trial, "--out", "engine")
-    command = Path("engine/trtexec.txt").read_text()
+    command = Path("engine/trtexec.txt").read_text(encoding="utf-8")
     assert f"--staticPlugins={library}" in command
     assert "takes --dynamicPlugins" in command
     limits = ("--data", "in/data.npz", "--max-drop", "90%")

@@ -15,6 +15,7 @@ from onnxruntime.quantization import quantize_dynamic
 from search.graph.model import Model, load
 from search.values import TensorRange
 from tests.support.networks import NETWORKS, Net, feeds, finish, plain_session, save, sqnr_db
+from tests.support.old_runtime import NEWER
 from tests.support.quantized_files import quantized, with_rounded_constants
 
 C = 16
@@ -116,6 +117,7 @@ def test_codes_that_are_read_with_another_scale_stay_codes(tmp_path: Path) -> No
     assert distance_db(model, proto) > 100
 
 
+@NEWER
 def test_an_op_on_codes_that_is_not_known_stays_and_is_named(tmp_path: Path) -> None:
     n = Net()
     parts = [n.const("scale", np.float32(0.03)), n.const("zero", np.uint8(120))]
