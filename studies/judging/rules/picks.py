@@ -266,10 +266,10 @@ def _fastest_in_line(columns: Candidates, queue: list[int]) -> int:
     if (sure := _first_sure(columns, queue)) is not None:
         return sure
     rows = [row for row in _by_latency(columns, np.array(queue, np.intp)) if not columns.fails[row]]
-    tied = columns.latency_ties(rows[0]) & (_sureness(columns) == _sureness(columns)[rows[0]])
     # Nothing tells it from one that the final split was asked about, in line or not, which is known to hold there.
-    known = columns.contenders[(columns.holds & tied)[columns.contenders]]
-    first = (_by_latency(columns, known) or rows)[0]
+    first = (
+        _tied_where(columns, columns.holds & (_sureness(columns) == _sureness(columns)[rows[0]]), rows[0]) or rows
+    )[0]
     return _as_sure_and_faster(columns, rows, first)
 
 
@@ -280,15 +280,24 @@ def _fastest_of(columns: Candidates, rows: Rows) -> int:
 def _first_sure(columns: Candidates, queue: list[int]) -> int | None:
     """The first in line that holds surely on the final split, by a bound that allows for all looked at until then.
 
-    Limits that were loosened make others faster and sure of which nobody asked the final split: the first of those.
+    Limits that were loosened, and latencies of finalists, make others faster of which nobody asked the final split: the
+    first of those that the search is sure of, unless one that surely holds there, in line or not, ties with it.
     """
     looked_at, tries = columns.fails | columns.holds, 0
     for place, row in enumerate(queue):
         tries += int(looked_at[row])
-        if columns.holds[row] and columns.final_margin[row] >= quantile(max(1, tries)):
+        holds_surely = columns.holds & (columns.final_margin >= quantile(max(1, tries)))
+        if holds_surely[row]:
             before = (each for each in queue[:place] if columns.sure[each] and not looked_at[each])
-            return next((each for each in before if not columns.latency_ties(each)[row]), row)
+            faster = next((each for each in before if not columns.latency_ties(each)[row]), row)
+            return (_tied_where(columns, holds_surely, faster) or [faster])[0] if faster != row else row
     return None
+
+
+def _tied_where(columns: Candidates, wanted: Bools, row: int) -> list[int]:
+    """The contenders of these that are no slower than this row beyond the tie band, the surest and fastest first."""
+    rows = columns.contenders
+    return _by_latency(columns, rows[(wanted & columns.latency_ties(row))[rows]])
 
 
 def _as_sure_and_faster(columns: Candidates, queue: list[int], row: int) -> int:

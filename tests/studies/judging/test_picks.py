@@ -275,6 +275,21 @@ def test_one_that_holds_and_ties_comes_first_though_the_line_has_no_place_for_it
     assert best(Aim.FASTEST, latencies, losses, 0.001, band=0.001, **more) == 1, "they are faster by more than chance"
 
 
+def test_one_that_surely_holds_and_ties_comes_first_though_a_slower_one_in_line_holds_surely_too() -> None:
+    """As above, where losses are far below the limit and the line ends with all FP16, which was looked at."""
+    n = MOST_IN_LINE + 4
+    latencies, losses = [4.0, 3.0, *np.linspace(2.0, 2.01, n - 3), 2.02], [0.0, 0.0, *[0.0002] * (n - 2)]
+    scored = marked(n, 1, n - 1)
+    more = {"limit": 0.01, "fp32": 0, "holds": scored, "final_margin": np.where(scored, 5.0, np.nan)}
+    given = columns(latencies, losses, 0.0005, band=0.02, **more)
+    assert 1 in line(given, Aim.FASTEST)
+    assert n - 1 not in line(given, Aim.FASTEST)
+    assert choose(given, Aim.FASTEST).best == n - 1
+    assert best(Aim.FASTEST, latencies, losses, 0.0005, band=0.001, **more) == 2, "they are faster by more than chance"
+    unsure = {**more, "final_margin": np.where(scored, 5.0 * marked(n, 1), np.nan)}
+    assert best(Aim.FASTEST, latencies, losses, 0.0005, band=0.02, **unsure) == 2, "it holds by its estimate alone"
+
+
 def test_a_doubtful_latency_decides_no_pick_against_one_that_may_be_as_fast() -> None:
     rows, same = ([9.0, 2.0, 2.1, 3.5], [0.0, 0.003, 0.001, 0.0]), {"limit": 0.01, "fp32": 0, "band": 0.1}
     both, first = marked(4, 1, 2), marked(4, 1)
