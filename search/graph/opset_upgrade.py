@@ -1,15 +1,19 @@
-"""Bringing models of old opsets to a newer one, with what ONNX's own converter leaves out; nodes in their order."""
+"""Bringing models of old opsets to a newer one, with what ONNX's own converter leaves out; nodes in their order.
+
+And those of the newest opsets to one of which older runtimes have every kernel, where nothing in them is newer.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import helper, inliner, numpy_helper, version_converter
 
@@ -17,6 +21,8 @@ from search.errors import ModelError
 
 OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
 UPGRADE_OPSET = 17  # the newest that TensorRT 8.6 reads
+KNOWN_OPSET = 22  # the newest of which ONNX Runtime 1.23, the last for Python 3.10, has the kernels of INT8
+_TYPES_ALONE = 25  # from 23 until here ops are defined again for more types and attributes alone; Mod changed with 28
 _FLAT_HARDMAX = 13  # before it Hardmax takes everything from its axis on as one row
 _SHRINKING = 10  # before it there is only Upsample
 _HALF_PIXEL = 11  # before it Resize and Upsample had one way to place samples, which is no longer the default
@@ -49,6 +55,38 @@ def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     if version < _HALF_PIXEL:
         _place_samples(converted, version, path)
     return converted
+
+
+def at_known_opset(model: ir.Model) -> bool:
+    """Let a clean model of a newer opset be one of `KNOWN_OPSET`, if all its nodes are valid there; whether it is."""
+    version, nodes = model.opset_imports.get("", 0), model.graph.all_nodes()
+    known = KNOWN_OPSET < version <= _TYPES_ALONE and all(_is_known(node, version) for node in nodes)
+    if known:
+        model.opset_imports[""] = KNOWN_OPSET
+    return known
+
+
+def _is_known(node: ir.Node, version: int) -> bool:
+    """Whether `KNOWN_OPSET` has the op of this node, with its attributes, operands and their types."""
+    if node.domain:
+        return True
+    try:
+        new, old = (onnx.defs.get_schema(node.op_type, opset) for opset in (version, KNOWN_OPSET))
+    except onnx.defs.SchemaError:
+        return False
+    if new.since_version == old.since_version:
+        return True
+    sides = (old.inputs, node.inputs), (old.outputs, node.outputs)
+    return set(node.attributes) <= set(old.attributes) and all(_takes(formal, values) for formal, values in sides)
+
+
+def _takes(formal: Sequence[onnx.defs.OpSchema.FormalParameter], values: Sequence[ir.Value | None]) -> bool:
+    """Whether an op with these parameters, the last of which may stand for many, has place for these values."""
+    many = bool(formal) and formal[-1].option is onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return (many or len(values) <= len(formal)) and all(
+        value is None or (value.dtype is not None and f"tensor({value.dtype.name.lower()})" in parameter.types)
+        for value, parameter in zip(values, [*formal, *list(formal[-1:]) * len(values)], strict=False)
+    )
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:

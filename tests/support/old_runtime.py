@@ -7,4 +7,3 @@ import pytest
 
 OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24)
 NEWER = pytest.mark.skipif(OLD, reason="ONNX Runtime 1.23 has no kernel for it")
-OPSETS = [11, 13, 18, 21, pytest.param(23, marks=NEWER)]  # it takes opset 23, and has no QuantizeLinear there

@@ -406,6 +406,22 @@ def test_an_old_opset_is_raised_and_names_are_kept(opset: int, tmp_path: Path) -
     assert_same_outputs(proto, model)
 
 
+@pytest.mark.parametrize("opset", [23, 24, 25])
+def test_the_newest_opsets_become_one_that_older_runtimes_know(opset: int, tmp_path: Path) -> None:
+    """Those of Python 3.10 have no QuantizeLinear of opset 23, and refuse the IR versions of later ones."""
+    proto = NETWORKS["mobile"]()
+    proto.opset_import[0].version, proto.ir_version = opset, 13
+    model = load_proto(proto, tmp_path)
+    assert (model.graph.graph.opset_imports[""], model.graph.ir_version) == (22, 10)
+
+
+def test_an_op_of_a_newer_opset_keeps_it(tmp_path: Path) -> None:
+    n = Net(0, 24)
+    n.head(n.op("Swish", [n.conv("image", "stem", 3, 8)], "swish"), 8)
+    model = load_proto(n.model([2, 3, 8, 8], "logits", [2, 10]), tmp_path)
+    assert model.graph.graph.opset_imports[""] == 24
+
+
 @pytest.mark.parametrize("opset", [17, 19, 21, 22])
 def test_a_new_opset_is_kept(opset: int, tmp_path: Path) -> None:
     proto = onnx.version_converter.convert_version(NETWORKS["mobile"](), opset)
