@@ -21,7 +21,7 @@ from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.rules import common as rules
 
-from search.graph.opset_upgrade import at_known_opset, proto_graphs
+from search.graph.opset_upgrade import lower_opset, proto_graphs
 from search.graph.other_layers import write_out_ops
 from search.graph.rewrites.apply import apply_rewrites
 from search.graph.rewrites.parts import set_constant
@@ -80,8 +80,7 @@ def clean(model: ir.Model) -> ir.Model:
     _restore_names(model, own, names)
     model = _run(model, passes.NameFixPass(_Names()))
     _rename_in_bodies(model.graph)
-    if at_known_opset(model):
-        model.ir_version = 0  # the least there is: older runtimes refuse later ones
+    lower_opset(model)
     raise_ir_version(model)
     return model
 

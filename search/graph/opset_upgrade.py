@@ -21,7 +21,8 @@ from search.errors import ModelError
 
 OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
 UPGRADE_OPSET = 17  # the newest that TensorRT 8.6 reads
-KNOWN_OPSET = 22  # the newest of which ONNX Runtime 1.23, the last for Python 3.10, has the kernels of INT8
+_KNOWN_OPSET = 22  # the newest of which ONNX Runtime 1.23, the last for Python 3.10, has the kernels of INT8
+_KNOWN_IR = 10  # the version of the file format that this opset asks for; older runtimes refuse later ones
 _TYPES_ALONE = 25  # from 23 until here ops are defined again for more types and attributes alone; Mod changed with 28
 _FLAT_HARDMAX = 13  # before it Hardmax takes everything from its axis on as one row
 _SHRINKING = 10  # before it there is only Upsample
@@ -57,21 +58,19 @@ def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     return converted
 
 
-def at_known_opset(model: ir.Model) -> bool:
-    """Let a clean model of a newer opset be one of `KNOWN_OPSET`, if all its nodes are valid there; whether it is."""
+def lower_opset(model: ir.Model) -> None:
+    """Declare a clean model of a newer opset as one of `_KNOWN_OPSET`, if all its nodes are valid there, in place."""
     version, nodes = model.opset_imports.get("", 0), model.graph.all_nodes()
-    known = KNOWN_OPSET < version <= _TYPES_ALONE and all(_is_known(node, version) for node in nodes)
-    if known:
-        model.opset_imports[""] = KNOWN_OPSET
-    return known
+    if _KNOWN_OPSET < version <= _TYPES_ALONE and all(_is_known(node, version) for node in nodes):
+        model.opset_imports[""], model.ir_version = _KNOWN_OPSET, _KNOWN_IR
 
 
 def _is_known(node: ir.Node, version: int) -> bool:
-    """Whether `KNOWN_OPSET` has the op of this node, with its attributes, operands and their types."""
+    """Whether `_KNOWN_OPSET` has the op of this node, with its attributes, operands and their types."""
     if node.domain:
         return True
     try:
-        new, old = (onnx.defs.get_schema(node.op_type, opset) for opset in (version, KNOWN_OPSET))
+        new, old = (onnx.defs.get_schema(node.op_type, opset) for opset in (version, _KNOWN_OPSET))
     except onnx.defs.SchemaError:
         return False
     if new.since_version == old.since_version:

@@ -6,4 +6,4 @@ import onnxruntime
 import pytest
 
 OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24)
-NEWER = pytest.mark.skipif(OLD, reason="ONNX Runtime 1.23 has no kernel for it")
+NEWER = pytest.mark.skipif(OLD, reason="ONNX Runtime 1.23 cannot run it")

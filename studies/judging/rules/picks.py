@@ -118,7 +118,8 @@ def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
 
     `best` is the first in line that does not fail there. If the aim is the fastest mix, it is the first that holds
     there surely, or one before it that is faster, keeps the limits surely in the search and was not looked at there
-    yet. If none holds surely, it is the one that keeps the limits most surely in the search and does not fail there, or
+    yet; in the place of that one, one that surely holds there and is as fast within the tie band, in line or not. If
+    none in line holds surely, it is the one that keeps the limits most surely in the search and does not fail there, or
     one as sure and, within the tie band, as fast, that holds there, in line or not. If all in line fail, it is another
     row that holds there, then uniform FP32, then the row with the least upper bound of the loss.
 
@@ -267,9 +268,8 @@ def _fastest_in_line(columns: Candidates, queue: list[int]) -> int:
         return sure
     rows = [row for row in _by_latency(columns, np.array(queue, np.intp)) if not columns.fails[row]]
     # Nothing tells it from one that the final split was asked about, in line or not, which is known to hold there.
-    first = (
-        _tied_where(columns, columns.holds & (_sureness(columns) == _sureness(columns)[rows[0]]), rows[0]) or rows
-    )[0]
+    as_sure = columns.holds & (_sureness(columns) == _sureness(columns)[rows[0]])
+    first = (_tied_where(columns, as_sure, rows[0]) or rows)[0]
     return _as_sure_and_faster(columns, rows, first)
 
 
@@ -290,7 +290,7 @@ def _first_sure(columns: Candidates, queue: list[int]) -> int | None:
         if holds_surely[row]:
             before = (each for each in queue[:place] if columns.sure[each] and not looked_at[each])
             faster = next((each for each in before if not columns.latency_ties(each)[row]), row)
-            return (_tied_where(columns, holds_surely, faster) or [faster])[0] if faster != row else row
+            return row if faster == row else (_tied_where(columns, holds_surely, faster) or [faster])[0]
     return None
 
 

@@ -19,7 +19,9 @@ from studies.run.work import Work
 from studies.store.records import CLOSING
 
 _WORTH_TELLING_S = 5.0  # what is over sooner needs no announcement
-_BROUGHT_FORWARD = 0.75  # finalists that confirmed latencies bring forward, of each: 0.25 to 1.25 in eight searches
+_BROUGHT_FORWARD = (
+    0.75  # finalists that confirmed latencies bring forward, of each: 0.25 to 1.4 in four searches on an H200
+)
 _USUAL_TRIES = 2  # of a latency that is doubtful: the second is mostly clean
 
 
