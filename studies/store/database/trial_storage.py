@@ -345,6 +345,9 @@ class RetriedStorage(RDBStorage):
             {"study_id": study_id, "key": key, "value_json": json.dumps(value)} for key, value in attributes.items()
         ]
         with self._transaction() as session:
+            if self.engine.dialect.name != "sqlite":
+                # Locked, because another process that inserts the same attributes at once would fail.
+                models.StudyModel.find_or_raise_by_id(study_id, session, for_update=True)
             session.execute(delete(table).where(table.study_id == study_id, table.key.in_(list(attributes))))
             if rows:  # else it would insert one of defaults
                 session.execute(insert(table), rows)

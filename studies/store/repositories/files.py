@@ -46,14 +46,11 @@ class Files(Repository):
     @retry
     def add(self, digest: str, kind: str, size_bytes: int, *, key: str | None = None) -> None:
         """Make an artifact known, under a cache key if given; a key that is there moves to this digest."""
-        a = tables.ArtifactRecord
         with self._database.begin_write("store an artifact") as connection:
+            row = {"digest": digest, "kind": kind, "key": None, "size_bytes": size_bytes}
+            artifacts.hold_artifact(connection, row, likely_new=True)
             if key is not None:
-                connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
-            row = {"digest": digest, "kind": kind, "key": key, "size_bytes": size_bytes}
-            is_new = artifacts.hold_artifact(connection, row, likely_new=True)
-            if key is not None and not is_new:
-                connection.execute(update(a).where(a.digest == digest).values(key=key))
+                artifacts.move_key(connection, key, digest)
 
     def release_engines(self, evaluation_ids: Sequence[int]) -> frozenset[str]:
         """Let evaluations drop their engines; digests that nothing refers to any more, as of `Studies.delete`."""

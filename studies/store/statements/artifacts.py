@@ -36,21 +36,28 @@ def engine_row(digest: str, size_bytes: int) -> dict[str, Any]:
     return {"digest": digest, "kind": "engine", "key": None, "size_bytes": size_bytes}
 
 
-def hold_artifact(connection: Connection, row: Mapping[str, Any], *, likely_new: bool = False) -> bool:
+def hold_artifact(connection: Connection, row: Mapping[str, Any], *, likely_new: bool = False) -> None:
     """Make an artifact known, one marked as unused too; until the transaction ends nobody else removes it.
 
     Args:
+        row: one that was there keeps its key and its size.
         likely_new: it is inserted without looking for it first.
-
-    Returns:
-        Whether the row is new; one that was there keeps its key and its size.
     """
     if likely_new and _insert_artifact(connection, row):
-        return True
-    kind, is_new = _lock_kind(connection, row)
+        return
+    kind = _lock_kind(connection, row)
     if kind.startswith(UNUSED):
         _set_kind(connection, row["digest"], row["kind"])
-    return is_new
+
+
+def move_key(connection: Connection, key: str, digest: str) -> None:
+    """Let a cache key be that of one artifact alone, also where another process moves it to another one meanwhile."""
+    a, moved = tables.ArtifactRecord, False
+    while not moved:
+        connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
+        with suppress(IntegrityError), connection.begin_nested():
+            connection.execute(update(a).where(a.digest == digest).values(key=key))
+            moved = True
 
 
 def mark_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
@@ -73,7 +80,7 @@ def drop_artifact(connection: Connection, digest: str, remove: Callable[[str], o
     Args:
         remove: deletes the file; called while nobody else can make the artifact known.
     """
-    kind, _ = _lock_kind(connection, engine_row(digest, 0))
+    kind = _lock_kind(connection, engine_row(digest, 0))
     if _referred_to(connection, [digest]):
         if kind.startswith(UNUSED):
             _set_kind(connection, digest, kind.removeprefix(UNUSED))
@@ -92,14 +99,14 @@ def unused_artifacts(connection: Connection, age_s: float) -> frozenset[str]:
     return frozenset(connection.scalars(select(a.digest).where(or_(a.kind.like(f"{UNUSED}%"), lost))))
 
 
-def _lock_kind(connection: Connection, row: Mapping[str, Any]) -> tuple[str, bool]:
-    """The kind of an artifact whose row is locked until the transaction ends, and whether it was inserted for that."""
+def _lock_kind(connection: Connection, row: Mapping[str, Any]) -> str:
+    """The kind of an artifact whose row, inserted where it is not there, is locked until the transaction ends."""
     a = tables.ArtifactRecord
     locked = select(a.kind).where(a.digest == row["digest"]).with_for_update()
     while (kind := connection.scalar(locked)) is None:
         if _insert_artifact(connection, row):  # else another process inserts it just now
-            return str(row["kind"]), True
-    return kind, False
+            return str(row["kind"])
+    return kind
 
 
 def _insert_artifact(connection: Connection, row: Mapping[str, Any]) -> bool:

@@ -324,7 +324,7 @@ def test_a_limit_that_fp32_itself_misses_ends_all_workers(here: Path, url: str) 
     assert process.returncode == 1, output
     assert "FP32 itself misses --accuracy-limit" in output
     assert "--accuracy-limit VALUE" in output
-    assert "started again" not in output
+    assert "started again" not in output, output
     assert finished(url) <= 2  # what the other worker had begun meanwhile
     assert rows(url, "select state from bf_study") == [("interrupted",)]
     assert rows(url, "select count(*) from bf_evaluation where status = 'running'") == [(0,)]

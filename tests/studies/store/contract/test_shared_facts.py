@@ -183,3 +183,13 @@ def test_studies_that_keep_and_drop_one_engine_at_once(url: str, tmp_path: Path)
     assert at_once(partial(work, "one"), partial(work, "two")) == [[], []]
     with Store.open(url) as store:
         assert (list(artifacts.folder.iterdir()), store.files.all()) == ([], ())
+
+
+def test_a_key_that_several_give_at_once_is_of_one_of_their_files(store: Store) -> None:
+    for key in "abcd":
+        digests = [f"{number}{key}" * 32 for number in range(WORKERS)]
+        at_once(*(partial(store.files.add, digest, "ranges", 10, key=key) for digest in digests))
+        found = store.files.find(key)
+        assert found is not None
+        assert found.digest in digests
+        assert set(digests) <= {record.digest for record in store.files.all()}

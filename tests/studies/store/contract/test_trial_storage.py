@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -135,6 +136,25 @@ def test_a_trial_that_two_processes_tell_is_told_by_the_first(url: str, storage:
     first, second = (seen_by_another(url, number) for number in (1, 2))
     assert (first.values, first.user_attrs, first.constraints) == ([1.0, 2.0], {"measured": [1.0]}, {})
     assert (second.values, second.constraints) == ([5.0, 6.0], {"latency": -1.0, "loss": 2.0})
+
+
+def test_two_processes_may_give_a_study_the_same_attributes_at_once(url: str, storage: RetriedStorage) -> None:
+    study, _ = begun(storage)
+    same = {"names": ["latency", "loss"], "note": "the same"}
+    with opened(url) as other, ThreadPoolExecutor(1) as second:
+        late: list[Future[None]] = []
+
+        def begin_late(_: object) -> None:
+            if not late:
+                late.append(second.submit(other.set_study_system_attrs, study._study_id, same))
+                wait(late, timeout=0.5)  # until it cannot go on before this one is stored
+
+        event.listen(storage.engine, "commit", begin_late)
+        storage.set_study_system_attrs(study._study_id, same)
+        late[0].result(60)
+    with opened(url) as third:
+        seen = third.get_study_system_attrs(study._study_id)
+    assert {name: seen[name] for name in same} == same
 
 
 def test_a_trial_has_its_marks_from_the_transaction_that_makes_it(url: str, storage: RetriedStorage) -> None:
