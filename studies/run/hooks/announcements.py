@@ -36,8 +36,9 @@ def tell_resolution(store: Store, now: Standing, events: Events) -> bool:
     resolutions = find_resolutions(now)
     if resolutions:
         detail, warning = resolution_text(resolutions, now), coarse_text(resolutions, now)
-        warned = store.targets.details(now.target.id).get(_TOLD, ["", ""])[1]
-        if store.targets.add_details(now.target.id, **{_TOLD: [detail, warning or warned]}):
+        known = store.targets.details(now.target.id).get(_TOLD, ["", ""])
+        told, warned = [detail, warning or known[1]], known[1]
+        if told != known and store.targets.add_details(now.target.id, **{_TOLD: told}):
             events.detail(detail)
             if warning and not warned:
                 events.note(f"WARNING: {warning}")

@@ -52,12 +52,12 @@ def hold_artifact(connection: Connection, row: Mapping[str, Any], *, likely_new:
 
 def move_key(connection: Connection, key: str, digest: str) -> None:
     """Let a cache key be that of one artifact alone, also where another process moves it to another one meanwhile."""
-    a, moved = tables.ArtifactRecord, False
-    while not moved:
-        connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
+    a = tables.ArtifactRecord
+    while True:
         with suppress(IntegrityError), connection.begin_nested():
             connection.execute(update(a).where(a.digest == digest).values(key=key))
-            moved = True
+            return
+        connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
 
 
 def mark_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
