@@ -32,7 +32,7 @@ SEEN = (  # where several are equally near, the first is named
     SeenEnvironment(date(2026, 11, 28), "Intel Xeon with VNNI and AMX", {"python": "3.12", "onnxruntime": "1.32.0"}),
     SeenEnvironment(
         date(2026, 11, 28),
-        "AMD EPYC without VNNI",
+        "AMD EPYC",
         {"python": "3.11", "onnxruntime": "1.32.0", "openvino": "2026.4.1", "onnx": "1.23.2"},
     ),
     SeenEnvironment(
