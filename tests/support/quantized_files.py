@@ -33,6 +33,7 @@ def quantized(
     *,
     per_channel: bool = True,
     signed: bool = False,
+    activations: QuantType | None = None,
     **options: Any,
 ) -> Path:
     """The file that `quantize_static` makes of a network; the float one is `float.onnx` beside it.
@@ -40,6 +41,7 @@ def quantized(
     Args:
         layout: QDQ, or QOperator for QLinear ops.
         signed: activations in INT8 with the zero point 0, as TensorRT wants them; else UINT8.
+        activations: another type of theirs.
     """
     source, out = save(network, folder / "float.onnx"), folder / "quantized.onnx"
     model = load(source)
@@ -49,7 +51,7 @@ def quantized(
         _Batches(feeds(model, seed) for seed in range(4)),
         quant_format=QuantFormat[layout],
         per_channel=per_channel,
-        activation_type=QuantType.QInt8 if signed else QuantType.QUInt8,
+        activation_type=activations or (QuantType.QInt8 if signed else QuantType.QUInt8),
         extra_options={"ActivationSymmetric": signed},
         **options,
     )

@@ -61,6 +61,8 @@ COMPUTES_ON_CODES = re.compile(
     r"QLinear\w+|\w+Integer(ToFloat)?|DynamicQuantize(MatMul|LSTM)|QGemm|QAttention|\w+NBits"
 )
 _ONLY_IN_QLINEAR = frozenset({"channels_last", "opset"})
+_MOST_CLIP = 255  # of an image; of larger numbers any is near a whole one
+_BESIDE = 1e-4  # quantization-aware training has scales of 5.9998 ÷ 255 for a Clip at 6
 
 
 def is_quantized_op(op: str) -> bool:
@@ -303,17 +305,18 @@ class Unquantized:
     def _clamp_from_zero(self, value: ir.Value, scale: Array, zero: Array) -> ir.Value:
         """What a Quantize lets through of a computed value: from its zero on, if that is its lowest code.
 
-        A limit at a whole number is that of a Clip, as 6 is; any other is what calibration found.
+        A limit at a whole number, as 6 is, or hardly beside it is that of a Clip; any other is what calibration found.
         """
         maker = value.producer()
-        if maker is None or maker.op_type in _MOVES or scale.size != 1 or zero.dtype not in (np.int8, np.uint8):
+        if maker is None or maker.op_type in _MOVES or scale.size != 1 or zero.dtype.kind not in "iu":
             return value
         lowest, highest = limits_of(zero)
         if int(zero.item()) != lowest:
             return value
         step = float(scale.item())
         top = (highest - lowest) * step
-        limit = float(round(top)) if round(top) >= 1 and abs(top - round(top)) <= step / 2 else math.inf
+        is_clip = 1 <= round(top) <= _MOST_CLIP and abs(top - round(top)) <= min(step / 2, _BESIDE * top)
+        limit = float(round(top)) if is_clip else math.inf
         if (value, limit) not in self._clamps:
             self._clamps[value, limit] = self._insert_clamp(value, maker, limit)
         return self._clamps[value, limit].outputs[0]

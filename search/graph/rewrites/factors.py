@@ -19,6 +19,12 @@ from search.graph.rewrites.parts import (
 )
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_MOVES = {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Squeeze"}
+_MOVES |= {"Transpose", "Unsqueeze", *SCALED, *SHIFTED}
+# What leaves 8 bits with one scale for all channels about as good in front of a constant as behind it.
+_MOST_RATIO = 4.0  # of the factors of two channels
+_MOST_SHIFT = 4.0  # beside what a factor makes about 1: images are shifted by 2
+_MOST_SHIFT_ALONE = 256.0  # where no factor says how large the numbers are
 
 
 def fold_into_layer_before(graph: ir.Graph, opset: int) -> bool:
@@ -108,6 +114,7 @@ def fold_into_layers_behind(graph: ir.Graph, opset: int) -> bool:
     """Take a constant factor or offset in front of layers into their weights and biases.
 
     A layer that pads takes no offset, because what it pads with is zero. There `c · x + d` becomes `c · (x + d ÷ c)`.
+    What brings channels of different sizes to one, as (x - mean) ÷ std of features does, stays.
     """
     changed = False
     for node in list(graph):
@@ -121,8 +128,9 @@ def fold_into_layers_behind(graph: ir.Graph, opset: int) -> bool:
         if not readers or any(at or reader.graph is not graph or not _is_foldable(reader) for reader, at in readers):
             continue
         axes = {-1 if reader.op_type in ("Gemm", "MatMul") else 1 for reader, _ in readers}
-        per_input = _per_channel(constant, node.outputs[0], axes.pop()) if len(axes) == 1 else None
-        if per_input is None:
+        # By the source's channels: a constant may spread one channel over several.
+        per_input = _per_channel(constant, source, axes.pop()) if len(axes) == 1 else None
+        if per_input is None or _normalizes_input(node, source, constant):
             continue
         layers = [reader for reader, _ in readers]
         if node.op_type in SCALED:
@@ -137,6 +145,35 @@ def fold_into_layers_behind(graph: ir.Graph, opset: int) -> bool:
         replace_by_source(graph, node, source)
         changed = True
     return changed
+
+
+def _normalizes_input(node: ir.Node, source: ir.Value, constant: Array) -> bool:
+    """Whether a constant brings what comes from outside to one size, as (x - mean) ÷ std of features does: a layer that
+    read what stands before it would have few codes for small channels in 8 bits, whose scale is that of all channels.
+    """
+    if not _is_from_outside(source):
+        return False
+    maker = source.producer()
+    before = None if maker is None else constant_operand(maker)
+    if node.op_type in SHIFTED:
+        scaled = maker is not None and before is not None and maker.op_type in SCALED
+        return bool(np.abs(constant).max(initial=0) > (_MOST_SHIFT if scaled else _MOST_SHIFT_ALONE))
+    factor = np.abs(SCALED[node.op_type](np.float32(1), constant)).reshape(-1)
+    if factor.max() > _MOST_RATIO * factor.min():
+        return True
+    if maker is None or before is None or maker.op_type not in SHIFTED or before[1].size not in (1, factor.size):
+        return False
+    return bool(np.abs(before[1].reshape(-1) * factor).max() > _MOST_SHIFT)
+
+
+def _is_from_outside(value: ir.Value) -> bool:
+    """Whether it is an input of the model, or what only moves, joins, shifts or scales inputs."""
+    node = value.producer()
+    if node is None:
+        return value.is_graph_input()
+    if node.domain or node.op_type not in _MOVES:
+        return False
+    return any(each is not None and each.const_value is None and _is_from_outside(each) for each in node.inputs)
 
 
 def _ends_fused_pattern(source: ir.Value) -> bool:

@@ -63,6 +63,37 @@ def test_what_stands_before_a_layer_is_taken_into_it_and_of_one_that_pads_the_fa
     assert ops(loaded(chain, tmp_path)) == ["Relu", "Conv", "Relu", "Add", "Conv"]
 
 
+@pytest.mark.parametrize("op", ["Mul", "Div", "Sub", "Add"])
+def test_a_constant_that_spreads_one_channel_over_several_stays(op: str, tmp_path: Path) -> None:
+    """Grey images with the means of three colours, or one feature times a vector."""
+    for shape, spread in (((2, 1, 6, 6), (1, 4, 1, 1)), ((5, 1), (4,))):
+        chain = Chain(shape)
+        chain.add(op, chain.constant(np.linspace(1, 2, 4).reshape(spread)))
+        if len(shape) == 2:
+            chain.add("Gemm", chain.random(4, 3), chain.random(3))
+        else:
+            chain.conv()
+        assert ops(loaded(chain, tmp_path))[0] == op
+
+
+def test_what_normalizes_features_of_different_sizes_stays_and_what_normalizes_images_goes(tmp_path: Path) -> None:
+    """A layer that read pressures beside shares would have no codes in 8 bits for the latter."""
+    for means, stds, left in (
+        ([0.485, 0.456, 0.406, 0.449], [0.229, 0.224, 0.225, 0.226], []),
+        ([1013, 290, 0.4, 0.001], [10, 20, 0.2, 0.001], ["Sub", "Div"]),
+        ([90, 100, 110, 95], [2, 2, 2, 2], ["Sub", "Div"]),
+    ):
+        chain = Chain((6, 4))
+        chain.add("Sub", chain.constant(means))
+        chain.add("Div", chain.constant(stds))
+        chain.add("Gemm", chain.random(4, 3), chain.random(3))
+        assert ops(loaded(chain, tmp_path)) == [*left, "Gemm"]
+    chain = Chain((6, 4))
+    chain.add("Sub", chain.constant(50_000))
+    chain.add("Gemm", chain.random(4, 3), chain.random(3))
+    assert ops(loaded(chain, tmp_path)) == ["Sub", "Gemm"]
+
+
 @pytest.mark.parametrize("opset", [12, 17])
 def test_what_stands_behind_views_of_a_layer_is_taken_into_it(opset: int, tmp_path: Path) -> None:
     """As TensorFlow's exporter writes 1-D convolutions, and layers whose channels come last."""

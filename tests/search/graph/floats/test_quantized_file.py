@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, numpy_helper
-from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from search.graph.model import Model, load
 from search.values import TensorRange
@@ -64,18 +64,30 @@ def test_dynamically_quantized_weights_are_read(name: str, per_channel: bool, tm
     assert distance_db(model, onnx.load(str(source))) > 30
 
 
-def test_a_clamp_that_the_quantizer_dropped_is_put_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("activations", ["QUInt8", "QUInt16", "QInt16"])
+def test_a_clamp_that_the_quantizer_dropped_is_put_back(activations: str, tmp_path: Path) -> None:
     n = Net()
     x = n.op("Relu", [n.conv("image", "one", 3, C)], "relu")
     bounds = [n.const("low", np.float32(0)), n.const("high", np.float32(1))]
     x = n.op("Clip", [n.conv(x, "two", C, C), *bounds], "clip")
     n.head(n.conv(x, "three", C, C), C)
-    path = quantized(n.model([2, 3, 8, 8], "logits", [2, 10]), tmp_path)
+    path = quantized(n.model([2, 3, 8, 8], "logits", [2, 10]), tmp_path, activations=QuantType[activations])
     assert not {"Relu", "Clip"} & {node.op_type for node in onnx.load(str(path)).graph.node}
     model = load(path)
     counts = Counter(node.op_type for node in model.graph.graph)
     assert (counts["Relu"], counts["Clip"]) == (1, 1)
     assert distance_db(model, with_rounded_constants(tmp_path)) > 90
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_where_calibration_ends_is_no_clamp_of_the_model(times: int, tmp_path: Path) -> None:
+    n = Net()
+    x = n.op("Mul", ["image", n.const("times", np.float32(times))], "scaled")
+    for name in ("one", "two"):
+        x = n.op("Relu", [n.conv(x, name, 3 if name == "one" else C, C)], f"{name}.relu")
+    n.head(n.conv(x, "three", C, C), C)
+    model = load(quantized(n.model([2, 3, 8, 8], "logits", [2, 10]), tmp_path))
+    assert "Clip" not in {node.op_type for node in model.graph.graph}
 
 
 def test_a_relu_that_is_there_is_not_doubled(tmp_path: Path) -> None:
