@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
+import ml_dtypes
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -39,7 +41,9 @@ class OpenVinoBuilder:
         self._fresh: tuple[Path, OpenVinoSession] | None = None
 
     def lower(self, assignment: Assignment) -> ir.Model:
-        return lower(self.model, assignment, self.ranges, self.placement)
+        lowered = lower(self.model, assignment, self.ranges, self.placement)
+        _part_pools_from_codes(lowered.graph)
+        return lowered
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
         packed_file.write(lowered, out)
@@ -100,3 +104,32 @@ class OpenVinoBuilder:
     def probe(self, assignment: Assignment, engine: Path | None = None) -> OpenVinoSession:
         lowered = self.lower(assignment) if engine is None else packed_file.load_graph(engine)
         return open_graph(self.device, expose_groups(lowered, self.model))
+
+
+def _part_pools_from_codes(graph: ir.Graph) -> None:
+    """Put a Max, which changes nothing, before an AveragePool that counts what it pads, and before a Pad that OpenVINO
+    takes into one: where a Dequantize leads to them 2026.4.1 averages codes, and pads with code 0, which is no zero."""
+    if not any(node.op_type == "DequantizeLinear" for node in graph):
+        return
+    for pool in [node for node in graph if node.op_type == "AveragePool"]:
+        source = pool.inputs[0]
+        pad = None if source is None else source.producer()
+        first = pad if pad is not None and pad.op_type == "Pad" else pool
+        value = first.inputs[0]
+        if value is None or value.dtype is None or (first is pool and not _counts_padding(pool)):
+            continue
+        number_type, limits = value.dtype.numpy(), cast(Any, ml_dtypes.finfo)
+        lowest = ir.tensor(np.asarray(limits(number_type).min, number_type), name=f"{pool.name}/lowest")
+        bound = ir.Value(name=lowest.name, type=ir.TensorType(value.dtype), shape=ir.Shape([]), const_value=lowest)
+        graph.register_initializer(bound)
+        apart = ir.Node("", "Max", [value, bound], num_outputs=1, name=f"{pool.name}/apart")
+        apart.outputs[0].name = apart.name
+        apart.outputs[0].type, apart.outputs[0].shape = value.type, value.shape
+        graph.insert_before(first, apart)
+        first.replace_input_with(0, apart.outputs[0])
+
+
+def _counts_padding(pool: ir.Node) -> bool:
+    pads, automatic = pool.attributes.get("pads"), pool.attributes.get_string("auto_pad", "NOTSET")
+    is_padded = any(() if pads is None else pads.as_ints()) or automatic not in ("NOTSET", "VALID")
+    return bool(pool.attributes.get_int("count_include_pad", 0)) and is_padded
