@@ -151,6 +151,6 @@ def _in_cell(value: Any) -> Any:
     return without_controls(text) if isinstance(text, str) else text
 
 
-def _join(values: Sequence[str]) -> str:
-    """Texts in one cell, none of which holds the separator."""
-    return "; ".join(value.replace(";", ",") for value in values)
+def _join(values: Sequence[object]) -> str:
+    """Texts or numbers in one cell, none of which holds the separator."""
+    return "; ".join(str(value).replace(";", ",") for value in values)

@@ -68,7 +68,8 @@ def inspect(
     if changes:
         rows = {row.key: row for row in options_of("inspect")}
         raise ConfigError(
-            f"{rows[next(iter(changes))].shown}: this option is for float models, but {file} is an engine, whose "
+            f"{rows[next(iter(changes))].shown}: this option is for float models, but "
+            f"{f'{file} is an engine, whose' if alone else 'with --against or --profile files are engines, whose'} "
             "layers are shown as they run. Leave the option out."
         )
     return EngineReport(engine, None if against is None else _read(against, against_profile))
@@ -95,7 +96,14 @@ def _layers_json(layers: Layers) -> Mapping[str, Any]:
     }
 
 
-@prints(inspect, kind="Layers", json=_layers_json)
+def _layers_csv(layers: Layers) -> list[dict[str, Any]]:
+    from studies.show.layer_table import layer_rows
+
+    reasons = [[f"no {p}: {why}" for p, why in row["why_not"].items()] for row in layer_rows(layers)]
+    return [{**row, "why_not": why} for row, why in zip(layer_rows(layers), reasons, strict=True)]
+
+
+@prints(inspect, kind="Layers", json=_layers_json, csv=_layers_csv)
 def _print_layers(layers: Layers) -> None:
     from bitfront.printing.output import out, print_table, say
     from studies.run.session.data_shapes import model_notes

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitfront.verbs.command import Typed, prints
-from search.errors import StudyError
+from search.errors import ConfigError, StudyError
 from studies.events import Quiet
 from studies.options.value_kinds import one_of
 
@@ -101,6 +101,7 @@ def _front_json(listing: Front, sort: str | None) -> Mapping[str, Any]:
 
     if listing.every:
         return trials_json(listing.standing, _sort(listing, sort), listing.mixes)
+    _refuse_sort(sort)
     return front_json(listing.standing, listing.mixes, listing.assignments)
 
 
@@ -109,6 +110,7 @@ def _front_csv(listing: Front, sort: str | None) -> Sequence[dict[str, Any]]:
 
     if listing.every:
         return points_csv(listing.standing, _sort(listing, sort), listing.mixes)
+    _refuse_sort(sort)
     return front_csv(listing.standing, listing.mixes)
 
 
@@ -141,8 +143,14 @@ def _print_front(
         if text := limits_legend(fitted):
             say(text, style="dim")
         return
+    _refuse_sort(sort)
     print_front(listing.standing, listing.mixes)
     print_early_end(listing.standing)
+
+
+def _refuse_sort(sort: str | None) -> None:
+    if sort is not None:
+        raise ConfigError("--sort: a front goes from fast to accurate. Give --all with it, whose rows it sorts.")
 
 
 def _sort(listing: Front, sort: str | None) -> list[Point]:
@@ -184,12 +192,15 @@ def show(
         `studies.inspect.profile.delta_rows` puts side by side.
 
     Raises:
+        ConfigError: an option of `profile` was given without it.
         StudyError: no such study, target, trial or pick; neither trial nor pick was given, or both were; with
             `profile`, a trial without an engine, or model, data or target are not the study's.
         EvaluatorError: an engine cannot be loaded or run here.
     """
     if (trial is None) == (pick is None):
         raise StudyError("choosing what to show: give a TRIAL or --pick, one of the two.")
+    if not profile and (against is not None or again):
+        raise ConfigError(f"--{'again' if against is None else 'against'} is for layers' times. Give --profile too.")
     from studies.judging.selection import find_row
     from studies.judging.study_lookup import standing_of
     from studies.store.store import Store, default_url

@@ -77,9 +77,9 @@ def blocks(now: StudyStatus) -> Iterator[str | Block]:
 
 def state_text(now: StudyStatus) -> str:
     """The state of a study; of one that ended early what ended it, and how to continue."""
-    if now.stopped_by not in _STOPPED:
+    if now.stopped_by not in _STOPPED and now.study.state != "interrupted":
         return now.study.state
-    why, words = _STOPPED[now.stopped_by]
+    why, words = _STOPPED.get(now.stopped_by, (now.study.state, ()))
     return f"{why}; continue with `{suggestions.command('resume', now.study.name, *words, storage=now.url)}`"
 
 

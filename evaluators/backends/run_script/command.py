@@ -20,6 +20,8 @@ INPUTS: dict[str, dict[str, Any]] = {}
 
 def main() -> None:
     options = read_arguments()
+    if options.out and not options.out.absolute().parent.is_dir():
+        raise SystemExit(f"run.py: --out {options.out}: expected a file in a folder that is there.")
     engine = Engine(Path(__file__).resolve().parent / ENGINE, options.gpu)
     samples = read_samples(options.data) if options.data else random_samples(options.batch or measured_batch())
     check_samples(samples, options.batch)
@@ -38,7 +40,10 @@ def main() -> None:
     if engine.clock and wall > 1.05 * times.mean():
         print(f"the machine is busy; on the wall clock one took {wall:.4g} ms")
     if options.out:
-        np.savez(options.out, **outputs)
+        try:
+            np.savez(options.out, **outputs)
+        except OSError as error:
+            raise SystemExit(f"run.py: --out {options.out} cannot be written: {error}.") from error
 
 
 def join(name: str, parts: list[Any]) -> dict[str, Any]:

@@ -92,9 +92,12 @@ def coarse_text(resolutions: Sequence[Resolution], now: Standing) -> str:
         blind = " and ".join(each.subject for each in few if not math.isfinite(each.loss))
         return f"{blind} are too few for any bound of a loss, so no pick can be called kept. {needed}"
     samples = " and ".join(each.subject_with(f"about {_loss_text(each.loss, now)}") for each in few)
+    rows = _lower_rows(now)
+    shown = "can show of a mix that differs from FP32 in as many samples as all INT8" if rows else "can show at best"
+    which = "such mixes" if rows else "candidates"
     return (
-        f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {samples} can show at best, so "
-        f"chance decides which candidates seem to keep the limit. {needed}"
+        f"the allowed loss of {_loss_text(few[0].allowed, now)} is smaller than what {samples} {shown}, so chance "
+        f"decides which {which} seem to keep the limit. {needed}{' for them' if rows else ''}"
     )
 
 

@@ -149,7 +149,7 @@ class TargetStatus:
 
     def _worker_json(self, worker: WorkerRecord) -> dict[str, Any]:
         fields = {key: value for key, value in vars(worker).items() if key not in ("id", "study_target_id")}
-        times = {key: None if fields[key] is None else fields[key].isoformat() for key in ("started_at", "ended_at")}
+        times = {key: value.isoformat() for key, value in fields.items() if isinstance(value, datetime)}
         return {**fields, **times, "stage": self.stage(worker), "live": worker.live(self.lease_s)}
 
 

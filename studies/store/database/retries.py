@@ -46,6 +46,8 @@ ON_ITS_WAY = (
     "Lost connection to MySQL server during query",
 )
 _WRITABLE_FILE = "Make the file and its folder writable, or work on a copy."
+_DAMAGED = ("malformed", "not a database")  # in what SQLite says
+_RESTORE = "Restore a copy of it, or give another one with --storage."
 _WRITABLE_SERVER = "Give the address of the server that accepts writes, and a user who may write."
 
 P = ParamSpec("P")
@@ -148,7 +150,7 @@ def report_errors(action: str, url: URL, wrapper: type[Exception] = sqlite3.Erro
         wrapper: what a library raises from an error of the driver.
 
     Raises:
-        StudyError: the database is read-only, or has not the tables it should have.
+        StudyError: the database is read-only or damaged, or has not the tables it should have.
         InterruptedTransactionError: a deadlock, a serialization failure or a lost server; see `retry`.
         RunError: anything else, such as a full disk; the transaction was rolled back.
         KeyboardInterrupt: whatever was raised came of one.
@@ -165,6 +167,8 @@ def report_errors(action: str, url: URL, wrapper: type[Exception] = sqlite3.Erro
         message = f"Could not {action} in {hide_password(url)}: {said}."
         if any(word in said.lower() for word in ("readonly", "read-only", "read only")):
             raise StudyError(f"{message} {_WRITABLE_FILE if is_file(url) else _WRITABLE_SERVER}") from None
+        if is_file(url) and any(word in said for word in _DAMAGED):
+            raise StudyError(f"The database {hide_password(url)} is damaged: {said}. {_RESTORE}") from None
         cut = cut_off(error)
         if cut is not None:
             went_on = "bitfront has waited for the server in vain. Try again when it is back."

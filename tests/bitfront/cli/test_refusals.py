@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -89,6 +91,39 @@ def test_a_pipe_is_not_replaced_by_a_file(here: Path, arguments: tuple[str, ...]
 )
 def test_paths_that_cannot_be(here: Path, arguments: tuple[str, ...], says: str) -> None:
     refused(*arguments, says=says)
+
+
+def test_a_page_of_the_database_that_is_lost(here: Path) -> None:
+    with sqlite3.connect(DATABASE) as connection:
+        (page,) = connection.execute("select rootpage from sqlite_master where name = 'bf_evaluation'").fetchone()
+        (size,) = connection.execute("pragma page_size").fetchone()
+        connection.execute("pragma journal_mode = delete")
+    connection.close()
+    with Path(DATABASE).open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(bytes(size))
+    assert "Restore a copy of it" in refused("front", "small", says="is damaged: database disk image is malformed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("show", "small", "0", "--against", "1"), "--against is for layers' times. Give --profile too"),
+        (("show", "small", "0", "--again"), "--again is for layers' times. Give --profile too"),
+        (("front", "small", "--sort", "loss"), "Give --all with it"),
+        (("front", "small", "--sort", "loss", "--json"), "Give --all with it"),
+    ],
+)
+def test_options_that_would_do_nothing(here: Path, arguments: tuple[str, ...], says: str) -> None:
+    refused(*arguments, says=says)
+
+
+def test_a_float_model_beside_an_engine(here: Path) -> None:
+    model = finished() / "in/model.onnx"
+    rows = list(csv.DictReader(ok("inspect", model, "--csv").splitlines()))
+    assert len(rows) > 2
+    assert {"group", "node", "may", "why_not"} <= rows[0].keys()
+    refused("inspect", model, "--batch", "2", "--against", model, says="with --against or --profile files are engines")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")

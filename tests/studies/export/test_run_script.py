@@ -278,6 +278,13 @@ def test_only_the_arrays_of_inputs_are_read(kind: str, tmp_path: Path, monkeypat
         command.read_samples(path)
 
 
+def test_where_outputs_cannot_go_is_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["run.py", "--out", str(tmp_path / "none/out.npz")])
+    monkeypatch.setattr(command, "Engine", None)
+    with pytest.raises(SystemExit, match=r"none/out.npz: expected a file in a folder that is there"):
+        command.main()
+
+
 def test_numbers_that_an_engine_cannot_hold_are_not_wrapped() -> None:
     """TensorRT 8.6 takes INT64 as INT32."""
     engine: Any = Engine.__new__(Engine)

@@ -125,6 +125,7 @@ def test_it_is_said_before_the_first_evaluation_and_warned_of(here: Path) -> Non
     assert "is smaller than" not in again.stderr
     ok("report", "model", "--out", "report.html")
     page = Path("report.html").read_text(encoding="utf-8")
+    assert "of a mix that differs from FP32 in as many samples as all INT8" in page
     found = re.search(r"The allowed loss of 1 % is smaller than what 30 search samples \(about ([\d.]+) %\)", page)
     assert found is not None
     assert float(found[1]) > 9.5, "it knows by then how much samples vary"

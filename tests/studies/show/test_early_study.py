@@ -77,6 +77,7 @@ def test_a_search_that_ended_early_says_so_in_every_view(tmp_path: Path) -> None
     with Store.open(url) as store:
         store.studies.update(store.studies.load("s").id, state="interrupted")
     assert "because it was interrupted" in ok("front", "s", "--storage", url)
+    assert f": interrupted; continue with `{way}`" in ok("status", "s", "--storage", url)
     with Store.open(url) as store:
         store.studies.update(store.studies.load("s").id, state="running")
     assert json.loads(ok("front", "s", "--storage", url, "--json"))["ended_early"] is None
