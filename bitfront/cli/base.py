@@ -136,6 +136,6 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
     except (BrokenPipeError, UnreachableLimitError):
         raise
     except (RunError, OSError) as error:
-        if not exists(study, storage=storage):
+        if not exists(study, storage=storage) or "--replace" in str(error):  # which says that it cannot go on
             raise
         raise RunError(f"{outputs.error_text(error)}\n{way}") from error

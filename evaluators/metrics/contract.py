@@ -187,7 +187,8 @@ class Metric(MetricFacts):
             )
             raise MetricError(
                 f"metric {self.name} {said}, but sample {first + outside[0]} has {scores[outside[0]]:g}. Declare "
-                "`unit` on the function, for example 'px', or `ratio = False` for plain numbers."
+                "`unit` on the function, for example 'px', or `ratio = False` for plain numbers, and begin the study "
+                "again with --replace: to one that is there it would be another metric."
             )
         return scores
 

@@ -323,6 +323,9 @@ def _nothing_to_quantize(model: ir.Model, groups: tuple[Group, ...], path: Path)
     reasons = "; ".join(f"{group.name}: {group.pinned}" for group in groups[:3])
     ops = sorted({node.op_type for node in model.graph})
     cause = f"its weighted ops cannot be quantized ({reasons})" if groups else f"it has only {', '.join(ops[:12])}"
+    if left_out := find_left_out(model.graph, groups):
+        named = f"{left_out[0].name!r} ({left_out[0].op}): {left_out[0].why}"
+        cause = f"{len(left_out)} layers with weights stay as they are, such as {named}"
     double = [node.name for node in model.graph if node.op_type in WEIGHTED and not groups]
     if double:
         cause = f"{double[0]!r} does not compute in float32 on an activation"

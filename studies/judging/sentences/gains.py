@@ -125,6 +125,8 @@ def as_given_text(now: Standing) -> str:
     fp32 = "" if base is None else f" ({speedup_text(now.measures.latency_ms[base] / latency_ms)} × FP32)"
     loss = estimate_text(figures.get("loss"), figures.get("loss_low"), figures.get("loss_high"), now.metric)
     lost = f"loses {loss} on the final samples" if loss else f"gives no finite outputs there: {figures['failure']}"
+    if (most := figures.get("loss_high")) is not None and most < 0:
+        lost += ", so it is surely more accurate than the FP32 made of it, which losses are held against"
     beside = "" if best is None else f"; the best is {speedup_text(best.over_file)} times as fast"
     return f"The file as given takes {latency_text(latency_ms, now.target.band)}{fp32} and {lost}{beside}"
 

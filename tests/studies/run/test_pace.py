@@ -21,8 +21,9 @@ from studies.run import finalists
 from studies.run.pace import Pace
 from studies.run.search_result import SearchResult
 from studies.run.stop import UnreachableLimitError
+from studies.store.database.tables import AS_GIVEN
 from studies.store.records import REOPEN, StoredEvaluation
-from studies.store.store import Store
+from studies.store.store import Store, default_url
 from tests.support.command_line import DATABASE, child, environment, ok, quick, run_sql, write_inputs
 from tests.support.networks import mobile_cnn
 from tests.support.quantized_files import quantized
@@ -241,4 +242,11 @@ def test_without_time_for_its_build_the_file_as_given_is_left_to_a_later_run(her
     assert any("no time to measure the file as it was given" in note for note in clock.notes)
     assert "The file as given takes" not in ok("front", "s")
     ok("resume", "s")
-    assert "The file as given takes" in ok("front", "s")
+    printed = ok("front", "s")
+    assert "The file as given takes" in printed
+    assert "surely more accurate" not in printed
+    with Store.open(default_url()) as store:
+        (target,) = store.targets.of_study(store.studies.load("s").id)
+        figures = {"loss": -0.5, "loss_low": -0.6, "loss_high": -0.4}
+        store.targets.add_details(target.id, **{AS_GIVEN: target.details[AS_GIVEN] | figures})
+    assert "so it is surely more accurate than the FP32 made of it" in " ".join(ok("front", "s").split())

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from search.errors import ModelError
 from search.graph.model import Model, load
 from search.values import TensorRange
 from tests.support.networks import NETWORKS, Net, feeds, finish, plain_session, save, sqnr_db
@@ -127,6 +128,26 @@ def test_codes_that_are_read_with_another_scale_stay_codes(tmp_path: Path) -> No
     proto = with_fake_quantization(second=0.1)
     model = load(save(proto, tmp_path / "qat.onnx"))
     assert distance_db(model, proto) > 100
+
+
+def test_where_all_layers_are_in_a_form_that_is_not_read_it_is_named(tmp_path: Path) -> None:
+    n = Net()
+    codes, scales = np.zeros((16, 1, 16), np.uint8), np.ones(16, np.float32)
+    parts = ["image", n.const("codes", codes), n.const("scales", scales)]
+    n.op("MatMulNBits", parts, "four", domain="com.microsoft", K=32, N=16, bits=4, block_size=32)
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            n.nodes,
+            "net",
+            [onnx.helper.make_tensor_value_info("image", TensorProto.FLOAT, [2, 32])],
+            [onnx.helper.make_tensor_value_info("four_out", TensorProto.FLOAT, [2, 16])],
+            n.weights,
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)],
+        ir_version=8,
+    )
+    with pytest.raises(ModelError, match=r"such as 'four' \(MatMulNBits\): it is quantized in a form that is not read"):
+        load(save(model, tmp_path / "m.onnx"))
 
 
 @NEWER
