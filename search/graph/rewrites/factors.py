@@ -161,9 +161,11 @@ def _normalizes_input(node: ir.Node, source: ir.Value, constant: Array) -> bool:
     factor = np.abs(SCALED[node.op_type](np.float32(1), constant)).reshape(-1)
     if factor.max() > _MOST_RATIO * factor.min():
         return True
-    if maker is None or before is None or maker.op_type not in SHIFTED or before[1].size not in (1, factor.size):
+    if maker is None or before is None or maker.op_type not in SHIFTED:
         return False
-    return bool(np.abs(before[1].reshape(-1) * factor).max() > _MOST_SHIFT)
+    shift = np.abs(before[1]).reshape(-1)
+    shift = shift * factor if 1 in (shift.size, factor.size) or shift.size == factor.size else shift * factor.max()
+    return bool(shift.max() > _MOST_SHIFT)
 
 
 def _is_from_outside(value: ir.Value) -> bool:

@@ -19,9 +19,11 @@ from studies.options.urls import default_url
 from studies.store.database.connections import begin_write, make_engine, no_way_to, one_at_a_time
 from studies.store.database.database_url import artifact_folder, check_shareable, hide_password, is_file, parse_url
 from studies.store.database.retries import (
+    RESTORE,
     InterruptedTransactionError,
     coming_back,
     cut_off,
+    is_damaged,
     reason,
     report_errors,
     retry,
@@ -200,7 +202,7 @@ def _version_of(url: URL, *, create: bool) -> int | None:
         message = f"Cannot open the database {hide_password(url)}: {nowhere or reason(error, url)}."
         if isinstance(error, DBAPIError) and cut_off(error) and coming_back(error, reached=not nowhere):
             raise InterruptedTransactionError(message, lost=True) from None
-        raise StudyError(message) from None
+        raise StudyError(f"{message} {RESTORE}" if is_damaged(message, url) else message) from None
     finally:
         engine.dispose()
     _check_ours(version, tables - OUR_TABLES, url, create=create)

@@ -47,7 +47,7 @@ ON_ITS_WAY = (
 )
 _WRITABLE_FILE = "Make the file and its folder writable, or work on a copy."
 _DAMAGED = ("malformed", "not a database")  # in what SQLite says
-_RESTORE = "Restore a copy of it, or give another one with --storage."
+RESTORE = "Restore a copy of it, or give another one with --storage."
 _WRITABLE_SERVER = "Give the address of the server that accepts writes, and a user who may write."
 
 P = ParamSpec("P")
@@ -167,13 +167,18 @@ def report_errors(action: str, url: URL, wrapper: type[Exception] = sqlite3.Erro
         message = f"Could not {action} in {hide_password(url)}: {said}."
         if any(word in said.lower() for word in ("readonly", "read-only", "read only")):
             raise StudyError(f"{message} {_WRITABLE_FILE if is_file(url) else _WRITABLE_SERVER}") from None
-        if is_file(url) and any(word in said for word in _DAMAGED):
-            raise StudyError(f"The database {hide_password(url)} is damaged: {said}. {_RESTORE}") from None
+        if is_damaged(said, url):
+            raise StudyError(f"The database {hide_password(url)} is damaged: {said}. {RESTORE}") from None
         cut = cut_off(error)
         if cut is not None:
             went_on = "bitfront has waited for the server in vain. Try again when it is back."
             raise InterruptedTransactionError(f"{message} {went_on}", lost=cut == "lost") from None
         raise RunError(f"{message} Nothing of this step was stored. Try again when the cause is removed.") from None
+
+
+def is_damaged(said: str, url: URL) -> bool:
+    """Whether SQLite says that its file is damaged."""
+    return is_file(url) and any(word in said for word in _DAMAGED)
 
 
 def reason(error: BaseException, url: URL) -> str:

@@ -82,6 +82,8 @@ def test_what_normalizes_features_of_different_sizes_stays_and_what_normalizes_i
         ([0.485, 0.456, 0.406, 0.449], [0.229, 0.224, 0.225, 0.226], []),
         ([1013, 290, 0.4, 0.001], [10, 20, 0.2, 0.001], ["Sub", "Div"]),
         ([90, 100, 110, 95], [2, 2, 2, 2], ["Sub", "Div"]),
+        ([90, 100, 110, 95], 2, ["Sub", "Div"]),
+        ([104, 117, 123, 114], 58, []),
     ):
         chain = Chain((6, 4))
         chain.add("Sub", chain.constant(means))
