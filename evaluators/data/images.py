@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,9 @@ class ImageDataset:
         files = [[image.relative_to(folder).as_posix(), _file_digest(image)] for image in self._images]
         labels = None if self._labels is None else self._labels.tolist()
         ids = {} if self._clusters is None else {"clusters": self._clusters.tolist()}
-        return digest_of({"files": files, "labels": labels, "preprocess": self._reference, **ids})
+        # A study keeps the whole path of a file, which moves with its folder.
+        preprocess = re.sub(r"^.*[/\\](?=[^/\\]+\.py:)", "", self._reference)
+        return digest_of({"files": files, "labels": labels, "preprocess": preprocess, **ids})
 
     def _sample(self, index: int) -> Mapping[str, Rows]:
         return self._cache.get(index, lambda: self._read(index))

@@ -66,6 +66,9 @@ def clean(model: ir.Model) -> ir.Model:
     _fold_gemm_factors(model.graph)
     norms = [node for node in model.graph if node.op_type == "BatchNormalization"]
     if norms and not any(map(_in_training, norms)):
+        for node in model.graph:
+            if node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.inputs) == 3 and node.inputs[2] is None:
+                node.resize_inputs(2)  # the rewrite expects no bias that is left out by an empty name
         _unshare_biases(model.graph)
         model = rewrite(model, pattern_rewrite_rules=_BATCH_NORM)
     model = _run(

@@ -24,6 +24,7 @@ from search.graph import onnx_file, packed_file
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Ranges
 
+_PASSES = {"DequantizeLinear", "QuantizeLinear", "Relu", "Reshape", "Transpose"}
 _PROFILE_WARM_UP, _PROFILE_PARTS = 3, 3
 
 
@@ -42,7 +43,8 @@ class OpenVinoBuilder:
 
     def lower(self, assignment: Assignment) -> ir.Model:
         lowered = lower(self.model, assignment, self.ranges, self.placement)
-        _part_pools_from_codes(lowered.graph)
+        _part_from_codes(lowered.graph)
+        _part_orientations(lowered.graph)
         return lowered
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
@@ -106,30 +108,83 @@ class OpenVinoBuilder:
         return open_graph(self.device, expose_groups(lowered, self.model))
 
 
-def _part_pools_from_codes(graph: ir.Graph) -> None:
-    """Put a Max, which changes nothing, before an AveragePool that counts what it pads, and before a Pad that OpenVINO
-    takes into one: where a Dequantize leads to them 2026.4.1 averages codes, and pads with code 0, which is no zero."""
+def _part_from_codes(graph: ir.Graph) -> None:
+    """Put a Max, which changes nothing, where OpenVINO 2026.4.1 is wrong or ends if a Dequantize moves on from there.
+
+    That is before an AveragePool that counts its padding, and before a Pad that leads to one: codes are padded with 0,
+    which is no zero. Before a Pad with another number than 0, and behind a Concat of rows that a product reads.
+    """
     if not any(node.op_type == "DequantizeLinear" for node in graph):
         return
-    for pool in [node for node in graph if node.op_type == "AveragePool"]:
-        source = pool.inputs[0]
-        pad = None if source is None else source.producer()
-        first = pad if pad is not None and pad.op_type == "Pad" else pool
-        value = first.inputs[0]
-        if value is None or value.dtype is None or (first is pool and not _counts_padding(pool)):
-            continue
-        number_type, limits = value.dtype.numpy(), cast(Any, ml_dtypes.finfo)
-        lowest = ir.tensor(np.asarray(limits(number_type).min, number_type), name=f"{pool.name}/lowest")
-        bound = ir.Value(name=lowest.name, type=ir.TensorType(value.dtype), shape=ir.Shape([]), const_value=lowest)
-        graph.register_initializer(bound)
-        apart = ir.Node("", "Max", [value, bound], num_outputs=1, name=f"{pool.name}/apart")
-        apart.outputs[0].name = apart.name
-        apart.outputs[0].type, apart.outputs[0].shape = value.type, value.shape
-        graph.insert_before(first, apart)
-        first.replace_input_with(0, apart.outputs[0])
+    for node in list(graph):
+        if (node.op_type == "AveragePool" and _counts_padding(node)) or (
+            node.op_type == "Pad"
+            and (_fills(node) or any(n.op_type == "AveragePool" for n in node.outputs[0].consumers()))
+        ):
+            _insert_max(graph, node, node.inputs[0])
+        elif node.op_type == "Concat" and _joins_rows(node) and not node.outputs[0].is_graph_output():
+            for reader in dict.fromkeys(node.outputs[0].consumers()):
+                _insert_max(graph, reader, node.outputs[0])
+
+
+def _insert_max(graph: ir.Graph, reader: ir.Node, value: ir.Value | None) -> None:
+    if value is None or value.dtype is None or not value.dtype.is_floating_point():
+        return
+    number_type, limits = value.dtype.numpy(), cast(Any, ml_dtypes.finfo)
+    lowest = ir.tensor(np.asarray(limits(number_type).min, number_type), name=f"{reader.name}/lowest")
+    bound = ir.Value(name=lowest.name, type=ir.TensorType(value.dtype), shape=ir.Shape([]), const_value=lowest)
+    graph.register_initializer(bound)
+    apart = ir.Node("", "Max", [value, bound], num_outputs=1, name=f"{reader.name}/apart")
+    apart.outputs[0].name = apart.name
+    apart.outputs[0].type, apart.outputs[0].shape = value.type, value.shape
+    graph.insert_before(reader, apart)
+    for place, each in enumerate(reader.inputs):
+        if each is value:
+            reader.replace_input_with(place, apart.outputs[0])
+
+
+def _fills(pad: ir.Node) -> bool:
+    """Whether it pads with a number other than 0."""
+    value = pad.inputs[2] if len(pad.inputs) > 2 else None
+    number = None if value is None else value.const_value
+    return (
+        pad.attributes.get_string("mode", "constant") == "constant"
+        and number is not None
+        and bool(number.numpy().any())
+    )
+
+
+def _joins_rows(concat: ir.Node) -> bool:
+    """Whether a product reads, in codes, what was joined along another axis than the last one."""
+    shape = concat.outputs[0].shape
+    if shape is None or concat.attributes.get_int("axis", 0) % len(shape) == len(shape) - 1:
+        return False
+    reached, values = False, [concat.outputs[0]]
+    while values:
+        for reader in values.pop().consumers():
+            reached = reached or reader.op_type in ("Gemm", "MatMul")
+            values += reader.outputs if reader.op_type in _PASSES else ()
+    return reached
 
 
 def _counts_padding(pool: ir.Node) -> bool:
     pads, automatic = pool.attributes.get("pads"), pool.attributes.get_string("auto_pad", "NOTSET")
     is_padded = any(() if pads is None else pads.as_ints()) or automatic not in ("NOTSET", "VALID")
     return bool(pool.attributes.get_int("count_include_pad", 0)) and is_padded
+
+
+def _part_orientations(graph: ir.Graph) -> None:
+    """Give readers that read a weight in different ways one each: OpenVINO 2026.4.1 takes what it made of it for one of
+    them for the other, where a square weight is read by a MatMul and by a Gemm that transposes it, for one."""
+    for name, weight in list(graph.initializers.items()):
+        if weight.shape is None or len(weight.shape) < 2 or weight.const_value is None:
+            continue
+        kinds: dict[tuple[str, int, int], ir.Value] = {}
+        for reader, place in list(weight.uses()):
+            kind = reader.op_type, reader.attributes.get_int("transB", 0), place
+            if kind not in kinds and kinds:
+                tensor = ir.tensor(weight.const_value.numpy().copy(), name=f"{name}/{len(kinds)}")
+                own = ir.Value(name=tensor.name, type=weight.type, shape=weight.shape, const_value=tensor)
+                graph.register_initializer(own)
+                kinds[kind] = own
+            reader.replace_input_with(place, kinds.setdefault(kind, weight))

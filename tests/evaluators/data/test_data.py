@@ -329,6 +329,9 @@ class TestImages:
         others = [open_data(folder, IMAGE, preprocess="prep_d:read").digest for folder in (renamed, changed)]
         others.append(open_data(first, IMAGE, preprocess="prep_d:other").digest)
         assert digest not in others
+        write_module(here, "prep_d2", READ_BYTES)
+        digests = {open_data(first, IMAGE, preprocess=f"{at}prep_d2.py:read").digest for at in ("", f"{here}/", "./")}
+        assert len(digests) == 1, "a study keeps the whole path"
 
     def test_needs_preprocess(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"holds images: --preprocess is needed.*; give a preset, imagenet"):

@@ -96,6 +96,17 @@ def test_what_normalizes_features_of_different_sizes_stays_and_what_normalizes_i
     assert ops(loaded(chain, tmp_path)) == ["Sub", "Gemm"]
 
 
+@pytest.mark.parametrize("layer", ["Conv", "ConvTranspose", "Gemm", "Gemm without beta"])
+def test_a_bias_that_is_left_out_by_an_empty_name_is_as_none(layer: str, tmp_path: Path) -> None:
+    chain = Chain((5, 4) if layer.startswith("Gemm") else (2, 4, 6, 6))
+    if layer == "Gemm without beta":
+        chain.add("Gemm", chain.random(4, 4), chain.random(4), beta=0.0)
+    else:
+        chain.add(layer, chain.random(4, 4) if layer == "Gemm" else chain.random(4, 4, 1, 1), "")
+    chain.add("BatchNormalization", *[chain.constant(np.linspace(start, 2, 4)) for start in (1, -1, -2, 0.5)])
+    assert ops(loaded(chain, tmp_path)) == [layer.split()[0]]
+
+
 @pytest.mark.parametrize("opset", [12, 17])
 def test_what_stands_behind_views_of_a_layer_is_taken_into_it(opset: int, tmp_path: Path) -> None:
     """As TensorFlow's exporter writes 1-D convolutions, and layers whose channels come last."""

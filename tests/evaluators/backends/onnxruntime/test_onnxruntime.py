@@ -157,6 +157,20 @@ def test_the_optimized_int8_model_computes_what_the_file_says(name: str, backend
             assert sqnr_db(plain, fast) > 20
 
 
+def test_an_average_over_windows_that_are_cut_is_not_of_codes(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
+    """ONNX Runtime 1.32's INT8 kernel divides by another count there than its float one: 16 dB."""
+    n = Net()
+    x = n.conv("image", "one", 3, 16)
+    x = n.op("AveragePool", [x], "average", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, count_include_pad=1)
+    n.head(n.conv(x, "two", 16, 16), 16)
+    model = load(save(n.model([2, 3, 16, 16], "logits", [2, 10]), tmp_path / "m.onnx"))
+    builder, batch = backend.builder(model, observed(model)), feeds(model)
+    lowered = builder.lower(uniform(model, backend, INT8))
+    (expected,) = plain_session(ir.to_proto(lowered)).run(None, batch)
+    outputs = builder.load(builder.build(lowered, tmp_path / "engine.onnx").path).run(batch)
+    assert sqnr_db(expected, outputs["logits"]) > 30
+
+
 # -- mismatches are caught ---------------------------------------------------------------------------------------------
 
 

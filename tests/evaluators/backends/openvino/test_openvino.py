@@ -151,6 +151,44 @@ def test_averages_that_count_their_padding_are_not_of_codes(
     assert sqnr_db(expected, builder.load(engine.path).run(batch)["logits"]) > LEAST_DB
 
 
+def fills(n: Net) -> str:
+    x = n.conv("image", "one", 3, 16)
+    x = n.op("Pad", [x, n.const("pads", np.array([0, 0, 0, 0, 0, 0, 0, 1])), n.const("fill", np.float32(0.7))], "pad")
+    return n.conv(x, "two", 16, 16)
+
+
+def joins_rows(n: Net) -> str:
+    x = n.op("Reshape", [n.conv("image", "one", 3, 16), n.const("rows", np.array([2, 256, 16]))], "rows")
+    parts = [n.op("MatMul", [x, n.random(f"{name}.w", 16, 16, fan_in=16)], name) for name in ("a", "b")]
+    x = n.op("MatMul", [n.op("Concat", parts, "both", axis=1), n.random("c.w", 16, 16, fan_in=16)], "c")
+    return n.op("Reshape", [x, n.const("square", np.array([2, 16, 16, 32]))], "squared")
+
+
+def turns_a_weight(n: Net) -> str:
+    x = n.op("Flatten", [n.op("GlobalAveragePool", [n.conv("image", "one", 3, 16)], "mean")], "flat")
+    weight = n.random("both", 16, 16, fan_in=16)
+    x = n.op("Relu", [n.op("MatMul", [x, weight], "as_it_is")], "relu")
+    x = n.op("Gemm", [x, weight], "turned", transB=1)
+    return n.op("Reshape", [x, n.const("images", np.array([2, 16, 1, 1]))], "images_again")
+
+
+@pytest.mark.parametrize("precision", [FP32, INT8])
+@pytest.mark.parametrize("network", [fills, joins_rows, turns_a_weight], ids=lambda network: network.__name__)
+def test_what_openvino_computes_wrongly_as_it_stands(
+    network: Any, precision: Precision, backend: OpenVinoBackend, tmp_path: Path
+) -> None:
+    """Pads with another number than 0, rows that are joined before a product, a square weight read in two ways."""
+    n = Net()
+    n.head(network(n), 16)
+    model = load(save(n.model([2, 3, 16, 16], "logits", [2, 10]), tmp_path / "m.onnx"))
+    batch = feeds(model)
+    builder = backend.builder(model, observed(model))
+    lowered = builder.lower(uniform(model, precision))
+    (expected,) = plain_session(ir.to_proto(lowered)).run(None, batch)
+    outputs = builder.load(builder.build(lowered, tmp_path / "engine").path).run(batch)
+    assert sqnr_db(expected, outputs["logits"]) > LEAST_DB
+
+
 @pytest.mark.parametrize(("precision", "joined"), [(FP32, True), (INT8, False)])
 def test_small_int8_products_in_a_row_are_not_left_to_generated_code(
     precision: Precision, joined: bool, backend: OpenVinoBackend
