@@ -50,6 +50,7 @@ class OnnxRuntimeBuilder:
 
     def lower(self, assignment: Assignment) -> ir.Model:
         lowered = lower(self.model, assignment, self.ranges, self.placement)
+        _part_cut_averages(lowered.graph)
         joined = join_blocks(lowered)
         return joined if self.device.cuda else join_layer_norm(join_gelu(join_silu(joined)))
 
@@ -203,3 +204,18 @@ def _become(node: ir.Node, kernel: str, inputs: Sequence[ir.Value | None], facts
         node.replace_input_with(place, value)
     for key, number in facts.items():
         node.attributes[key] = ir.AttrInt64(key, number)
+
+
+def _part_cut_averages(graph: ir.Graph) -> None:
+    """Keep an AveragePool that counts its padding in floats where `ceil_mode` may cut its last window, by a Sum of one:
+    the INT8 kernel of ONNX Runtime 1.32 divides by another count there than the float one."""
+    for pool in [node for node in graph if node.op_type == "AveragePool"]:
+        value, counts = pool.inputs[0], pool.attributes.get_int("count_include_pad", 0)
+        maker = None if value is None else value.producer()
+        cuts = counts and pool.attributes.get_int("ceil_mode", 0)
+        if value is not None and cuts and maker is not None and maker.op_type == "DequantizeLinear":
+            apart = ir.Node("", "Sum", [value], num_outputs=1, name=f"{pool.name}/apart")
+            apart.outputs[0].name = apart.name
+            apart.outputs[0].type, apart.outputs[0].shape = value.type, value.shape
+            graph.insert_before(pool, apart)
+            pool.replace_input_with(0, apart.outputs[0])

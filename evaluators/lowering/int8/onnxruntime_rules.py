@@ -160,8 +160,6 @@ def _keeps_scale(node: ir.Node, placement: Placement) -> bool:
         mode, placed = (node.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
         fills = placed is not None and placed.as_string() == "tf_crop_and_resize"
         return not fills and (mode is None or mode.as_string() == "nearest")
-    if node.op_type == "AveragePool":  # ONNX Runtime 1.32 divides codes by another count where the last window is cut
-        return not (node.attributes.get_int("ceil_mode", 0) and node.attributes.get_int("count_include_pad", 0))
     if node.op_type not in ("Add", "Mul") or len(float_inputs(node)) == 2:
         return True
     return not placement.symmetric and affine_of(node) is not None
