@@ -68,7 +68,7 @@ def at_work(store: Store, study: StudyRecord) -> list[AtWork]:
         StudyError: the study is gone.
     """
     now = store.studies.load(study.name)
-    lengths = {target.id: config_of(now, target).lease_s for target in store.targets.of_study(study.id)}
+    lengths = {target.id: config_of(now, target, lenient=True).lease_s for target in store.targets.of_study(study.id)}
     crews = [AtWork(number, lease_s, tuple(store.workers.live(number, lease_s))) for number, lease_s in lengths.items()]
     return [live for live in crews if live.names]
 

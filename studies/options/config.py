@@ -158,8 +158,13 @@ class SearchConfig(DataFields, StudyFields):
         return {name: value for name, value in data.items() if name not in (*_NOT_STORED, *_MAPPINGS)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], storage: str = DEFAULT_STORAGE) -> SearchConfig:
+    def from_json(
+        cls, data: Mapping[str, Any], storage: str = DEFAULT_STORAGE, *, lenient: bool = False
+    ) -> SearchConfig:
         """The inverse of `to_json`; keys that it lacks take their defaults.
+
+        Args:
+            lenient: leave out options and limits that are not known here.
 
         Raises:
             ConfigError: an option or limit is not known here, `model`, `data` or `study` is missing, or a value has
@@ -168,7 +173,8 @@ class SearchConfig(DataFields, StudyFields):
         try:
             check_stored(data, whole=False)
             rows = {row.key: row for row in (*own_options(), *item_options()) if row.key not in _NOT_STORED}
-            return cls(**{"study": data["study"], **read_stored(data, rows, _MAPPINGS)}, storage=storage)
+            known = {key: value for key, value in data.items() if key in rows} if lenient else data
+            return cls(**{"study": data["study"], **read_stored(known, rows, _MAPPINGS)}, storage=storage)
         except (TypeError, KeyError, ValueError) as error:
             raise ConfigError(
                 f"reading a stored configuration: expected what SearchConfig.to_json writes, got {error}; "

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from studies.options.config import SearchConfig
+from studies.options.urls import DEFAULT_STORAGE
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
 
@@ -16,16 +17,19 @@ _OF_THE_HOST = ("device", "artifacts")
 _OF_THE_STUDY = frozenset({*FILES, "study", "artifacts", "quiet"})
 
 
-def config_of(study: StudyRecord, target: TargetRecord, url: str | None = None) -> SearchConfig:
+def config_of(
+    study: StudyRecord, target: TargetRecord, url: str = DEFAULT_STORAGE, *, lenient: bool = False
+) -> SearchConfig:
     """What runs of a study on a target were asked to do: the study's options with the target's own over them.
 
     Args:
         url: of its database.
+        lenient: as of `SearchConfig.from_json`.
     """
     stored = {**study.config, **(target.options or {})}
     if stored.get("optimization_level") is None:
         stored["optimization_level"] = target.optimization_level  # chosen when it was first worked on
-    return SearchConfig.from_json(stored) if url is None else SearchConfig.from_json(stored, url)
+    return SearchConfig.from_json(stored, url, lenient=lenient)
 
 
 def options_of(study: StudyRecord, resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from tests.support.command_line import (
     finished,
     invoke,
     ok,
+    run_sql,
     tree,
     write_inputs,
 )
@@ -116,6 +117,18 @@ def test_a_page_of_the_database_that_is_lost(here: Path) -> None:
 )
 def test_options_that_would_do_nothing(here: Path, arguments: tuple[str, ...], says: str) -> None:
     refused(*arguments, says=says)
+
+
+@pytest.mark.parametrize("way", ["delete", "replace"])
+def test_a_study_with_a_limit_of_a_package_that_is_gone_can_go(here: Path, way: str) -> None:
+    run_sql("update bf_study set config = json_insert(config, '$.max_build_time_s', 30.0)")
+    refused("front", "small", says="got max_build_time_s")
+    if way == "delete":
+        ok("delete", "small", "--yes")
+        assert "no study yet" in ok("status")
+    else:
+        ok(*search("--study", "small", "--replace"))
+        assert "small" in ok("status", "small")
 
 
 def test_a_float_model_beside_an_engine(here: Path) -> None:

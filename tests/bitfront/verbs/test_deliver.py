@@ -79,6 +79,7 @@ def test_the_lines_for_a_server_and_a_pipeline_work_as_they_are_printed(
     assert outputs
     program, *words = shlex.split(said["In a pipeline"].replace("FRESH.npz", "in/data.npz"))
     assert "bitfront" in program
+    assert words[words.index("--max-drop") + 1] == "50%", "as the study has it"
     judged = invoke(*words)
     assert judged.exit_code in (0, 1, 3), judged.output
     assert invoke(*shlex.split(said["Why layers lose"])[1:]).exit_code == 0
