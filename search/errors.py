@@ -9,6 +9,7 @@ BitfrontError
 │   └── StudyError          the study database, a study name, a trial, a pick
 └── RunError                a run that could not go on; the study stays resumable: exit code 1
     ├── MetricError         the user's metric raised or gave NaN
+    │   └── DeclarationError gave what it does not declare: the study cannot go on with what it should declare
     ├── EvaluatorError      the evaluator process dies again and again
     ├── SurrogateError      measures that a model cannot be fitted to
     ├── SolverError         no assignment is allowed, or costs are no numbers
@@ -52,6 +53,11 @@ class RunError(BitfrontError):
 
 class MetricError(RunError):
     """A metric raised an error, or returned something that is not a score."""
+
+
+class DeclarationError(MetricError):
+    """A metric gave a score that is none of what it declares. With another declaration it is another metric, so that
+    the study has to be begun again."""
 
 
 class EvaluatorError(RunError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from bitfront.printing.talk import talk
-from search.errors import BitfrontError, RunError
+from search.errors import BitfrontError, DeclarationError, RunError
 from studies import interrupts, outputs
 
 if TYPE_CHECKING:
@@ -133,9 +133,9 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
         if exists(study, storage=storage):
             raise KeyboardInterrupt(way) from None
         raise
-    except (BrokenPipeError, UnreachableLimitError):
+    except (BrokenPipeError, DeclarationError, UnreachableLimitError):
         raise
     except (RunError, OSError) as error:
-        if not exists(study, storage=storage) or "--replace" in str(error):  # which says that it cannot go on
+        if not exists(study, storage=storage):
             raise
         raise RunError(f"{outputs.error_text(error)}\n{way}") from error

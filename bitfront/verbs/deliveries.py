@@ -322,7 +322,7 @@ def print_delivery(done: Delivery) -> None:
         inputs = ", ".join(f"{each[0]!r}: …" for each in now.study.model["inputs"])
         say_command("In a server:", f"from studies.guard import Guard; guard = Guard.open({fast!r}, {safe!r})")
         say_command("For each request:", f"outputs = guard.run({{{inputs}}})")
-        drop = next((bound for limit, bound in now.limits.rows() if limit.name == "max_drop"), None)
+        drop = now.limits.get("max_drop")
         limit_text = "1%" if drop is None else f"{100 * drop:g}%" if now.metric.ratio else f"{drop:g}"
         words = (shlex.quote(fast), "--against", shlex.quote(safe), "--data", "FRESH.npz", "--max-drop", limit_text)
         say_command("In a pipeline:", " ".join([program(), "gate", *words]))

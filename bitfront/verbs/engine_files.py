@@ -99,8 +99,10 @@ def _layers_json(layers: Layers) -> Mapping[str, Any]:
 def _layers_csv(layers: Layers) -> list[dict[str, Any]]:
     from studies.show.layer_table import layer_rows
 
-    reasons = [[f"no {p}: {why}" for p, why in row["why_not"].items()] for row in layer_rows(layers)]
-    return [{**row, "why_not": why} for row, why in zip(layer_rows(layers), reasons, strict=True)]
+    return [
+        {**row, "why_not": [f"no {precision}: {why}" for precision, why in row["why_not"].items()]}
+        for row in layer_rows(layers)
+    ]
 
 
 @prints(inspect, kind="Layers", json=_layers_json, csv=_layers_csv)

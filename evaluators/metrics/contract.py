@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.metrics.own.error_text import own_error_text
-from search.errors import BitfrontError, DataError, MetricError
+from search.errors import BitfrontError, DataError, DeclarationError, MetricError
 
 Outputs = Mapping[str, NDArray[Any]]
 Labels = NDArray[Any] | None
 Scores = NDArray[np.float64]
 _ROUNDING = 1e-6  # that a share reckoned in float32 may lie beyond 0 and 1
+_BEGIN_AGAIN = "and begin the study again with --replace: to one that is there it would be another metric"
 
 
 class Accumulator(Protocol):
@@ -185,10 +186,10 @@ class Metric(MetricFacts):
                 if self.undeclared
                 else "declares `ratio = True`, so its scores are shares from 0 to 1"
             )
-            raise MetricError(
+            raise DeclarationError(
                 f"metric {self.name} {said}, but sample {first + outside[0]} has {scores[outside[0]]:g}. Declare "
-                "`unit` on the function, for example 'px', or `ratio = False` for plain numbers, and begin the study "
-                "again with --replace: to one that is there it would be another metric."
+                "`unit` on the function, for example 'px', or `ratio = False` for plain numbers, "
+                f"{_BEGIN_AGAIN}."
             )
         return scores
 
@@ -265,9 +266,9 @@ class Gathering:
         if not np.isfinite(value):
             raise MetricError(f"metric {self._metric.name}: compute() gave {value}; it must be a finite number")
         if self._metric.ratio and not -_ROUNDING <= value <= 1 + _ROUNDING:
-            raise MetricError(
+            raise DeclarationError(
                 f"metric {self._metric.name} declares `ratio = True`, so it is a share from 0 to 1, but compute() gave "
-                f"{value:g}. Declare `unit`, for example 'px', or `ratio = False` for plain numbers."
+                f"{value:g}. Declare `unit`, for example 'px', or `ratio = False` for plain numbers, {_BEGIN_AGAIN}."
             )
         return value
 

@@ -304,7 +304,7 @@ class Connection:
             return wire.dumps({"result": handler(**arguments)}) + "\n"
         except MetricError as error:
             self._metric_error = error
-            return wire.dumps({"error": "MetricError", "message": str(error)}) + "\n"
+            return wire.dumps({"error": type(error).__name__, "message": str(error)}) + "\n"
 
     def _result_of(self, message: dict[str, Any], request: str) -> Any:
         if "result" in message:

@@ -209,13 +209,11 @@ def _become(node: ir.Node, kernel: str, inputs: Sequence[ir.Value | None], facts
 def _part_cut_averages(graph: ir.Graph) -> None:
     """Keep an AveragePool that counts its padding in floats where `ceil_mode` may cut its last window, by a Sum of one:
     the INT8 kernel of ONNX Runtime 1.32 divides by another count there than the float one."""
+    edits = Edits(graph)
     for pool in [node for node in graph if node.op_type == "AveragePool"]:
-        value, counts = pool.inputs[0], pool.attributes.get_int("count_include_pad", 0)
+        value, attributes = pool.inputs[0], pool.attributes
         maker = None if value is None else value.producer()
-        cuts = counts and pool.attributes.get_int("ceil_mode", 0)
-        if value is not None and cuts and maker is not None and maker.op_type == "DequantizeLinear":
+        cuts = attributes.get_int("count_include_pad", 0) and attributes.get_int("ceil_mode", 0)
+        if value is not None and value.dtype and cuts and maker is not None and maker.op_type == "DequantizeLinear":
             apart = ir.Node("", "Sum", [value], num_outputs=1, name=f"{pool.name}/apart")
-            apart.outputs[0].name = apart.name
-            apart.outputs[0].type, apart.outputs[0].shape = value.type, value.shape
-            graph.insert_before(pool, apart)
-            pool.replace_input_with(0, apart.outputs[0])
+            pool.replace_input_with(0, edits.insert(apart, value, value.dtype))

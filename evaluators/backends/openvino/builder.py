@@ -18,9 +18,11 @@ from evaluators.backends.openvino.audit import RuntimeNode, audit_rows, is_move,
 from evaluators.backends.openvino.device import NAME, OpenVinoDevice
 from evaluators.backends.openvino.session import OpenVinoSession, open_graph
 from evaluators.engine import Audit, Engine
+from evaluators.lowering.constants import Edits, array_of
 from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import Placement
 from search.graph import onnx_file, packed_file
+from search.graph.grouping import WEIGHTED
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Ranges
 
@@ -116,31 +118,31 @@ def _part_from_codes(graph: ir.Graph) -> None:
     """
     if not any(node.op_type == "DequantizeLinear" for node in graph):
         return
+    edits = Edits(graph)
     for node in list(graph):
         if (node.op_type == "AveragePool" and _counts_padding(node)) or (
-            node.op_type == "Pad"
-            and (_fills(node) or any(n.op_type == "AveragePool" for n in node.outputs[0].consumers()))
+            node.op_type == "Pad" and (_fills(node) or _leads_to_average(node))
         ):
-            _insert_max(graph, node, node.inputs[0])
-        elif node.op_type == "Concat" and _joins_rows(node) and not node.outputs[0].is_graph_output():
-            for reader in dict.fromkeys(node.outputs[0].consumers()):
-                _insert_max(graph, reader, node.outputs[0])
+            _insert_max(edits, node.inputs[0], node)
+        elif node.op_type == "Concat" and _joins_rows(node):
+            _insert_max(edits, node.outputs[0])
 
 
-def _insert_max(graph: ir.Graph, reader: ir.Node, value: ir.Value | None) -> None:
+def _insert_max(edits: Edits, value: ir.Value | None, reader: ir.Node | None = None) -> None:
+    """Let a node, or all nodes that read a float, read it behind a Max with the least number of its type."""
     if value is None or value.dtype is None or not value.dtype.is_floating_point():
         return
     number_type, limits = value.dtype.numpy(), cast(Any, ml_dtypes.finfo)
-    lowest = ir.tensor(np.asarray(limits(number_type).min, number_type), name=f"{reader.name}/lowest")
-    bound = ir.Value(name=lowest.name, type=ir.TensorType(value.dtype), shape=ir.Shape([]), const_value=lowest)
-    graph.register_initializer(bound)
-    apart = ir.Node("", "Max", [value, bound], num_outputs=1, name=f"{reader.name}/apart")
-    apart.outputs[0].name = apart.name
-    apart.outputs[0].type, apart.outputs[0].shape = value.type, value.shape
-    graph.insert_before(reader, apart)
-    for place, each in enumerate(reader.inputs):
-        if each is value:
-            reader.replace_input_with(place, apart.outputs[0])
+    least = edits.constants.add(f"{value.name}/least", np.asarray(limits(number_type).min, number_type))
+    uses = [use for use in value.uses() if reader is None or use.node is reader]
+    apart = ir.Node("", "Max", [value, least], num_outputs=1, name=f"{value.name}/apart")
+    made = edits.insert(apart, value, value.dtype)
+    for use in uses:
+        use.node.replace_input_with(use.idx, made)
+
+
+def _leads_to_average(pad: ir.Node) -> bool:
+    return any(reader.op_type == "AveragePool" for reader in pad.outputs[0].consumers())
 
 
 def _fills(pad: ir.Node) -> bool:
@@ -174,17 +176,14 @@ def _counts_padding(pool: ir.Node) -> bool:
 
 
 def _part_orientations(graph: ir.Graph) -> None:
-    """Give readers that read a weight in different ways one each: OpenVINO 2026.4.1 takes what it made of it for one of
+    """Give layers that read a weight in different ways one each: OpenVINO 2026.4.1 takes what it made of it for one of
     them for the other, where a square weight is read by a MatMul and by a Gemm that transposes it, for one."""
+    edits = Edits(graph)
     for name, weight in list(graph.initializers.items()):
-        if weight.shape is None or len(weight.shape) < 2 or weight.const_value is None:
-            continue
-        kinds: dict[tuple[str, int, int], ir.Value] = {}
-        for reader, place in list(weight.uses()):
-            kind = reader.op_type, reader.attributes.get_int("transB", 0), place
-            if kind not in kinds and kinds:
-                tensor = ir.tensor(weight.const_value.numpy().copy(), name=f"{name}/{len(kinds)}")
-                own = ir.Value(name=tensor.name, type=weight.type, shape=weight.shape, const_value=tensor)
-                graph.register_initializer(own)
-                kinds[kind] = own
-            reader.replace_input_with(place, kinds.setdefault(kind, weight))
+        layers = [use for use in weight.uses() if use.node.op_type in WEIGHTED and use.idx == 1]
+        ways: dict[tuple[str, int], ir.Value] = {}
+        for layer, place in layers:
+            way = layer.op_type, layer.attributes.get_int("transB", 0)
+            if way not in ways:
+                ways[way] = edits.constants.add(f"{name}/{len(ways)}", array_of(weight)) if ways else weight
+            layer.replace_input_with(place, ways[way])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from sqlalchemy.engine import make_url
 
@@ -33,7 +34,7 @@ from tests.support.command_line import (
     write_inputs,
 )
 from tests.support.forks.processes import popen
-from tests.support.networks import Net, save
+from tests.support.networks import Net, plain_session, save
 
 pytestmark = pytest.mark.slow
 
@@ -129,6 +130,27 @@ def test_a_study_with_a_limit_of_a_package_that_is_gone_can_go(here: Path, way: 
     else:
         ok(*search("--study", "small", "--replace"))
         assert "small" in ok("status", "small")
+
+
+def test_a_metric_that_has_to_declare_something_else_is_not_to_be_resumed(here: Path) -> None:
+    """FP32 scores 0 everywhere, which is taken for a share, and INT8 does not."""
+    with np.load(finished() / "in/data.npz") as stored:
+        data = dict(stored)
+    session = plain_session(onnx.load(finished() / "in/model.onnx"))
+    (name,) = (each.name for each in session.get_inputs())
+    size = session.get_inputs()[0].shape[0]
+    rows = [session.run(None, {name: data[name][at : at + size]})[0] for at in range(0, len(data[name]), size)]
+    np.savez("own.npz", **{name: data[name]}, labels=np.concatenate(rows))
+    Path("far.py").write_text(
+        "import numpy as np\n\n\ndef far(outputs, labels):\n    (y,) = outputs.values()\n"
+        "    return np.rint(1e4 * np.abs(y - labels).max(axis=1))\n",
+        encoding="utf-8",
+    )
+    result = invoke("search", finished() / "in/model.onnx", "--data", "own.npz", "--metric", "far.py:far",
+                    "--study", "new", "--trials", 4)  # fmt: skip
+    assert result.exit_code == 1, result.output
+    assert "begin the study again with --replace" in result.stderr
+    assert "go on with" not in result.stderr
 
 
 def test_a_float_model_beside_an_engine(here: Path) -> None:
