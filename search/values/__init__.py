@@ -3,6 +3,7 @@
 from search.values.assignment import Assignment, digest_of, is_quantized
 from search.values.evaluation import (
     BOUND_TRIES,
+    UNLIKE_FLOAT,
     Accuracy,
     Answer,
     AuditRow,
@@ -34,6 +35,7 @@ __all__ = [
     "RECOVERED_FIRST",
     "REFERENCE",
     "THREAD_CLOCK",
+    "UNLIKE_FLOAT",
     "WALL_CLOCK",
     "Accuracy",
     "Answer",

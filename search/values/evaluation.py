@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from search.values.assignment import Assignment
 from search.values.precision import Precision
 
+UNLIKE_FLOAT = "unlike the float model: "  # begins the note of a uniform FP32 engine that is another function
+
 
 @dataclass(frozen=True)
 class FlippedSamples:

@@ -13,7 +13,7 @@ from search.values import Assignment
 from studies import __version__
 from studies.environment import changed_text, collect
 from studies.judging.points import Point
-from studies.judging.sentences.cautions import caution_text, unrelated_text
+from studies.judging.sentences.cautions import caution_text, unlike_float_text, unrelated_text
 from studies.judging.sentences.final_split import disagreement_text, final_loss_text
 from studies.judging.sentences.gains import no_gain_text
 from studies.judging.standing import Standing
@@ -117,7 +117,7 @@ def _latency(now: Standing, point: Point, record: StoredEvaluation) -> dict[str,
 def _warnings(now: Standing, point: Point) -> tuple[str, ...]:
     """What must not be missed of the engine; empty where there is nothing."""
     disobeyed = f"this engine does not run as asked, {point.mismatch}" if point.mismatch else ""
-    return caution_text(now.target.target), unrelated_text(now, point), disobeyed
+    return caution_text(now.target.target), unlike_float_text(now), unrelated_text(now, point), disobeyed
 
 
 def _levels(now: Standing, point: Point, trial: int, record: StoredEvaluation) -> dict[str, Any]:

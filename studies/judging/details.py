@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from search.values import MixBias, Precision, is_quantized
+from search.values import REFERENCE, UNLIKE_FLOAT, MixBias, Precision, is_quantized
 from studies.judging.findings.optimization_levels import find_final_levels
 from studies.store.columns import MOST_ROWS, EvaluationTable
-from studies.store.records import FAILED, RUNNING, TargetRecord
+from studies.store.records import FAILED, OK, RUNNING, TargetRecord
 from studies.store.store import Store
 from studies.store.target_names import names
 
@@ -153,6 +153,13 @@ class TargetDetails:
     def busy(self) -> bool:
         """Whether other processes had the processors while most latencies were measured."""
         return self._store.measurements.is_busy(self._table.id.tolist())
+
+    @cached_property
+    def fp32_doubts(self) -> list[str]:
+        """Why uniform FP32 on this target, against which losses are measured, is probably another function."""
+        rows = np.flatnonzero((self._table.role == REFERENCE.role) & (self._table.status == OK))
+        notes = self._store.evaluations.notes(int(self._table.id[rows[0]])) if len(rows) else ()
+        return [note.removeprefix(UNLIKE_FLOAT) for note in notes if note.startswith(UNLIKE_FLOAT)]
 
     @cached_property
     def layer_names(self) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ from studies.run.hooks.announcements import (
     ResolutionNote,
     ShareNote,
     SlowerNote,
+    UnlikeFloatNote,
 )
 from studies.run.hooks.hook import Hooks
 from studies.run.hooks.upkeep import DriftCheck, LostTrials, Pruning, TimeKeeping
@@ -51,6 +52,7 @@ class Search:
                 ResolutionNote(work.ledger, work.events),
                 BudgetWarning(work, proposals),
                 SlowerNote(work),
+                UnlikeFloatNote(work.events),
                 self._band,
                 TimeKeeping(work.crew),
                 LostTrials(work.crew, self._trials),

@@ -47,6 +47,7 @@ def prepare(name: str, folder: Path) -> tuple[Path, Arrays]:
     return out, {key: array for key, array in arrays.items() if key != "labels"}
 
 
+@pytest.mark.timeout(1800)  # a whole search, and others may measure beside it in turn
 @pytest.mark.parametrize("name", LEAST)
 def test_a_pretrained_model_keeps_what_its_plan_promises(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

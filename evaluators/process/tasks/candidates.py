@@ -75,6 +75,7 @@ class CandidateTasks:
             where = self._where_non_finite(candidate.evaluation.assignment)
             candidate.fail(FailureKind.NON_FINITE, f"{error}; {where}")
             return
+        candidate.note(self._baseline.doubts(candidate.evaluation.assignment, session))
         candidate.watch.move("score", "run", scored.run_s)
         candidate.learn(accuracy=scored, artifact=str(engine))
 

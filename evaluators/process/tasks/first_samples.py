@@ -15,7 +15,7 @@ from evaluators.engine import Arrays, RefusedError, Session
 from evaluators.measure import accuracy
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.labels import check_labels
-from evaluators.process.tasks.float_baseline import non_finite_text
+from evaluators.process.tasks.float_baseline import keep_float_outputs, non_finite_text
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
 from search.errors import DataError, MetricError, ModelError
@@ -49,6 +49,7 @@ class FirstSamples:
                 if data.metric.undeclared and np.isin(reference.scores, (0.0, 1.0)).all():
                     data.metric = data.metric.as_shares()
                 self._try_labels(session, Path(folder))
+                keep_float_outputs(opened.folder, session.run(data.first_batch()), opened.model.batch)
             except RefusedError as error:
                 raise ModelError(f"running the float model on the first samples: {error}") from error
             except NonFiniteError as error:

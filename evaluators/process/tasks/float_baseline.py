@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.engine import RefusedError, Session
+from evaluators.diagnose.distributions import decibels
+from evaluators.engine import Arrays, RefusedError, Session
 from evaluators.measure import accuracy, resemblance
 from evaluators.measure.flips import ClassRecorder
+from evaluators.measure.output_noise import sample_noise
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.open_data import OpenData
@@ -18,10 +20,12 @@ from evaluators.process.tasks.open_model import OpenModel
 from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.space.choices import make_space
-from search.values import REFERENCE, Accuracy, Assignment
+from search.values import REFERENCE, UNLIKE_FLOAT, Accuracy, Assignment
 
 Classes = NDArray[np.int64]
 _CLASSES = "classes.npy"
+_FLOAT_OUTPUTS = "float-outputs.npz"  # of the float model, on the first batch
+_LIKE_DB = 20.0  # TF32 leaves about 60 dB, BF16 40: below this it is another function
 
 
 class FloatBaseline:
@@ -78,6 +82,28 @@ class FloatBaseline:
         clusters = self._data.score_orders["search"].clusters
         return accuracy.reference_accuracy(self._data.metric, self._make("search", session), clusters)
 
+    def doubts(self, assignment: Assignment, session: Session) -> list[str]:
+        """What to note of an engine that is uniform FP32 and yet far from the float model that was tried first.
+
+        Every loss is measured against this engine, so that nothing else would show it to be wrong.
+        """
+        file = self._opened.folder / _FLOAT_OUTPUTS
+        if assignment != self._assignment or not file.exists():
+            return []
+        batch = self._opened.model.batch
+        outputs = _excerpt(session.run(self._data.first_batch()), batch).arrays()
+        rows, stored = resemblance.load(file)
+        same = {name: array for name, array in stored.items() if name in outputs and outputs[name].shape == array.shape}
+        if not same:
+            return []
+        level = decibels(float(np.median(sample_noise(outputs, same, len(rows)))))
+        if level is not None and level >= _LIKE_DB:
+            return []
+        text = "not finite" if level is None else f"{level:.0f} dB"
+        return [
+            f"{UNLIKE_FLOAT}on the first batch, signal to noise is {text}; rounding leaves more than {_LIKE_DB:.0f} dB"
+        ]
+
     @property
     def _assignment(self) -> Assignment:
         return make_space(self._opened.model, self._opened.backend.capability()).uniform(REFERENCE)
@@ -113,6 +139,17 @@ class FloatBaseline:
         """(samples,) the class that FP32 gives each sample of a reference; None if its outputs are no classes."""
         file = reference.folder / _CLASSES
         return np.load(file, allow_pickle=False) if file.exists() else None
+
+
+def keep_float_outputs(folder: Path, outputs: Arrays, batch: int) -> None:
+    """Keep some of what the float model gave on the first batch, for `FloatBaseline.doubts` in any process."""
+    resemblance.save(_excerpt(outputs, batch), folder / _FLOAT_OUTPUTS)
+
+
+def _excerpt(outputs: Arrays, batch: int) -> resemblance.Excerpt:
+    excerpt = resemblance.Excerpt(resemblance.first_rows(batch))
+    excerpt.add(outputs, 0, batch)
+    return excerpt
 
 
 def non_finite_text(split: str, error: NonFiniteError) -> str:

@@ -6,7 +6,7 @@ import math
 
 from evaluators.backends.registry import known_kind
 from evaluators.measure.latency_scale import BUSY
-from search.values import Target
+from search.values import REFERENCE, Target
 from studies.judging.points import UNRELATED_BELOW, Point
 from studies.judging.standing import Standing, front_points
 from studies.options.limits import Limit, Limits, MetricScale
@@ -31,10 +31,27 @@ def unrelated_text(now: Standing, point: Point) -> str:
 
 
 def pick_warnings(now: Standing) -> list[str]:
-    """What must not be missed: the caution of the target's backend, that the machine is busy, and `unrelated_text` of
-    every pick that needs it, fastest first."""
+    """What must not be missed: the caution of the target's backend, that the machine is busy, `unlike_float_text`, and
+    `unrelated_text` of every pick that needs it, fastest first."""
+    busy = BUSY if now.details.busy else ""
     broken = (unrelated_text(now, point) for point in front_points(now) if point.picks)
-    return [text for text in (caution_text(now.target.target), BUSY if now.details.busy else "", *broken) if text]
+    return [text for text in (caution_text(now.target.target), busy, unlike_float_text(now), *broken) if text]
+
+
+def unlike_float_text(now: Standing) -> str:
+    """That all FP32 is another function than the float model, and what to do; empty if nothing says so."""
+    row = now.measures.row_of(REFERENCE.role)
+    if row is None or not now.details.fp32_doubts:
+        return ""
+    option = now.details.target_option
+    compare = suggestions.command(
+        "compare", now.study.name, str(now.table.trial[row]), *option, storage=now.details.storage
+    )
+    return (
+        "all FP32 on this target, against which losses are measured, is unlike the float model in ONNX Runtime: "
+        f"{'; '.join(now.details.fp32_doubts)}. A model that draws random numbers or sorts its outputs may do so; "
+        f"of any other the engine is wrong: see where they part with `{compare}`."
+    )
 
 
 def format_resemblance(value: float | None) -> str:

@@ -27,8 +27,10 @@ DOUBTFUL = "doubtful"  # stands beside a latency or a speed-up
 
 
 def best_label(now: Standing) -> str:
-    """What the recommended evaluation is called: the best by the limits, or the knee where they leave that open."""
+    """What is shown as the best is called: by the limits, by the knee where they leave that open, or as failing."""
     label = "best" if not now.limits else "best within the limits"
+    if (best := best_point(now)) is not None and best.final.verdict is Verdict.FAILS:
+        label = "best of the search, which misses the limits on the final split"
     return f"{label}, the knee of the front" if now.picks.aim is Aim.KNEE else label
 
 

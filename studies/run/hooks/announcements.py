@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from search.values import BASELINE
+from search.values import BASELINE, REFERENCE
 from studies.events import Events
 from studies.judging.findings.loss_resolution import coarse_text, find_resolutions, is_measured, resolution_text
 from studies.judging.search_events import RunTime, SearchEvents
+from studies.judging.sentences.cautions import unlike_float_text
 from studies.judging.sentences.gains import slower_texts
 from studies.judging.standing import Standing
 from studies.run.hooks.closing import Closing
@@ -114,6 +115,19 @@ class SlowerNote(Hook):
             return
         for text in slower_texts(self._work.ledger.store, now):
             self._work.events.note(text)
+
+
+class UnlikeFloatNote(Hook):
+    """Warns where all FP32 is another function than the float model, before more is measured against it."""
+
+    optional = "comparing all FP32 with the float model"
+
+    def __init__(self, events: SearchEvents) -> None:
+        self._events = events
+
+    def follow(self, record: StoredEvaluation, now: Standing) -> None:
+        if record.role == REFERENCE.role and (text := unlike_float_text(now)):
+            self._events.note(f"WARNING: {text}")
 
 
 class ForecastNotes(Hook):

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from search.values import Stage
 from studies.judging.points import Point
 from studies.judging.rounding import half_width, latency_text, scores_text, speedup_text, value_text
-from studies.judging.rules.candidates import Aim
 from studies.judging.search_events import RunTime
 from studies.judging.sentences.cautions import MARK
 from studies.judging.sentences.final_split import final_score_text
-from studies.judging.sentences.picks import DOUBTFUL
+from studies.judging.sentences.picks import DOUBTFUL, best_label
 from studies.judging.standing import Standing, best_point
 from studies.options.quantities import format_duration_s
 
@@ -131,7 +130,8 @@ def recommendation_text(now: Standing) -> str:
     if best is None:
         return ""
     broken = f" {MARK}: see the warning." if best.is_unrelated else ""
-    return f"{_name(now)}: {point_text(now, best)}.{broken}"
+    label = best_label(now)
+    return f"{label[0].upper()}{label[1:]}: {point_text(now, best)}.{broken}"
 
 
 def point_text(now: Standing, point: Point) -> str:
@@ -150,9 +150,3 @@ def point_text(now: Standing, point: Point) -> str:
     if not now.metric.relative:
         scores = f"{now.metric.name} {value_text(final.value, half_width(final.low, final.high), now.metric)}, {scores}"
     return f"{times}; {scores} on the final samples"
-
-
-def _name(now: Standing) -> str:
-    if now.picks.aim is Aim.KNEE:
-        return "Best, the knee of the front"
-    return "Best within the limits" if now.limits else "Best"

@@ -45,6 +45,13 @@ class Evaluations(Repository):
         with self._database.begin_read("read an evaluation") as connection:
             return read_evaluation(connection, evaluation_id)
 
+    def notes(self, evaluation_id: int) -> tuple[str, ...]:
+        """What is noteworthy of an evaluation; nothing where it is gone."""
+        e = tables.EvaluationRecord
+        return tuple(
+            note for row in self._database.rows(select(e.notes).where(e.id == evaluation_id)) for note in row[0] or ()
+        )
+
     @retry
     def find(self, study_target_id: int, digest: str) -> records.StoredEvaluation | None:
         """Everything stored of the evaluation with this digest, running ones too; None when there is none."""
